@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Run the checks that need no broker: format, lint, types, and the directions of imports.
+
+Standard library only; the tools live in the environments. Rule: every check runs even when one before it failed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import environments
+from environments import ENVS, ROOT, python_of
+
+
+@dataclass(frozen=True)
+class Check:
+    """One command and what it is called in the progress lines."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def _tool(name: str, *arguments: str) -> tuple[str, ...]:
+    return (str(ENVS / "dev" / "bin" / name), *arguments)
+
+
+def _types(what: str, env: str, *targets: str) -> Check:
+    """Check types with the packages of the environment the code runs in."""
+    return Check(f"types of {what}", _tool("mypy", "--python-executable", str(python_of(env)), *targets))
+
+
+CHECKS = (
+    Check("format", _tool("ruff", "format", "--check", "--output-format", "concise", ".")),
+    Check("lint", _tool("ruff", "check", "--quiet", "--output-format", "concise", ".")),
+    _types("client", "dev", "-p", "pulsar_native"),
+    _types("spark", "spark", "-p", "pyspark_pulsar"),
+    _types("provider", "airflow", "-p", "airflow_provider_pulsar"),
+    _types("dev and test support", "dev", "dev", "tests/support", "tests/conftest.py"),
+    Check("imports", _tool("lint-imports", "--no-logo")),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all checks (or those whose names begin with a word given) and return how many failed."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    environments.make("dev", "spark", "airflow")
+    paths = os.pathsep.join(str(ROOT / part) for part in ("client", "spark", ".typing"))
+    failed = 0
+    for check in CHECKS:
+        if words and not any(check.name.startswith(word) for word in words):
+            continue
+        started = time.monotonic()
+        # PYTHONPATH is for the import linter, which looks for the packages as an importer would.
+        env = {**os.environ, "PYTHONPATH": paths} if check.name == "imports" else None
+        done = subprocess.run(
+            check.command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        passed = done.returncode == 0
+        failed += not passed
+        print(f"check: {check.name}: {'ok' if passed else 'FAILED'} ({time.monotonic() - started:.1f} s)", flush=True)
+        if not passed:
+            print(done.stdout.rstrip(), flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(1 if main() else 0)
+    except environments.SetupError as error:
+        sys.exit(f"check: {error}")

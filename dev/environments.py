@@ -1,0 +1,345 @@
+"""Make what the project runs in: Python environments under .envs/, the broker's jars under .cache/, and a browser.
+
+Callable as `dev/setup NAME …`. May not import anything but the standard library, since it runs before anything is
+installed. Rules: every target has a stamp that holds a hash of what it was made from, so that a second call costs
+milliseconds and a changed pin is noticed; what is half made has no stamp and is made again; one call at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVS = ROOT / ".envs"
+CACHE = ROOT / ".cache"
+REQUIREMENTS = ROOT / "requirements"
+POM = ROOT / "dev" / "broker-pom.xml"
+
+# Which of our own distributions are installed (editable, without their dependencies) into which environment.
+EDITABLE = {
+    "dev": ("client",),
+    "spark": ("client", "spark"),
+    "airflow": ("client", "spark", "."),
+    "browser": (),
+}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+class SetupError(Exception):
+    """Tell the person at the terminal what is missing and what to do about it."""
+
+
+def say(text: str) -> None:
+    """Print one progress line at once."""
+    print(f"setup: {text}", flush=True)
+
+
+def python_of(env: str) -> Path:
+    """Return the interpreter of an environment, made or not."""
+    return ENVS / env / "bin" / "python"
+
+
+def pulsar_version() -> str:
+    """Return the broker's version, which only the pom names."""
+    found = re.search(r"<pulsar\.version>([^<]+)</pulsar\.version>", POM.read_text())
+    if found is None:
+        raise SetupError(f"{POM.relative_to(ROOT)} names no pulsar.version")
+    return found.group(1)
+
+
+def jars_folder() -> Path:
+    """Return the folder of the broker's jars, there or not."""
+    return CACHE / f"pulsar-{pulsar_version()}" / "lib"
+
+
+def browser_path() -> str | None:
+    """Return the path of a Chromium on this machine, or None."""
+    return next((found for name in BROWSERS if (found := shutil.which(name))), None)
+
+
+# ---- running other programs ----------------------------------------------------------------------------------------
+
+
+def run(what: str, command: Sequence[str], *, env: Mapping[str, str] | None = None, tries: int = 2) -> None:
+    """Run a command quietly with a sign of life every ten seconds; show its output only when it fails for good."""
+    for attempt in range(1, tries + 1):
+        started = time.monotonic()
+        with _heartbeat(what, started):
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=dict(env or os.environ),
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        if done.returncode == 0:
+            say(f"{what}: done in {time.monotonic() - started:.0f} s")
+            return
+        tail = "\n".join(done.stdout.splitlines()[-25:])
+        if attempt < tries:
+            say(f"{what}: failed, trying once more ({tail.splitlines()[-1] if tail else 'no output'})")
+    raise SetupError(f"{what} failed: {' '.join(map(str, command))}\n{tail}")
+
+
+@contextlib.contextmanager
+def _heartbeat(what: str, started: float) -> Iterator[None]:
+    say(f"{what} …")
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(10):
+            say(f"{what} … {time.monotonic() - started:.0f} s")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _index_settings() -> dict[str, str]:
+    """Return the environment for uv: it reads no settings of pip, so an index or certificate given to pip is mapped."""
+    env = dict(os.environ)
+    pairs = (("UV_DEFAULT_INDEX", "PIP_INDEX_URL"), ("UV_INDEX", "PIP_EXTRA_INDEX_URL"), ("SSL_CERT_FILE", "PIP_CERT"))
+    for ours, theirs in pairs:
+        if theirs in env:
+            env.setdefault(ours, env[theirs])
+    env.setdefault("UV_HTTP_TIMEOUT", "180")
+    env.setdefault("UV_LINK_MODE", "hardlink" if _same_device() else "copy")
+    env.pop("VIRTUAL_ENV", None)
+    return env
+
+
+def _same_device() -> bool:
+    home = Path.home()
+    return home.exists() and home.stat().st_dev == ROOT.stat().st_dev
+
+
+# ---- stamps ----------------------------------------------------------------------------------------------------------
+
+
+def _hash(*parts: object) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.read_bytes() if isinstance(part, Path) and part.is_file() else str(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _build_settings(project: Path) -> str:
+    """Return what of a project decides how it is installed: a linter's setting is no reason to install anew."""
+    settings = tomllib.loads((project / "pyproject.toml").read_text())
+    tools = {name: settings.get("tool", {}).get(name) for name in ("hatch", "setuptools")}
+    script = project / "setup.py"
+    return repr((settings["build-system"], settings["project"], tools, script.read_text() if script.exists() else ""))
+
+
+def _fresh(stamp: Path, key: str) -> bool:
+    return stamp.exists() and stamp.read_text() == key
+
+
+# ---- targets ---------------------------------------------------------------------------------------------------------
+
+
+def make_tools() -> Path:
+    """Make the environment that holds uv and return uv's path."""
+    folder = ENVS / "tools"
+    uv = folder / "bin" / "uv"
+    stamp, key = folder / ".stamp", _hash("uv", ROOT, sys.version)
+    if _fresh(stamp, key) and uv.exists():
+        return uv
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        run("tools: virtual environment", [sys.executable, "-m", "venv", str(folder)], tries=1)
+    except SetupError as error:
+        raise SetupError(
+            f"{error}\nThis Python has no working venv module (Debian: apt-get install python3-venv)."
+        ) from None
+    run("tools: uv", [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv"])
+    stamp.write_text(key)
+    return uv
+
+
+def make_env(name: str) -> None:
+    """Make or refresh one Python environment from its pins, our own packages editable."""
+    pins = REQUIREMENTS / f"{name}.txt"
+    folder, ours = ENVS / name, EDITABLE[name]
+    key = _hash("1", ROOT, sys.version, pins, *(_build_settings(ROOT / part) for part in ours))
+    stamp = folder / ".stamp"
+    if _fresh(stamp, key):
+        return
+    uv, env = str(make_tools()), _index_settings()
+    stamp.unlink(missing_ok=True)
+    python = python_of(name)
+    if not python.exists() or _version_of(python) != sys.version:
+        run(
+            f"{name}: virtual environment",
+            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)],
+            env=env,
+        )
+    sync = [uv, "pip", "sync", "--quiet", "--python", str(python), str(pins)]
+    run(f"{name}: {_count(pins)} packages", sync, env=env)
+    if ours:
+        editable = [part for project in ours for part in ("--editable", str(ROOT / project))]
+        install = [uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python), *editable]
+        run(f"{name}: our packages", install, env=env)
+    stamp.write_text(key)
+
+
+def _version_of(python: Path) -> str:
+    asked = subprocess.run([python, "-c", "import sys; print(sys.version, end='')"], capture_output=True, text=True)
+    return asked.stdout
+
+
+def _count(pins: Path) -> int:
+    return sum(1 for line in pins.read_text().splitlines() if line and not line.startswith((" ", "#")))
+
+
+def make_broker() -> None:
+    """Copy the broker's jars (about 240 MB, once) to .cache/."""
+    need_java()
+    folder = jars_folder()
+    stamp, key = folder.parent / ".stamp", _hash("1", POM)
+    if _fresh(stamp, key):
+        return
+    if shutil.which("mvn") is None:
+        raise SetupError("Maven (mvn) is not here; it fetches the broker's jars. Debian: apt-get install maven")
+    fresh = folder.with_name("lib.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    copy = ["mvn", "-B", "-q", "-f", str(POM), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    run(f"broker: jars of Pulsar {pulsar_version()} (240 MB the first time)", [*copy, f"-DoutputDirectory={fresh}"])
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+    stamp.write_text(key)
+
+
+def need_java() -> None:
+    """Raise unless a Java of at least 17 is here: the broker and Spark need it."""
+    java = java_path()
+    if java is None:
+        advice = "Debian: apt-get install openjdk-17-jdk-headless"
+        raise SetupError(f"Java is not here; the broker and Spark need Java 17 or newer. {advice}")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True).stderr
+    found = re.search(r'version "(\d+)', shown)
+    if found is None or int(found.group(1)) < 17:
+        first = (shown.splitlines() or ["no version"])[0]
+        raise SetupError(f"{java} is {first}; the broker and Spark need Java 17 or newer (set JAVA_HOME to one)")
+
+
+def java_path() -> str | None:
+    """Return the java of JAVA_HOME, else the one on the path, else None."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java")
+
+
+def make_spark() -> None:
+    """Make the Spark environment and see that Java is there."""
+    need_java()
+    make_env("spark")
+
+
+def make_browser() -> None:
+    """Make the browser environment; install Chromium where it is missing and this is allowed."""
+    make_env("browser")
+    if browser_path() is None:
+        _install_chromium()
+
+
+def _install_chromium() -> None:
+    advice = f"No Chromium here ({', '.join(BROWSERS)}). Debian: apt-get install chromium"
+    apt = shutil.which("apt-get")
+    if apt is None:
+        raise SetupError(advice)
+    before: list[str] = []
+    if os.geteuid() != 0:
+        asked = subprocess.run(["sudo", "-n", "true"], capture_output=True) if shutil.which("sudo") else None
+        if asked is None or asked.returncode != 0:
+            raise SetupError(f"{advice}\n(installing it from here needs root or a sudo that asks no password)")
+        before = ["sudo", "-n"]
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run("browser: package lists", [*before, apt, "-qq", "update"], env=env)
+    run("browser: Chromium", [*before, apt, "-qq", "-y", "--no-install-recommends", "install", "chromium"], env=env)
+    if browser_path() is None:
+        raise SetupError(advice)
+
+
+def compile_pins(upgrade: bool) -> None:
+    """Compile requirements/*.in to *.txt: exact versions, no index, no host."""
+    uv, env = str(make_tools()), _index_settings()
+    for source in sorted(REQUIREMENTS.glob("*.in")):
+        target = source.with_suffix(".txt")
+        command = [uv, "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--no-header"]
+        command += ["--no-emit-index-url", "--no-emit-find-links", *(["--upgrade"] if upgrade else [])]
+        command += [str(source.relative_to(ROOT)), "--output-file", str(target.relative_to(ROOT))]
+        run(f"pins of {source.stem}", command, env=env)
+
+
+TARGETS: dict[str, Callable[[], None]] = {
+    "dev": lambda: make_env("dev"),
+    "spark": make_spark,
+    "airflow": lambda: make_env("airflow"),
+    "browser": make_browser,
+    "broker": make_broker,
+}
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the lock of this checkout, so that two set-ups at once do not build one folder."""
+    ENVS.mkdir(exist_ok=True)
+    with (ENVS / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another set-up is at work, waiting for it …")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def make(*names: str) -> None:
+    """Make the named targets that are not made yet; blocking, safe to call from several processes."""
+    with _alone():
+        for name in names:
+            TARGETS[name]()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(prog="dev/setup", description="Make what is missing; quick when done.")
+    parser.add_argument("targets", nargs="+", choices=[*TARGETS, "all", "pins"], help="what to make")
+    parser.add_argument("--upgrade", action="store_true", help="with pins: take newer versions where there are any")
+    options = parser.parse_args(arguments)
+    try:
+        if "pins" in options.targets:
+            with _alone():
+                compile_pins(options.upgrade)
+        make(*(TARGETS if "all" in options.targets else [name for name in options.targets if name != "pins"]))
+    except SetupError as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("setup: stopped; run it again to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

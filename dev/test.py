@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Run the tests: checks first, then each room in its own environment, all against one real broker.
+
+`dev/test.py` runs everything; `dev/test.py ROOM … [-- pytest arguments]` only those rooms, without the checks. Standard
+library only: it runs before anything is installed. Rules: a room whose folder exists must have tests; a skipped test is
+a failure unless ALLOWED_SKIPS names it with its reason; the last line counts what passed, failed and was skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import checks
+import environments
+from broker import BrokerError, Standalone
+from environments import ROOT, python_of
+
+RESULTS = ROOT / ".results"
+
+# Node id of a test that may be skipped -> why that is right. Nothing else may be.
+ALLOWED_SKIPS: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Room:
+    """A folder of tests and what must be set up for it; the first environment is the one they run in."""
+
+    name: str
+    needs: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        """Return the folder below the project's root."""
+        return f"tests/{self.name}"
+
+
+ROOMS = (
+    Room("support", ("dev",)),
+    Room("client", ("dev",)),
+    Room("integration", ("dev",)),
+    Room("spark", ("spark",)),
+    Room("provider", ("airflow", "spark", "browser")),
+)
+
+
+@dataclass
+class Count:
+    """How many tests passed, failed and were skipped."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other: Count) -> None:
+        """Add another count to this one."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
+
+
+def say(text: str) -> None:
+    """Print one progress line at once."""
+    print(f"test: {text}", flush=True)
+
+
+def run_room(room: Room, more: Sequence[str], env: dict[str, str]) -> Count:
+    """Run one room's tests with their output shown, and count them; pytest dying without results is one failure."""
+    written = RESULTS / f"{room.name}.json"
+    if more:
+        # Part of a room proves nothing about the whole: the room's own results stay.
+        written = RESULTS / "last.json"
+    else:
+        env = {**env, "PULSAR_TEST_ROOM": room.name}
+    written.unlink(missing_ok=True)
+    say(f"{room.name}: starts")
+    command = [str(python_of(room.needs[0])), "-m", "pytest", room.folder, "-q", *more]
+    code = _run(command, env)
+    if not written.exists():
+        say(f"{room.name}: pytest ended with {code} and wrote no results")
+        return Count(failed=1)
+    result = json.loads(written.read_text())
+    count = _count(result["tests"])
+    if code not in (0, 1, 5) or (code == 1 and not count.failed):
+        say(f"{room.name}: pytest ended with {code}")
+        count.failed += 1
+    elif not result["tests"]:
+        say(f"{room.name}: {room.folder} has no tests")
+        count.failed += 1
+    say(f"{room.name}: {count} in {result['seconds']:.0f} s")
+    return count
+
+
+def _run(command: list[str], env: dict[str, str]) -> int:
+    """Run pytest in a process group of its own, so that an interrupt can end it with all it started."""
+    process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
+    try:
+        return process.wait()
+    except BaseException:
+        for number, patience in ((signal.SIGINT, 10), (signal.SIGTERM, 5), (signal.SIGKILL, 10)):
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(patience)
+        raise
+
+
+def _count(tests: dict[str, dict[str, str]]) -> Count:
+    count = Count()
+    for name, test in tests.items():
+        if test["outcome"] == "passed":
+            count.passed += 1
+        elif test["outcome"] == "skipped" and name in ALLOWED_SKIPS:
+            count.skipped += 1
+        else:
+            count.failed += 1
+            if test["outcome"] != "failed":
+                say(f"{name}: {test['outcome']} ({test.get('message', 'no reason')}), which counts as a failure")
+    return count
+
+
+@contextlib.contextmanager
+def shared_broker() -> Iterator[dict[str, str]]:
+    """Give the environment that points tests to a broker started here, or to the one they already point to."""
+    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_ROOM"}
+    env.pop("PYTHONPATH", None)
+    if "PULSAR_TEST_SERVICE_URL" in env and "PULSAR_TEST_ADMIN_URL" in env:
+        yield env
+        return
+    folder = RESULTS / f"broker-{os.getpid()}"
+    broker = Standalone(folder)
+    try:
+        say("broker: starts")
+        started = time.monotonic()
+        broker.start().wait_ready()
+        say(f"broker: ready in {time.monotonic() - started:.0f} s")
+        yield {**env, "PULSAR_TEST_SERVICE_URL": broker.service_url, "PULSAR_TEST_ADMIN_URL": broker.admin_url}
+    finally:
+        broker.stop()
+        if broker.log.exists():
+            shutil.move(broker.log, RESULTS / "broker.log")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def choose(names: Sequence[str], missing_only: bool) -> list[Room]:
+    """Return the rooms to run; those without a folder are told and left out."""
+    chosen = []
+    for room in ROOMS:
+        if names and room.name not in names:
+            continue
+        if not (ROOT / room.folder).is_dir():
+            say(f"{room.name}: no tests yet")
+        elif not (missing_only and (RESULTS / f"{room.name}.json").exists()):
+            chosen.append(room)
+    return chosen
+
+
+def run(rooms: Sequence[Room], more: Sequence[str], with_checks: bool) -> Count:
+    """Set up, check, run the rooms one after another, and return the sum."""
+    environments.make("broker", *dict.fromkeys(need for room in rooms for need in room.needs))
+    total = Count()
+    if with_checks:
+        total.failed += checks.main([])
+    RESULTS.mkdir(exist_ok=True)
+    if rooms:
+        with shared_broker() as env:
+            for room in rooms:
+                total.add(run_room(room, more, env))
+    return total
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return 0 only if all is well."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    words, more = words[:cut], words[cut + 1 :]
+    parser = argparse.ArgumentParser(prog="dev/test.py", epilog="What follows -- goes to pytest, such as -k or -x.")
+    parser.add_argument("rooms", nargs="*", metavar="room", help=", ".join(room.name for room in ROOMS))
+    parser.add_argument("--missing", action="store_true", help="only rooms without results in .results/")
+    options = parser.parse_args(words)
+    if unknown := set(options.rooms) - {room.name for room in ROOMS}:
+        parser.error(f"no such room: {', '.join(sorted(unknown))} (there are {', '.join(room.name for room in ROOMS)})")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    started = time.monotonic()
+    try:
+        rooms = choose(options.rooms, options.missing)
+        total = run(rooms, more, with_checks=not options.rooms and not options.missing)
+    except (environments.SetupError, BrokerError) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
+    say(f"took {time.monotonic() - started:.0f} s; results are in .results/")
+    print(total, flush=True)
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
