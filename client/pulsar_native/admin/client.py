@@ -1,0 +1,398 @@
+"""The small part of Pulsar's admin interface (REST, v2) that loading, sensing and testing need.
+
+Rules: blocking, the standard library's HTTP only; every call ends within the time-out (name resolution apart); every
+name is checked and percent-encoded; nothing is cached and nothing is retried.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+from pulsar_native.admin.endpoint import Endpoint
+from pulsar_native.admin.errors import AdminError
+from pulsar_native.admin.stats import CompactionStatus, InternalStats, PartitionedStats, TopicStats
+from pulsar_native.auth.base import Authentication, AuthenticationDisabled
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    InvalidTopicName,
+    OperationNotSupported,
+    ReadError,
+    ServiceUnitNotReady,
+    TopicNotFound,
+)
+from pulsar_native.http_exchange import HttpAnswer
+from pulsar_native.message_id import MessageId
+from pulsar_native.schema.info import SchemaInfo, SchemaType
+from pulsar_native.topic import TopicName
+
+_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
+_T = TypeVar("_T")
+
+
+class AdminClient:
+    """Ask and change topics, namespaces and subscriptions over the admin interface.
+
+    `admin_url` is `http(s)://host:port`, further hosts after commas are tried when the first cannot be reached.
+    `timeout_seconds` bounds every call. The authentication plug-in stays the caller's: it is neither started nor
+    closed. Blocking, thread-safe, usable after a fork, and picklable where its authentication is. Every method may
+    raise `ConnectError`, `Timeout`, `ReadError`, `AuthenticationError`, `AuthorizationError`, `ServiceUnitNotReady`
+    (HTTP 503), and `AdminError` with the HTTP status for what has no class of its own.
+    """
+
+    def __init__(
+        self,
+        admin_url: str,
+        authentication: Authentication | None = None,
+        *,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = True,
+        timeout_seconds: float = 10,
+    ) -> None:
+        self._endpoint = Endpoint(
+            admin_url,
+            authentication or AuthenticationDisabled(),
+            trust_certs_file_path=tls_trust_certs_file_path,
+            allow_insecure_connection=tls_allow_insecure_connection,
+            validate_hostname=tls_validate_hostname,
+            timeout_seconds=timeout_seconds,
+        )
+        self._closed = False
+
+    # ---- cluster and namespaces --------------------------------------------------------------------------------------
+
+    def broker_health(self) -> bool:
+        """Return whether the broker that answers finds itself healthy: it can write and read a message of its own."""
+        try:
+            return self._ask("check the broker's health", "GET", "/brokers/health").body.strip() == b"ok"
+        except (AdminError, ServiceUnitNotReady) as error:
+            if isinstance(error, AdminError) and error.status < 500:
+                raise
+            return False
+
+    def clusters(self) -> list[str]:
+        """Return the names of the clusters."""
+        return _strings(self._ask("list the clusters", "GET", "/clusters"))
+
+    def namespaces(self, tenant: str) -> list[str]:
+        """Return the tenant's namespaces as `tenant/namespace`; raises `NotFound` for an unknown tenant."""
+        answer = self._ask(f"list the namespaces of {tenant}", "GET", f"/namespaces/{_entity(tenant, 'tenant')}")
+        return _strings(answer)
+
+    def create_namespace(self, namespace: str) -> None:
+        """Create `tenant/namespace`; raises `AlreadyExists`, and `NotFound` for an unknown tenant."""
+        self._ask(f"create namespace {namespace}", "PUT", f"/namespaces/{_namespace(namespace)}")
+
+    def topics(self, namespace: str) -> list[str]:
+        """Return the full names of the namespace's topics, partitions each by its own name, sorted.
+
+        Persistent ones, and the non-persistent ones that are loaded; no system topics. Raises `NotFound`.
+        """
+        path = f"/namespaces/{_namespace(namespace)}/topics"
+        return sorted(_strings(self._ask(f"list the topics of {namespace}", "GET", path, query={"mode": "ALL"})))
+
+    def set_retention(self, namespace: str, minutes: int, mb: int) -> None:
+        """Keep acknowledged messages for `minutes` and up to `mb` megabytes per topic.
+
+        -1 is without limit, 0 (of either) is not at all.
+        """
+        body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}
+        path = f"/namespaces/{_namespace(namespace)}/retention"
+        self._ask(f"set the retention of {namespace}", "POST", path, body=body)
+
+    def get_retention(self, namespace: str) -> tuple[int, int] | None:
+        """Return the retention set for the namespace as (minutes, megabytes), None where the broker's default holds."""
+        answer = self._ask(f"get the retention of {namespace}", "GET", f"/namespaces/{_namespace(namespace)}/retention")
+        if not answer.body.strip():
+            return None
+        found = _object(answer)
+        return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
+
+    # ---- topics ------------------------------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic without partitions (or one missing partition); raises `AlreadyExists`."""
+        self._ask_topic("create topic", "PUT", topic)
+
+    def create_partitioned_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic with partitions; raises `AlreadyExists`, also for a topic without partitions of that name."""
+        self._ask_topic("create partitioned topic", "PUT", topic, "/partitions", body=partitions)
+
+    def update_partitions(self, topic: str, partitions: int) -> None:
+        """Raise the number of partitions of a partitioned topic; it can never shrink (`AdminError`, status 422)."""
+        self._ask_topic("update the partitions of", "POST", topic, "/partitions", body=partitions)
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions, 0 of a topic without; raises `TopicNotFound`; never creates the topic."""
+        return _number(_object(self._ask_topic("get the partitions of", "GET", topic, "/partitions")), "partitions")
+
+    def delete_topic(self, topic: str, force: bool = False) -> None:
+        """Delete a topic, with its partitions and schema; raises `TopicNotFound`.
+
+        Without `force` a topic with subscriptions or connected clients stays (`AdminError`, status 412).
+        """
+        name = TopicName.parse(topic)
+        partitioned = not name.is_partition and self.partitions(topic) > 0
+        self._ask_topic("delete topic", "DELETE", topic, "/partitions" if partitioned else "", query={"force": force})
+
+    def unload(self, topic: str) -> None:
+        """Make the broker let go of the topic (or all its partitions): clients look it up and connect again."""
+        self._ask_topic("unload", "PUT", topic, "/unload")
+
+    def terminate(self, topic: str) -> list[MessageId]:
+        """Allow no more messages on the topic; return the last id, of a partitioned topic one per partition in order.
+
+        The entry is -1 where nothing was ever published.
+        """
+        if self._is_partitioned(topic):
+            last = _object(self._ask_topic("terminate", "POST", topic, "/terminate/partitions"))
+            return [_message_id(last[index], partition=int(index)) for index in sorted(last, key=int)]
+        return [_message_id(_parsed(self._ask_topic("terminate", "POST", topic, "/terminate")))]
+
+    def trim(self, topic: str) -> None:
+        """Start deleting the closed ledgers that retention and subscriptions no longer hold."""
+        self._ask_topic("trim", "POST", topic, "/trim")
+
+    def compact(self, topic: str) -> None:
+        """Start a compaction of the topic, or of all its partitions; see `compaction_status`."""
+        self._ask_topic("compact", "PUT", topic, "/compaction")
+
+    def compaction_status(self, topic: str) -> CompactionStatus:
+        """Return the state of the last compaction of a topic or of one partition."""
+        answer = self._ask_one("get the compaction status of", "GET", topic, "/compaction")
+        return _shaped(answer, CompactionStatus)
+
+    # ---- statistics --------------------------------------------------------------------------------------------------
+
+    def stats(self, topic: str, *, precise_backlog: bool = False) -> TopicStats:
+        """Return the statistics of a topic without partitions or of one partition.
+
+        With `precise_backlog` the backlog counts acknowledged messages between others out, which costs the broker more.
+        """
+        query = {"getPreciseBacklog": precise_backlog}
+        return _shaped(self._ask_one("get the stats of", "GET", topic, "/stats", query=query), TopicStats)
+
+    def partitioned_stats(
+        self, topic: str, *, per_partition: bool = True, precise_backlog: bool = False
+    ) -> PartitionedStats:
+        """Return the sums over a partitioned topic, and with `per_partition` each partition's statistics."""
+        query = {"perPartition": per_partition, "getPreciseBacklog": precise_backlog}
+        answer = self._ask_topic("get the stats of", "GET", topic, "/partitioned-stats", query=query)
+        return _shaped(answer, PartitionedStats)
+
+    def internal_stats(self, topic: str) -> InternalStats:
+        """Return ledgers, cursors and sizes of a topic without partitions or of one partition."""
+        return _shaped(self._ask_one("get the internal stats of", "GET", topic, "/internalStats"), InternalStats)
+
+    # ---- subscriptions and positions ---------------------------------------------------------------------------------
+
+    def subscriptions(self, topic: str) -> list[str]:
+        """Return the names of the subscriptions of a topic, of a partitioned one those of its partitions."""
+        return _strings(self._ask_topic("list the subscriptions of", "GET", topic, "/subscriptions"))
+
+    def delete_subscription(self, topic: str, subscription: str, force: bool = False) -> None:
+        """Delete a subscription of a topic, or of all its partitions.
+
+        Raises `SubscriptionNotFound`, and without `force` `AdminError` (status 412) while consumers are connected.
+        """
+        path = f"/subscription/{_subscription(subscription)}"
+        self._ask_topic(f"delete subscription {subscription} of", "DELETE", topic, path, query={"force": force})
+
+    def message_id_by_time(self, topic: str, timestamp_ms: int) -> MessageId:
+        """Return the first entry at or after a publish time (ms since the epoch) of one topic or partition.
+
+        A hint, not a proof: the broker searches as if times never went back. After the last message it is the id the
+        next one will get; for time 0 it is (-1, -1), the earliest.
+        """
+        if timestamp_ms < 0:
+            raise InvalidConfiguration(f"timestamp_ms must be at least 0, not {timestamp_ms}")
+        answer = self._ask_one("find a time in", "GET", topic, f"/messageid/{int(timestamp_ms)}")
+        return _message_id(_parsed(answer))
+
+    def last_message_id(self, topic: str) -> MessageId:
+        """Return the id of the last entry of one topic or partition, entry -1 while it is empty.
+
+        It counts entries that are never delivered (transaction markers): a reader's get_last_message_id does not.
+        """
+        return _message_id(_parsed(self._ask_one("get the last message id of", "GET", topic, "/lastMessageId")))
+
+    # ---- policies ----------------------------------------------------------------------------------------------------
+
+    def set_deduplication(self, namespace_or_topic: str, enabled: bool) -> None:
+        """Switch the broker's deduplication on or off for a namespace (`tenant/namespace`) or a topic.
+
+        A topic must exist, and gets it within moments; the broker must have topic policies on.
+        """
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}/deduplication"
+            self._ask(f"set deduplication of {namespace_or_topic}", "POST", path, body=enabled)
+        else:
+            self._ask_topic("set deduplication of", "POST", namespace_or_topic, "/deduplicationEnabled", body=enabled)
+
+    def get_deduplication(self, namespace_or_topic: str) -> bool | None:
+        """Return what was set for the namespace or topic itself, None where the setting above it holds."""
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}/deduplication"
+            answer = self._ask(f"get deduplication of {namespace_or_topic}", "GET", path)
+        else:
+            answer = self._ask_topic("get deduplication of", "GET", namespace_or_topic, "/deduplicationEnabled")
+        return None if not answer.body.strip() else _parsed(answer) is True
+
+    # ---- schema ------------------------------------------------------------------------------------------------------
+
+    def get_schema(self, topic: str, version: int | None = None) -> SchemaInfo | None:
+        """Return the topic's registered schema, the latest or that `version` (from 0); None when there is none.
+
+        An unknown topic has no schema: the registry does not tell the two apart. Raises `OperationNotSupported` for a
+        kind of schema this client has no name for.
+        """
+        name = _checked(TopicName.parse(topic).base)
+        path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
+        if version is not None:
+            path += f"/{int(version)}"
+        try:
+            found = _object(self._ask(f"get the schema of {name}", "GET", path, topic=name.full))
+        except TopicNotFound:
+            return None
+        return _schema_info(name, found)
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Refuse further calls with `AlreadyClosed`; there is no connection to close."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"AdminClient({','.join(self._endpoint.urls)!r}, {self._endpoint.authentication!r})"
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, action: str, method: str, path: str, **options: Any) -> HttpAnswer:
+        if self._closed:
+            raise AlreadyClosed(f"{action}: the admin client is closed")
+        return self._endpoint.ask(action, method, path, **options)
+
+    def _ask_topic(self, action: str, method: str, topic: str, path: str = "", **options: Any) -> HttpAnswer:
+        name = _checked(TopicName.parse(topic))
+        return self._ask(f"{action} {name}", method, f"/{name.lookup_path}{path}", topic=name.full, **options)
+
+    def _ask_one(self, action: str, method: str, topic: str, path: str, **options: Any) -> HttpAnswer:
+        """Ask what a partitioned topic's own name has no answer to; the broker's "not found" alone would mislead."""
+        try:
+            return self._ask_topic(action, method, topic, path, **options)
+        except TopicNotFound as error:
+            if self._is_partitioned(topic):
+                error.message += "; it is partitioned: ask its partitions, '...-partition-0' and so on"
+            raise
+
+    def _is_partitioned(self, topic: str) -> bool:
+        try:
+            return not TopicName.parse(topic).is_partition and self.partitions(topic) > 0
+        except TopicNotFound:
+            return False
+
+
+# ---- names into paths ------------------------------------------------------------------------------------------------
+
+
+def _entity(name: str, what: str) -> str:
+    # "." and ".." would be taken for steps in the path, even percent-encoded.
+    if not isinstance(name, str) or not _ENTITY.fullmatch(name) or name in (".", ".."):
+        raise InvalidConfiguration(f"Invalid {what} {name!r}: letters, digits and -=:._ are allowed")
+    return quote(name, safe="")
+
+
+def _namespace(namespace: str) -> str:
+    parts = namespace.split("/") if isinstance(namespace, str) else []
+    if len(parts) != 2:
+        raise InvalidConfiguration(f"Invalid namespace {namespace!r}: write 'tenant/namespace'")
+    return f"{_entity(parts[0], 'tenant')}/{_entity(parts[1], 'namespace')}"
+
+
+def _subscription(name: str) -> str:
+    if not isinstance(name, str) or not name.strip() or name in (".", ".."):
+        raise InvalidConfiguration(f"Invalid subscription name {name!r}")
+    # Encoded twice, since the broker decodes these names twice (seen on 4.2.4): encoded once, "a+b" would mean "a b".
+    return quote(quote(name, safe=""), safe="")
+
+
+def _checked(name: TopicName) -> TopicName:
+    if {name.tenant, name.namespace_portion, name.local_name} & {".", ".."}:
+        raise InvalidTopicName(
+            f"The topic name {name.full!r} cannot be asked over HTTP: '.' and '..' are steps in a path"
+        )
+    return name
+
+
+def _is_namespace(name: str) -> bool:
+    return isinstance(name, str) and "://" not in name and name.count("/") == 1
+
+
+# ---- answers into values ---------------------------------------------------------------------------------------------
+
+
+def _parsed(answer: HttpAnswer) -> object:
+    try:
+        return json.loads(answer.body)
+    except (ValueError, RecursionError) as error:
+        raise ReadError("The admin interface did not answer in JSON") from error
+
+
+def _object(answer: HttpAnswer) -> dict[str, object]:
+    found = _parsed(answer)
+    if not isinstance(found, dict):
+        raise ReadError("The admin interface answered something else than an object")
+    return found
+
+
+def _shaped(answer: HttpAnswer, shape: type[_T]) -> _T:
+    found: Any = _object(answer)
+    typed: _T = found
+    return typed
+
+
+def _strings(answer: HttpAnswer) -> list[str]:
+    found = _parsed(answer)
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ReadError("The admin interface answered something else than a list of names")
+    return found
+
+
+def _number(found: dict[str, object], name: str) -> int:
+    value = found.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ReadError(f"The answer of the admin interface has no number {name}")
+    return value
+
+
+def _message_id(found: object, partition: int | None = None) -> MessageId:
+    if not isinstance(found, dict):
+        raise ReadError("The admin interface answered something else than a message id")
+    index = _number(found, "partitionIndex") if partition is None else partition
+    return MessageId(index, _number(found, "ledgerId"), _number(found, "entryId"), _number(found, "batchIndex"))
+
+
+def _schema_info(topic: TopicName, found: dict[str, object]) -> SchemaInfo:
+    kind, data, properties = found.get("type"), found.get("data"), found.get("properties")
+    if kind not in SchemaType.__members__:
+        raise OperationNotSupported(f"The schema of {topic} is of the unknown kind {kind!r}", topic=topic.full)
+    return SchemaInfo(
+        name=topic.local_name,
+        type=SchemaType[str(kind)],
+        schema=str(data or "").encode(),
+        properties={str(k): str(v) for k, v in properties.items()} if isinstance(properties, dict) else {},
+        version=_number(found, "version"),
+    )

@@ -1,0 +1,164 @@
+"""The web service behind an admin URL: hosts tried in order, redirects followed, answers judged.
+
+Rules: one time-out for the whole request, redirects and further hosts included; a request goes to the next host only
+when nothing of it was sent; a redirect (the broker's 307 to a topic's owner) keeps method and body, must lead to the
+same path and never from https to http; no state but settings, so one endpoint serves all threads, forks and pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from urllib.parse import unquote, urlencode, urljoin, urlsplit
+
+from pulsar_native.admin.errors import refusal
+from pulsar_native.auth.base import Authentication
+from pulsar_native.auth.tls import client_tls_context
+from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException, ReadError, Timeout
+from pulsar_native.http_exchange import HttpAnswer, exchange, parse_http_url
+
+MAX_REDIRECTS = 10
+_REDIRECTS = (307, 308)
+
+
+class Endpoint:
+    """Ask the hosts of one admin URL. Blocking, thread-safe."""
+
+    def __init__(
+        self,
+        admin_url: str,
+        authentication: Authentication,
+        *,
+        trust_certs_file_path: str | None,
+        allow_insecure_connection: bool,
+        validate_hostname: bool,
+        timeout_seconds: float,
+    ) -> None:
+        if isinstance(timeout_seconds, bool) or not isinstance(timeout_seconds, int | float) or not timeout_seconds > 0:
+            raise InvalidConfiguration(f"timeout_seconds must be a number above 0, not {timeout_seconds!r}")
+        self.urls = _split_hosts(admin_url)
+        self.authentication = authentication
+        self.timeout_seconds = timeout_seconds
+        self._trust_certs_file_path = trust_certs_file_path
+        self._allow_insecure_connection = allow_insecure_connection
+        self._validate_hostname = validate_hostname
+
+    def ask(
+        self,
+        action: str,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | bool] | None = None,
+        body: object = None,
+        topic: str | None = None,
+    ) -> HttpAnswer:
+        """Return the 2xx answer to a request for an encoded path below /admin/v2, or raise what the broker refused."""
+        deadline = time.monotonic() + self.timeout_seconds
+        headers = {"Accept": "application/json", **self.authentication.http_headers()}
+        content = None if body is None else json.dumps(body).encode()
+        if method in ("PUT", "POST"):
+            headers["Content-Type"] = "application/json"
+        request = _Request(method, f"/admin/v2{path}{_query_text(query)}", headers, content, deadline)
+        try:
+            answer, broker = self._from_any_host(request)
+        except PulsarException as error:
+            error.topic = topic
+            error.message = f"{action}: {error.message}"
+            raise
+        if not 200 <= answer.status < 300:
+            raise refusal(action, answer, topic=topic, broker=broker, secrets=self.authentication.secrets())
+        return answer
+
+    def _from_any_host(self, request: _Request) -> tuple[HttpAnswer, str]:
+        failure: PulsarException | None = None
+        for tried, url in enumerate(self.urls):
+            left = request.deadline - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                return self._follow(request, url, time.monotonic() + left / (len(self.urls) - tried))
+            except ConnectError as error:
+                failure = error
+        raise failure or Timeout("no time left to connect")
+
+    def _follow(self, request: _Request, base: str, connect_deadline: float) -> tuple[HttpAnswer, str]:
+        url = base + request.target
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = self._exchange(request, url, connect_deadline)
+            broker = urlsplit(url).netloc
+            if answer.status not in _REDIRECTS:
+                return answer, broker
+            url = _redirected(url, answer, request.target, broker)
+            connect_deadline = request.deadline
+        raise ReadError(f"More than {MAX_REDIRECTS} redirects, the last one to {urlsplit(url).netloc}", broker=broker)
+
+    def _exchange(self, request: _Request, url: str, connect_deadline: float) -> HttpAnswer:
+        context = None
+        if url.startswith("https:"):
+            context = client_tls_context(
+                trust_certs_file_path=self._trust_certs_file_path,
+                allow_insecure_connection=self._allow_insecure_connection,
+                validate_hostname=self._validate_hostname,
+                certificate=self.authentication.tls_certificate(),
+            )
+        return exchange(
+            request.method,
+            url,
+            deadline=request.deadline,
+            connect_deadline=connect_deadline,
+            headers=request.headers,
+            body=request.content,
+            tls=context,
+        )
+
+
+class _Request:
+    """What stays the same from host to host and from redirect to redirect. Not printable: it holds credentials."""
+
+    __slots__ = ("content", "deadline", "headers", "method", "target")
+
+    def __init__(
+        self, method: str, target: str, headers: Mapping[str, str], content: bytes | None, deadline: float
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.content = content
+        self.deadline = deadline
+
+
+def _split_hosts(admin_url: str) -> tuple[str, ...]:
+    """Return one URL per host of `http://host1:8080,host2:8080/path`, without a slash at the end."""
+    if not isinstance(admin_url, str):
+        raise InvalidUrl(f"The admin URL must be a str, not {type(admin_url).__name__}")
+    scheme, separator, rest = admin_url.strip().partition("://")
+    hosts, slash, path = rest.partition("/")
+    urls = []
+    for host in hosts.split(","):
+        parts = parse_http_url(f"{scheme}{separator}{host.strip()}{slash}{path}", "admin URL")
+        if parts.query or parts.fragment:
+            raise InvalidUrl("The admin URL must not have a query or a fragment; write http://host:port")
+        urls.append(parts.geturl().rstrip("/"))
+    return tuple(urls)
+
+
+def _query_text(query: Mapping[str, str | bool] | None) -> str:
+    if not query:
+        return ""
+    return "?" + urlencode({k: str(v).lower() if isinstance(v, bool) else v for k, v in query.items()})
+
+
+def _redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
+    location = urljoin(url, answer.headers.get("location", ""))
+    try:
+        parts = parse_http_url(location, "redirect")
+    except InvalidUrl as error:
+        raise ReadError(f"A redirect to no usable address: {error}", broker=broker) from error
+    if url.startswith("https:") and parts.scheme != "https":
+        raise ReadError(f"A redirect from https to http ({parts.netloc}) is not followed", broker=broker)
+    # Behind a proxy the path may have gained or lost a prefix, but it must still ask for the same thing.
+    if not unquote(parts.path).endswith(unquote(urlsplit(target).path)):
+        raise ReadError(f"A redirect to another path ({parts.netloc}{parts.path}) is not followed", broker=broker)
+    return location

@@ -1,0 +1,123 @@
+"""Shapes of the statistics the admin interface answers with: the fields this project reads, with the broker's names.
+
+Rules: shapes for type checkers only; the dictionaries are the broker's JSON, unchanged, and hold more fields than
+these.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class ConsumerStats(TypedDict, total=False):
+    """One connected consumer of a subscription."""
+
+    consumerName: str
+    address: str
+    clientVersion: str
+    connectedSince: str
+    availablePermits: int
+    unackedMessages: int
+    msgOutCounter: int
+    msgRateOut: float
+
+
+class SubscriptionStats(TypedDict, total=False):
+    """One subscription. `msgBacklog` is estimated from counters unless the precise backlog was asked for."""
+
+    type: str
+    msgBacklog: int
+    msgBacklogNoDelayed: int
+    backlogSize: int
+    msgOutCounter: int
+    unackedMessages: int
+    msgDelayed: int
+    consumers: list[ConsumerStats]
+    isDurable: bool
+    isReplicated: bool
+
+
+class PublisherStats(TypedDict, total=False):
+    """One connected producer."""
+
+    producerId: int
+    producerName: str
+    accessMode: str
+    address: str
+    clientVersion: str
+    msgRateIn: float
+    averageMsgSize: float
+    metadata: dict[str, str]
+
+
+class TopicStats(TypedDict, total=False):
+    """One topic, or one partition. Counters start again at zero when the topic is loaded anew."""
+
+    msgInCounter: int
+    bytesInCounter: int
+    msgOutCounter: int
+    bytesOutCounter: int
+    msgRateIn: float
+    msgRateOut: float
+    averageMsgSize: float
+    storageSize: int
+    backlogSize: int
+    publishers: list[PublisherStats]
+    subscriptions: dict[str, SubscriptionStats]
+    deduplicationStatus: str
+    ownerBroker: str
+    topicCreationTimeStamp: int
+    lastPublishTimeStamp: int
+
+
+class PartitionedMetadata(TypedDict, total=False):
+    """What a partitioned topic is besides its partitions."""
+
+    partitions: int
+
+
+class PartitionedStats(TopicStats, total=False):
+    """A partitioned topic: sums, and the statistics by full partition name (only of partitions that are loaded)."""
+
+    metadata: PartitionedMetadata
+    partitions: dict[str, TopicStats]
+
+
+class LedgerStats(TypedDict, total=False):
+    """One ledger of a topic, oldest first; the open one, the last, says 0 entries and 0 bytes here."""
+
+    ledgerId: int
+    entries: int
+    size: int
+    offloaded: bool
+
+
+class CursorStats(TypedDict, total=False):
+    """Position of one subscription, as "ledger:entry" texts."""
+
+    markDeletePosition: str
+    readPosition: str
+    messagesConsumedCounter: int
+    active: bool
+    state: str
+
+
+class InternalStats(TypedDict, total=False):
+    """How a topic is stored. `lastConfirmedEntry` is "ledger:entry", "L:-1" while empty, and counts markers too."""
+
+    entriesAddedCounter: int  # since the broker loaded the topic, so it may say less than what is stored
+    numberOfEntries: int
+    totalSize: int
+    currentLedgerEntries: int
+    currentLedgerSize: int
+    lastConfirmedEntry: str
+    state: str
+    ledgers: list[LedgerStats]
+    cursors: dict[str, CursorStats]
+
+
+class CompactionStatus(TypedDict, total=False):
+    """State of the last compaction: NOT_RUN, RUNNING, SUCCESS or ERROR."""
+
+    status: str
+    lastError: str

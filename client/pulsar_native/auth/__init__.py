@@ -1,0 +1,19 @@
+"""Authentication plug-ins: who the client says it is. See `auth.base` for the rules they all follow."""
+
+from pulsar_native.auth.base import Authentication, AuthenticationDisabled
+from pulsar_native.auth.basic import AuthenticationBasic
+from pulsar_native.auth.oauth2 import AuthenticationOauth2
+from pulsar_native.auth.reference import SecretReference
+from pulsar_native.auth.tls import AuthenticationTLS, client_tls_context
+from pulsar_native.auth.token import AuthenticationToken
+
+__all__ = [
+    "Authentication",
+    "AuthenticationBasic",
+    "AuthenticationDisabled",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
+    "SecretReference",
+    "client_tls_context",
+]

@@ -1,0 +1,314 @@
+"""OAuth2 client credentials (RFC 6749, 4.4): fetch a token from an issuer, keep it until shortly before it ends.
+
+Rules: see `auth.base`. The token endpoint is discovered from the issuer at each fetch (OpenID Connect discovery), the
+key file is read at each fetch; secrets go over https only, or to this very machine; one fetch at a time, within 20
+seconds; a fetch that fails while the last token still lives is not an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote_to_bytes, urlencode
+
+from pulsar_native.auth.base import Authentication, refuse_pickle
+from pulsar_native.auth.parameters import parse_parameters
+from pulsar_native.auth.reference import SecretReference
+from pulsar_native.auth.tls import client_tls_context
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    ConnectError,
+    ErrorGettingAuthenticationData,
+    InvalidConfiguration,
+    InvalidUrl,
+    PulsarException,
+)
+from pulsar_native.http_exchange import HttpAnswer, exchange, parse_http_url
+from pulsar_native.json_object import parse_json_object
+
+_FETCH_TIMEOUT_SECONDS = 20.0
+_MAX_ANSWER_BYTES = 1024 * 1024
+_DISCOVERY_PATH = "/.well-known/openid-configuration"
+_ADVICE = (
+    "Use AuthenticationOauth2.from_reference('env:NAME') or ('file:///path'), or give the secret as a private_key "
+    "that is a 'file:///path', read where the client is made."
+)
+# The names of the C++ and Python clients, and the Java client's spellings of the same.
+_PARAMETERS = {
+    "type": "type",
+    "issuer_url": "issuer_url",
+    "issuerUrl": "issuer_url",
+    "private_key": "private_key",
+    "privateKey": "private_key",
+    "client_id": "client_id",
+    "clientId": "client_id",
+    "client_secret": "client_secret",
+    "clientSecret": "client_secret",
+    "audience": "audience",
+    "scope": "scope",
+    "tls_trust_certs_file_path": "trust_certs",
+    "trustCertsFilePath": "trust_certs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """The checked parameters; those that may be secret stay out of the repr."""
+
+    issuer_url: str
+    private_key: str = field(repr=False)
+    client_id: str
+    client_secret: str = field(repr=False)
+    audience: str
+    scope: str
+    trust_certs: str
+
+    @staticmethod
+    def parse(text: str, what: str) -> _Parameters:
+        given = parse_parameters(text, _PARAMETERS, what)
+        if given.get("type", "client_credentials") != "client_credentials":
+            raise InvalidConfiguration(f"The {what} has a type other than 'client_credentials', the only one there is")
+        parameters = _Parameters(
+            issuer_url=given.get("issuer_url", "").rstrip("/"),
+            private_key=given.get("private_key", ""),
+            client_id=given.get("client_id", ""),
+            client_secret=given.get("client_secret", ""),
+            audience=given.get("audience", ""),
+            scope=given.get("scope", ""),
+            trust_certs=given.get("trust_certs", ""),
+        )
+        if not parameters.issuer_url:
+            raise InvalidConfiguration(f"The {what} has no issuer_url")
+        _check_url(parameters.issuer_url, "issuer_url")
+        if bool(parameters.private_key) == bool(parameters.client_id and parameters.client_secret):
+            raise InvalidConfiguration(f"The {what} needs either private_key, or client_id and client_secret")
+        return parameters
+
+    def has_literal_secret(self) -> bool:
+        return bool(self.client_secret) or self.private_key.startswith("data:")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str = field(repr=False)
+    refresh_at: float
+    ends_at: float
+
+
+class AuthenticationOauth2(Authentication):
+    """Identify by a token of an OAuth2 issuer, fetched with the client credentials grant.
+
+    `auth_params_string` is a JSON object: "issuer_url"; "private_key" (a path, `file:///path`, or
+    `data:application/json;base64,...` of a JSON with client_id and client_secret) or "client_id" and "client_secret";
+    "audience" and "scope" as the issuer wants. Nothing is fetched before the first use. Thread-safe: callers that
+    come during a fetch wait for its result.
+    """
+
+    method_name = "token"
+
+    def __init__(self, auth_params_string: str) -> None:
+        self._parameters: _Parameters | None = _Parameters.parse(
+            auth_params_string, "auth_params_string of AuthenticationOauth2"
+        )
+        self._reference: SecretReference | None = None
+        self._text = auth_params_string
+        self._prepare()
+
+    @classmethod
+    def from_reference(cls, reference: str) -> AuthenticationOauth2:
+        """Return a plug-in that reads the JSON of `auth_params_string` from `env:NAME` or `file:///path`.
+
+        It is read at each fetch, and the plug-in can be pickled.
+        """
+        made = cls.__new__(cls)
+        made._parameters = None
+        made._reference = SecretReference.parse(reference)
+        made._text = ""
+        made._prepare()
+        return made
+
+    def _prepare(self) -> None:
+        self._token: _Token | None = None
+        self._lock = threading.Lock()
+        self._lock_pid = os.getpid()
+
+    def auth_data(self) -> bytes:
+        """Return the access token, fetched when there is none or the last one is about to end.
+
+        Blocking for a fetch, at most 20 s (and the name resolution). Raises `AuthenticationError` when the issuer
+        refuses, `ConnectError` or `Timeout` when it cannot be asked, `ErrorGettingAuthenticationData` when its answer
+        is no use.
+        """
+        return self._access_token().encode()
+
+    def http_headers(self) -> dict[str, str]:
+        """Return the bearer header; blocking as `auth_data`."""
+        return {"Authorization": f"Bearer {self._access_token()}"}
+
+    def secrets(self) -> list[str]:
+        """Return the client secret, the last token, and a private key given as data."""
+        found = [self._token.text] if self._token else []
+        try:
+            parameters = self._current_parameters()
+            found.append(_client_of(parameters)[1])
+        except PulsarException:
+            return found
+        if parameters.private_key.startswith("data:"):
+            found.append(parameters.private_key)
+            found.append(parameters.private_key.partition(",")[2])
+        return found
+
+    def _access_token(self) -> str:
+        with self._fork_safe_lock():
+            token, now = self._token, time.time()
+            if token is not None and now < token.refresh_at:
+                return token.text
+            try:
+                self._token = token = self._fetch()
+            except PulsarException:
+                if token is None or time.time() >= token.ends_at:
+                    raise
+            return token.text
+
+    def _fork_safe_lock(self) -> threading.Lock:
+        # A child forked during a fetch inherits the lock as taken by a thread it does not have.
+        if self._lock_pid != os.getpid():
+            self._lock, self._lock_pid = threading.Lock(), os.getpid()
+        return self._lock
+
+    def _current_parameters(self) -> _Parameters:
+        if self._parameters is not None:
+            return self._parameters
+        assert self._reference is not None
+        return _Parameters.parse(self._reference.read(), str(self._reference))
+
+    def _fetch(self) -> _Token:
+        parameters = self._current_parameters()
+        client_id, client_secret = _client_of(parameters)
+        issuer = _Issuer(parameters, time.monotonic() + _FETCH_TIMEOUT_SECONDS, (client_secret,))
+        form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": client_secret}
+        form |= {name: value for name in ("audience", "scope") if (value := getattr(parameters, name))}
+        asked_at = time.time()
+        return _token_of(issuer.ask("POST", issuer.token_endpoint(), form), asked_at)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._reference is not None:
+            return (AuthenticationOauth2.from_reference, (str(self._reference),))
+        if self._parameters is None or self._parameters.has_literal_secret():
+            refuse_pickle(self, _ADVICE)
+        return (AuthenticationOauth2, (self._text,))
+
+    def __repr__(self) -> str:
+        if self._reference is not None:
+            return f"AuthenticationOauth2.from_reference({str(self._reference)!r})"
+        assert self._parameters is not None
+        return f"AuthenticationOauth2(issuer_url={self._parameters.issuer_url!r}, ***)"
+
+
+class _Issuer:
+    """The conversation with one issuer during one fetch."""
+
+    def __init__(self, parameters: _Parameters, deadline: float, secrets: Iterable[str]) -> None:
+        self._url = parameters.issuer_url
+        self._trust_certs = parameters.trust_certs or None
+        self._deadline = deadline
+        self._secrets = tuple(secrets)
+
+    def token_endpoint(self) -> str:
+        endpoint = self.ask("GET", self._url + _DISCOVERY_PATH).get("token_endpoint")
+        if not isinstance(endpoint, str):
+            raise ErrorGettingAuthenticationData(f"The OAuth2 issuer {self._url} names no token_endpoint")
+        _check_url(endpoint, "token_endpoint of the OAuth2 issuer")
+        return endpoint
+
+    def ask(self, method: str, url: str, form: Mapping[str, str] | None = None) -> dict[str, object]:
+        headers = {"Accept": "application/json"}
+        body = None
+        if form is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+            body = urlencode(form).encode()
+        context = client_tls_context(trust_certs_file_path=self._trust_certs) if url.startswith("https:") else None
+        answer = exchange(
+            method,
+            url,
+            deadline=self._deadline,
+            headers=headers,
+            body=body,
+            tls=context,
+            max_body_bytes=_MAX_ANSWER_BYTES,
+        )
+        content = parse_json_object(answer.body.decode(errors="replace"))
+        if answer.status != 200:
+            raise self._refusal(answer, content or {})
+        if content is None:
+            raise ErrorGettingAuthenticationData(f"The OAuth2 issuer {self._url} did not answer in JSON")
+        return content
+
+    def _refusal(self, answer: HttpAnswer, content: Mapping[str, object]) -> PulsarException:
+        said = ": ".join(str(content[name]) for name in ("error", "error_description") if content.get(name))
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
+        message = f"The OAuth2 issuer {self._url} refused (HTTP {answer.status}{', ' + said[:300] if said else ''})"
+        if answer.status >= 500 or answer.status == 429:
+            return ConnectError(message)
+        if answer.status in (400, 401, 403):
+            return AuthenticationError(message)
+        return ErrorGettingAuthenticationData(message)
+
+
+def _token_of(answer: Mapping[str, object], asked_at: float) -> _Token:
+    text, lifetime = answer.get("access_token"), answer.get("expires_in")
+    if not isinstance(text, str) or not text.isascii() or not text.isprintable() or not text or " " in text:
+        raise ErrorGettingAuthenticationData("The answer of the OAuth2 issuer has no usable access_token")
+    if isinstance(lifetime, str) and lifetime.isdecimal():
+        lifetime = int(lifetime)
+    if isinstance(lifetime, bool) or not isinstance(lifetime, int | float) or not lifetime > 0:
+        lifetime = 0.0  # unknown: used once, fetched again at the next connection
+    # A tenth of the life, at most a minute, for the way to the broker and for clocks that differ.
+    return _Token(text, asked_at + lifetime - min(60.0, lifetime / 10), asked_at + lifetime)
+
+
+def _client_of(parameters: _Parameters) -> tuple[str, str]:
+    """Return client id and secret; reads the key file, so that a replaced one is taken up."""
+    if not parameters.private_key:
+        return parameters.client_id, parameters.client_secret
+    key = parse_json_object(_key_text(parameters.private_key)) or {}
+    client_id, client_secret = key.get("client_id"), key.get("client_secret")
+    if not isinstance(client_id, str) or not isinstance(client_secret, str) or not client_id or not client_secret:
+        raise ErrorGettingAuthenticationData(
+            "The private_key of AuthenticationOauth2 is not a JSON object with client_id and client_secret"
+        )
+    return client_id, client_secret
+
+
+def _key_text(private_key: str) -> str:
+    if private_key.startswith("data:"):
+        head, _, data = private_key.partition(",")
+        raw = unquote_to_bytes(data)
+        try:
+            return (base64.b64decode(raw, validate=True) if head.endswith(";base64") else raw).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    if not private_key.startswith("file:"):
+        return SecretReference("file", private_key).read()
+    return SecretReference.parse(private_key).read()
+
+
+def _check_url(url: str, what: str) -> None:
+    """Refuse what would send the client secret in plain text over a network."""
+    parts = parse_http_url(url, what)
+    if parts.scheme != "https" and not _is_this_machine(parts.hostname or ""):
+        raise InvalidUrl(f"The {what} {url} is not https: the client secret would travel in plain text")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,34 @@
+"""Authentication parameters written as one JSON object of strings, as the official clients' auth_params_string.
+
+Rules: unknown names are errors that tell the nearest right one; no error repeats a value, nor carries the text along.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.json_object import parse_json_object
+
+
+def parse_parameters(text: str, names: Mapping[str, str], what: str) -> dict[str, str]:
+    """Return the parameters in a JSON object, renamed by `names` (spelling -> our name).
+
+    Raises `InvalidConfiguration` for anything but an object of known names and str values. Does no I/O.
+    """
+    if not isinstance(text, str):
+        raise InvalidConfiguration(f"The {what} must be a str of JSON, not {type(text).__name__}")
+    given = parse_json_object(text)
+    if given is None:
+        raise InvalidConfiguration(f"The {what} is not a JSON object")
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(names))}"
+            raise InvalidConfiguration(f"The {what} has an unknown parameter {name!r}; {hint}")
+        if not isinstance(value, str):
+            raise InvalidConfiguration(f"The parameter {name!r} in the {what} must be a str")
+        found[names[name]] = value
+    return found

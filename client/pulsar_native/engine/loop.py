@@ -1,0 +1,197 @@
+"""Where the engine runs: on a daemon thread of its own for the blocking face, on the caller's loop for the asyncio
+face.
+
+Rules: nothing starts before the first use. One thread per process serves all blocking clients and ends with the last
+of them. After a fork the child drops the parent's engine without a word on the shared sockets (a goodbye from the
+child would close the parent's producers): file descriptors are closed, nothing is sent, no lock is taken. A client
+remembers the generation of the process it was made in, and refuses to work in another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+
+T = TypeVar("T")
+
+_READ_BUFFER_BYTES = 1024 * 1024
+
+
+class _Process:
+    """What belongs to this process: replaced as a whole in a forked child."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        # Re-entrant: a client that is garbage-collected while this thread holds it gives the engine back, too.
+        self.lock = threading.RLock()
+        self.engine: Engine | None = None
+        self.users = 0
+
+
+_process = _Process(0)
+# Engines of the parent, kept so that no destructor touches its loop in the child.
+_abandoned: list[object] = []
+_sockets: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def generation() -> int:
+    """Return the number of forks between the first process and this one."""
+    return _process.generation
+
+
+def check_generation(made_in: int) -> None:
+    """Raise when an object made before a fork is used after it; cheap enough for the hot path."""
+    if made_in != _process.generation:
+        raise AlreadyClosed(
+            "This client was made before the process forked; its connections belong to the parent. Create a new client "
+            "in this process (Client.from_config(client.config) does it)"
+        )
+
+
+def track_socket(sock: Any) -> None:
+    """Remember a socket, so that a forked child can let go of it."""
+    _sockets.add(sock)
+
+
+def _after_fork_in_child() -> None:
+    global _process, _sockets
+    _abandoned.append((_process, list(_sockets)))
+    for sock in list(_sockets):
+        with contextlib.suppress(OSError):
+            # Only our copy of the descriptor goes: no TLS goodbye, no FIN, as the parent still holds the connection.
+            os.close(sock.detach())
+    _sockets = weakref.WeakSet()
+    _process = _Process(_process.generation + 1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Engine:
+    """An event loop with what all its connections share. Thread-safe where said."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+        self.loop = loop
+        self.thread = thread
+        self.generation = _process.generation
+        # One large buffer for all connections: what a read leaves in it is copied out before the next read.
+        self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._gate = threading.RLock()
+        self._ended = False
+
+    def on_loop(self) -> bool:
+        """Return whether the caller runs on the engine's thread. Thread-safe."""
+        return threading.get_ident() == self.thread
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Run a function on the loop: at once when already there. Thread-safe; silent after the loop has ended."""
+        if self.on_loop():
+            function(*args)
+            return
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function, *args)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine in the background and keep it alive. On the loop only."""
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the engine's thread and wait for it: the blocking face. Ctrl-C ends the wait at once."""
+        check_generation(self.generation)
+        if self.on_loop():
+            coroutine.close()
+            raise OperationNotSupported(
+                "A blocking call was made inside a callback of the client, where it would wait for itself; "
+                "use the *_async form there, or another thread"
+            )
+        # Order of events: what passes the gate is queued before the loop is told to stop, so that its last round starts
+        # it and the end cancels it; what comes later is refused. Between the two a call would wait for ever.
+        with self._gate:
+            future = None if self._ended else asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        if future is None:
+            coroutine.close()
+            raise AlreadyClosed("The client is closed")
+        try:
+            return future.result(timeout)
+        except (KeyboardInterrupt, concurrent.futures.TimeoutError):
+            future.cancel()
+            raise
+        except concurrent.futures.CancelledError as error:
+            raise AlreadyClosed("The client was closed while the call was waiting") from error
+
+    def end(self) -> None:
+        """End the loop of an engine that has a thread of its own; later calls are refused. Thread-safe."""
+        with self._gate:
+            self._ended = True
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def acquire_thread_engine() -> Engine:
+    """Return the process's engine thread, started on first use. Pair with `release_thread_engine`. Thread-safe."""
+    process = _process
+    with process.lock:
+        # Counted first: a client collected meanwhile must not end the engine under our hands.
+        process.users += 1
+        if process.engine is None:
+            process.engine = _start_thread()
+        return process.engine
+
+
+def release_thread_engine(made_in: int) -> None:
+    """Give the engine back; the last user ends its thread. Thread-safe, does nothing in a forked child."""
+    process = _process
+    if made_in != process.generation:
+        return
+    with process.lock:
+        process.users -= 1
+        if process.users > 0 or process.engine is None:
+            return
+        engine, process.engine = process.engine, None
+    engine.end()
+
+
+def _start_thread() -> Engine:
+    ready: concurrent.futures.Future[Engine] = concurrent.futures.Future()
+
+    def body() -> None:
+        loop = asyncio.new_event_loop()
+        try:
+            ready.set_result(Engine(loop, threading.get_ident()))
+            loop.run_forever()
+            _finish(loop)
+        finally:
+            loop.close()
+
+    threading.Thread(target=body, name="pulsar-native-engine", daemon=True).start()
+    return ready.result()
+
+
+def _finish(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_default_executor())
+
+
+@atexit.register
+def _stop_at_exit() -> None:
+    engine = _process.engine
+    if engine is not None:
+        engine.end()

@@ -1,0 +1,384 @@
+"""A producer of one topic or partition: `protocol.producer` on a connection, with its timers.
+
+Rules: `enqueue` may be called from any thread; it encodes and writes in that thread, under the producer's lock, and
+wakes the loop only to arm a timer. The lock is never held across the application's callbacks. After a reconnect
+everything pending is written again before anything new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.handler import Handler, State
+from pulsar_native.enums import ProducerAccessMode
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    ChecksumError,
+    MemoryBufferIsFull,
+    NotAllowedError,
+    NotConnected,
+    ProducerFenced,
+    ProducerQueueIsFull,
+    PulsarException,
+    Timeout,
+    TopicTerminated,
+    from_server_error,
+)
+from pulsar_native.message import OutgoingMessage
+from pulsar_native.protocol.producer import Callback, ProducerCore, Receipt, SendOp
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import commands
+from pulsar_native.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pulsar_native.engine.client import ClientCore
+
+
+class Full(NamedTuple):
+    """Why a message was not taken, and how to be woken when there is room."""
+
+    error: PulsarException
+    when_room: Callable[[Callable[[], None]], None]
+
+
+class PartitionProducer(Handler):
+    """The engine's producer. `enqueue`, `flush_then` and the properties are thread-safe, all else is on the loop."""
+
+    def __init__(
+        self,
+        client: ClientCore,
+        config: ProducerConfig,
+        topic: TopicName,
+        *,
+        max_pending: int,
+        schema: pb.Schema | None,
+    ) -> None:
+        super().__init__(client, topic, mandatory_stop=max(0.1, config.send_timeout_millis / 1000 - 0.1))
+        self.config = config
+        self.core = ProducerCore(config, client.next_producer_id(), topic=topic.full, partition=topic.partition)
+        self._schema = schema
+        self._max_pending = max_pending
+        self._lock = threading.Lock()
+        self._room_waiters: deque[Callable[[], None]] = deque()
+        self._flush_waiters: deque[tuple[SendOp, Callable[[PulsarException | None], None]]] = deque()
+        self._batch_timer_armed = False
+        self._expiry_armed = False
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+        self._name_known = config.producer_name is not None
+
+    def describe(self) -> str:
+        """Return a short name for logs."""
+        return f"Producer {self.core.name or self.core.producer_id} of {self.topic}"
+
+    # --- connection -----------------------------------------------------------------------------------------------
+
+    async def attach(self, connection: Connection) -> None:
+        """Introduce the producer to the broker and write again what has no receipt."""
+        producer_id = self.core.producer_id
+        request_id = self.client.next_request_id()
+        frame = commands.producer(
+            self.config,
+            topic=self.topic.full,
+            producer_id=producer_id,
+            request_id=request_id,
+            name=self.core.name if self._name_known else None,
+            name_is_users=self.config.producer_name is not None,
+            epoch=self._epoch,
+            topic_epoch=self._topic_epoch,
+            schema=self._schema,
+        )
+        self._epoch += 1
+        connection.add_producer(producer_id, self)
+        try:
+            answer = await self.ask(request_id, frame, connection, pb.CommandProducerSuccess)
+        except BaseException as error:
+            connection.remove_producer(producer_id)
+            if isinstance(error, Timeout | asyncio.CancelledError):
+                # The broker may finish the creation later: it must not keep a producer nobody uses.
+                connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
+            raise
+        # The broker's next words may have been that it closes the producer again (an unload): read, and dispatched,
+        # before this task went on. What is sent to a closed producer is lost without an answer.
+        attached = connection.is_open and connection.has_producer(producer_id)
+        if self.state not in (State.CONNECTING, State.READY) or not attached:
+            connection.remove_producer(producer_id)
+            connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
+            raise NotConnected("The producer was closed, or the connection lost, meanwhile", topic=self.topic.full)
+        with self._lock:
+            self._name_known = True
+            if answer.HasField("topic_epoch"):
+                self._topic_epoch = answer.topic_epoch
+            self.core.connected(
+                answer.producer_name, answer.last_sequence_id, answer.schema_version, connection.max_message_size
+            )
+            self.connection = connection
+            for op in self.core.pending:
+                connection.write(op.parts)
+
+    @property
+    def waits_for_its_turn(self) -> bool:
+        """Whether this producer stands in the queue for exclusive access."""
+        return self.config.access_mode is ProducerAccessMode.WaitForExclusive
+
+    def detached(self) -> None:
+        """Forget the connection; what is sent meanwhile is queued."""
+        with self._lock:
+            super().detached()
+
+    def is_final(self, error: PulsarException) -> bool:
+        """A terminated topic and a lost exclusive access do not come back."""
+        return isinstance(error, TopicTerminated | ProducerFenced)
+
+    def gave_up(self, error: PulsarException) -> None:
+        """Fail everything pending; later sends fail with the same error."""
+        self.state = State.TERMINATED if isinstance(error, TopicTerminated) else State.FAILED
+        self.failure = error
+        self._fail_all(error)
+        self.leave()
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        payload: bytes,
+        fields: bytes,
+        extras: OutgoingMessage | None,
+        callback: Callback | None,
+        *,
+        flush: bool = False,
+    ) -> Full | None:
+        """Take a message, or tell why not yet. Thread-safe, never blocks; `flush` closes its batch at once."""
+        now = time.monotonic()
+        memory = self.client.memory
+        with self._lock:
+            if self.state is not State.READY and self.state is not State.CONNECTING:
+                raise self._refusal()
+            core = self.core
+            if self._max_pending and core.pending_messages >= self._max_pending:
+                self._write(core.close_batch())
+                return Full(self._queue_full(), self.when_room)
+            if not memory.try_reserve(len(payload)):
+                self._write(core.close_batch())
+                return Full(self._memory_full(), memory.when_room)
+            try:
+                ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
+            except BaseException:
+                memory.release(len(payload))
+                raise
+            if flush:
+                ready += core.close_batch()
+            if ready:
+                self._write(ready)
+            idle = not self._expiry_armed or (core.batch_is_open and not self._batch_timer_armed)
+        if idle:
+            self._arm_timers()
+        if core.failed:
+            self._complete_failed()
+        return None
+
+    def _arm_timers(self) -> None:
+        """Wake the loop for the timers that do not run: once, then they keep themselves going under traffic."""
+        with self._lock:
+            arm_batch = self.core.batch_is_open and not self._batch_timer_armed
+            arm_expiry = not self._expiry_armed
+            self._batch_timer_armed |= arm_batch
+            self._expiry_armed = True
+        if arm_batch:
+            self.engine.call(self._batch_timer)
+        if arm_expiry:
+            self.engine.call(self._expiry_timer)
+
+    def _write(self, ops: list[SendOp]) -> None:
+        connection = self.connection
+        if connection is not None:
+            for op in ops:
+                connection.write(op.parts)
+
+    def _refusal(self) -> PulsarException:
+        if self.failure is not None:
+            return type(self.failure)(self.failure.message, topic=self.topic.full, broker=self.failure.broker)
+        return AlreadyClosed("The producer is closed", topic=self.topic.full)
+
+    def _queue_full(self) -> PulsarException:
+        return ProducerQueueIsFull(
+            f"{self._max_pending} messages wait for their receipts; raise max_pending_messages, send slower, or "
+            "set block_if_queue_full=True",
+            topic=self.topic.full,
+        )
+
+    def _memory_full(self) -> PulsarException:
+        return MemoryBufferIsFull(
+            f"{self.client.memory.limit} bytes of messages wait for their receipts; raise memory_limit_bytes of the "
+            "client, send slower, or set block_if_queue_full=True",
+            topic=self.topic.full,
+        )
+
+    def when_room(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once there is room in the queue. Thread-safe."""
+        with self._lock:
+            if self._max_pending and self.core.pending_messages >= self._max_pending:
+                self._room_waiters.append(wake)
+                return
+        wake()
+
+    def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
+        """Send the open batch and call `done` when everything sent before has its receipt. Thread-safe."""
+        with self._lock:
+            self._write(self.core.close_batch())
+            if self.core.pending:
+                self._flush_waiters.append((self.core.pending[-1], done))
+                done = _nothing
+        self._complete_failed()
+        done(None)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
+        """Complete the oldest entry with its id."""
+        with self._lock:
+            outcome, op = self.core.receipt(receipt.sequence_id)
+        if op is not None:
+            place = commands.message_id(receipt.message_id)
+            self._completed(op, None, (self.topic.partition, place.ledger_id(), place.entry_id()))
+        elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
+            # The broker confirmed something we think is still behind another: start over, everything is resent.
+            self.connection.close("a receipt came out of step")
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        """Recover from, or give up after, an error for one entry."""
+        broker = self.connection.broker if self.connection else None
+        failure = from_server_error(error.error, error.message, topic=self.topic.full, broker=broker)
+        if isinstance(failure, TopicTerminated):
+            self.gave_up(failure)
+            return
+        if isinstance(failure, ChecksumError | NotAllowedError) and self._is_hopeless(error.sequence_id, failure):
+            with self._lock:
+                op = self.core.fail(error.sequence_id)
+            if op is not None:
+                self._completed(op, failure, None)
+            return
+        # Anything else may pass: the producer is attached again on the same connection and resends what is pending.
+        connection = self.connection
+        if connection is not None:
+            connection.remove_producer(self.core.producer_id)
+            self.detached()
+            self.reconnect()
+
+    def _is_hopeless(self, sequence_id: int, failure: PulsarException) -> bool:
+        if isinstance(failure, NotAllowedError):
+            return True
+        with self._lock:
+            pending = self.core.pending
+            return bool(pending) and pending[0].sequence_id == sequence_id and not pending[0].is_intact()
+
+    def _completed(self, op: SendOp, error: PulsarException | None, place: tuple[int, int, int] | None) -> None:
+        self.client.memory.release(op.size)
+        op.complete(error, place, self.topic.full)
+        while self._flush_waiters and self._flush_waiters[0][0] is op:
+            self._flush_waiters.popleft()[1](error)
+        if self._room_waiters:
+            with self._lock:
+                waiters, self._room_waiters = self._room_waiters, deque()
+            for wake in waiters:
+                wake()
+
+    def _complete_failed(self) -> None:
+        with self._lock:
+            failed, self.core.failed = self.core.failed, []
+        for op, error in failed:
+            self._completed(op, error, None)
+
+    def _fail_all(self, error: PulsarException) -> None:
+        with self._lock:
+            ops = self.core.drain()
+        self._complete_failed()
+        for op in ops:
+            self._completed(op, error, None)
+
+    # --- timers ---------------------------------------------------------------------------------------------------
+
+    def _batch_timer(self) -> None:
+        with self._lock:
+            if not self.core.batch_is_open:
+                self._batch_timer_armed = False
+                return
+            due = self.core.batch_due()
+            delay = due - time.monotonic()
+            if delay <= 0:
+                self._write(self.core.close_batch())
+                # Stay armed for one more round: under steady traffic the next batch then needs no wake-up.
+                delay = self.config.batching_max_publish_delay_ms / 1000
+        self._complete_failed()
+        self.engine.loop.call_later(delay, self._batch_timer)
+
+    def _expiry_timer(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            due = self.core.next_expiry()
+            if due is None:
+                self._expiry_armed = False
+                return
+            ops = self.core.expire(now)
+            due = self.core.next_expiry() or now + self.config.send_timeout_millis / 1000
+        self._complete_failed()
+        if ops:
+            error = self.core.timeout_error()
+            if self.connection is None and self.failure is None:
+                error.message += "; there is no connection to the broker"
+            for op in ops:
+                self._completed(op, error, None)
+        self.engine.loop.call_later(max(due - now, 0.001), self._expiry_timer)
+
+    # --- end ------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest."""
+        if self.state not in (State.CONNECTING, State.READY):
+            self.state = State.CLOSED
+            return
+        # One operation time-out for both: what the draining has used up, the goodbye cannot wait for any more.
+        deadline = self.engine.loop.time() + self.client.config.operation_timeout_seconds
+        if self.connection is not None:
+            await self._drain(deadline)
+        self.state = State.CLOSING
+        connection = self.connection
+        if connection is not None and connection.is_open:
+            request_id = self.client.next_request_id()
+            frame = commands.close_producer(self.core.producer_id, request_id)
+            # If that fails, the broker forgets the producer with the connection.
+            with contextlib.suppress(PulsarException):
+                left = max(0.0, deadline - self.engine.loop.time())
+                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
+            connection.remove_producer(self.core.producer_id)
+        self.abandon()
+
+    async def _drain(self, deadline: float) -> None:
+        done: asyncio.Future[None] = self.engine.loop.create_future()
+
+        def finish(_error: PulsarException | None) -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.flush_then(lambda error: self.engine.call(finish, error))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await done
+
+    def abandon(self) -> None:
+        """Close without a word to the broker; everything pending fails."""
+        self.state = State.CLOSED
+        self._fail_all(AlreadyClosed("The producer was closed before the broker confirmed", topic=self.topic.full))
+        self.leave()
+
+
+def _nothing(_error: PulsarException | None) -> None:
+    """Stand in for a callback that was handed on."""

@@ -1,0 +1,270 @@
+"""A non-blocking socket with vectored writes from any thread.
+
+The loop reads into the engine's one large buffer and hands it over; a writer's frame goes to the kernel from the
+writer's own thread when nothing is queued, and only what the kernel does not take is queued for the loop. So a
+stalled broker never holds a caller, and nothing is copied on the way out. Rule: frames are written whole and in the
+order of `write`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pulsar_native.engine.loop import Engine, track_socket
+from pulsar_native.exceptions import ConnectError
+from pulsar_native.service_url import Address
+
+# The kernel refuses more pieces than this in one vectored write (IOV_MAX is 1024 on Linux).
+_MAX_PIECES = 512
+
+Piece = bytes | memoryview
+
+
+class Transport:
+    """One connected socket. `write` and `close` are thread-safe, all else belongs to the loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        sock: socket.socket,
+        on_data: Callable[[memoryview], None],
+        on_closed: Callable[[str], None],
+    ) -> None:
+        self._engine = engine
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._is_tls = isinstance(sock, ssl.SSLSocket)
+        self._on_data = on_data
+        self._on_closed = on_closed
+        # Also held while a TLS socket is read: OpenSSL does not allow both at once.
+        self._lock = threading.Lock()
+        self._backlog: deque[Piece] = deque()
+        self._writer_armed = False
+        self.closed = False
+
+    @property
+    def local_port(self) -> int:
+        """The port of our end, which brokers show in their statistics."""
+        with contextlib.suppress(OSError):
+            return int(self._sock.getsockname()[1])
+        return -1
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._engine.loop.add_reader(self._fd, self._readable)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        buffer = self._engine.read_buffer
+        while not self.closed:
+            try:
+                if self._is_tls:
+                    with self._lock:
+                        count = self._sock.recv_into(buffer)
+                else:
+                    count = self._sock.recv_into(buffer)
+            except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
+                return
+            except ssl.SSLWantWriteError:
+                self._engine.loop.add_writer(self._fd, self._writable)
+                return
+            except OSError as error:
+                self._lost(error.strerror or str(error))
+                return
+            if not count:
+                self._lost("the broker closed it")
+                return
+            self._on_data(buffer[:count])
+            # A plain socket is asked again by the loop, so that no connection starves the others; bytes that TLS has
+            # already decrypted would not wake the loop, so they are drained here.
+            if not self._is_tls:
+                return
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Send the pieces of one frame, now or as soon as the kernel takes them. Thread-safe, never blocks."""
+        with self._lock:
+            if self.closed:
+                return
+            if self._backlog:
+                self._backlog.extend(pieces)
+                return
+            rest = self._send_now(pieces)
+            if rest is None:
+                return
+            self._backlog.extend(rest)
+        self._engine.call(self._arm_writer)
+
+    def _send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
+        """Give the kernel what it takes and return what is left, None when nothing is."""
+        try:
+            if self._is_tls:
+                return self._send_tls(pieces)
+            sent = self._sock.sendmsg(pieces)
+        except (BlockingIOError, InterruptedError):
+            return pieces
+        except OSError as error:
+            reason = error.strerror or str(error)
+            # Not at once: the lock is held here.
+            with contextlib.suppress(RuntimeError):
+                self._engine.loop.call_soon_threadsafe(self._lost, reason)
+            return None
+        return _after(pieces, sent)
+
+    def _send_tls(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
+        rest: deque[Piece] = deque(piece for piece in pieces if len(piece))
+        while rest:
+            try:
+                sent = self._sock.send(rest[0])
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                # OpenSSL wants the same bytes again: the head of the backlog stays as it is.
+                return list(rest)
+            if sent < len(rest[0]):
+                rest[0] = memoryview(rest[0])[sent:]
+            else:
+                rest.popleft()
+        return None
+
+    def _arm_writer(self) -> None:
+        if not self.closed and not self._writer_armed:
+            self._writer_armed = True
+            self._engine.loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        with self._lock:
+            while self._backlog and not self.closed:
+                pieces = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_PIECES))]
+                rest = self._send_now(pieces)
+                taken = len(pieces) - (len(rest) if rest else 0)
+                for _ in range(taken):
+                    self._backlog.popleft()
+                if rest:
+                    self._backlog[0] = rest[0]
+                    return
+            if not self.closed:
+                self._engine.loop.remove_writer(self._fd)
+                self._writer_armed = False
+
+    # --- end ------------------------------------------------------------------------------------------------------
+
+    def _lost(self, reason: str) -> None:
+        if not self.closed:
+            self.close()
+            self._on_closed(reason)
+
+    def close(self) -> None:
+        """Close the socket without waiting; what was not written is dropped. On the loop only."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            self._backlog.clear()
+        self._engine.loop.remove_reader(self._fd)
+        self._engine.loop.remove_writer(self._fd)
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+
+def _after(pieces: Sequence[Piece], sent: int) -> list[Piece] | None:
+    """Return what is left of the pieces when the first `sent` bytes are gone."""
+    for index, piece in enumerate(pieces):
+        size = len(piece)
+        if sent < size:
+            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
+        sent -= size
+    return None
+
+
+async def dial(
+    engine: Engine, address: Address, *, timeout: float, tls: ssl.SSLContext | None, server_name: str | None
+) -> socket.socket:
+    """Connect to the first address of a name that takes the connection, and finish TLS; raises `ConnectError`.
+
+    The time-out holds for each address, so that one which swallows everything does not use up the time of the others.
+    """
+    last: OSError | None = None
+    for family, kind, protocol, _, target in await _resolve(engine, address, timeout):
+        sock = socket.socket(family, kind, protocol)
+        track_socket(sock)
+        try:
+            async with asyncio.timeout(timeout):
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await engine.loop.sock_connect(sock, target)
+                return sock if tls is None else await _handshake(engine, sock, tls, server_name or address.host)
+        except OSError as error:
+            last = error
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+    raise ConnectError(_why(address, last, timeout), broker=str(address)) from last
+
+
+async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tuple[Any, ...]]:
+    try:
+        async with asyncio.timeout(timeout):
+            return await engine.loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        reason = str(error) or f"no answer within connection_timeout_ms ({timeout:g} s)"
+        raise ConnectError(
+            f"The host name {address.host!r} cannot be resolved: {reason}", broker=str(address)
+        ) from error
+
+
+def _why(address: Address, error: OSError | None, timeout: float) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"TLS with {address} failed: {error.reason or error}"
+    # Our own time-out has no number, that of the system has one.
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return f"Connecting to {address} took longer than connection_timeout_ms ({timeout:g} s)"
+    reason = os.strerror(error.errno) if error is not None and error.errno else str(error)
+    return f"Cannot connect to {address}: {reason}"
+
+
+async def _handshake(engine: Engine, sock: socket.socket, tls: ssl.SSLContext, server_name: str) -> socket.socket:
+    wrapped = tls.wrap_socket(sock, server_hostname=server_name, do_handshake_on_connect=False)
+    track_socket(wrapped)
+    try:
+        while True:
+            try:
+                wrapped.do_handshake()
+                return wrapped
+            except ssl.SSLWantReadError:
+                await _ready(engine, wrapped.fileno(), read=True)
+            except ssl.SSLWantWriteError:
+                await _ready(engine, wrapped.fileno(), read=False)
+    except BaseException:
+        wrapped.close()
+        raise
+
+
+async def _ready(engine: Engine, fd: int, *, read: bool) -> None:
+    loop = engine.loop
+    future: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    if read:
+        loop.add_reader(fd, wake)
+    else:
+        loop.add_writer(fd, wake)
+    try:
+        await future
+    finally:
+        if read:
+            loop.remove_reader(fd)
+        else:
+            loop.remove_writer(fd)

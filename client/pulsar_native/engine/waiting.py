@@ -1,0 +1,57 @@
+"""How a thread waits for the engine: one lock per wait, released once, cheaper than an event or a future.
+
+Rules: a wait can be interrupted by Ctrl-C at any time and ends at its deadline; waking twice is harmless. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from pulsar_native.exceptions import PulsarException
+from pulsar_native.message_id import MessageId
+
+
+class Wait:
+    """Something one thread waits for and another makes happen."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Make it happen."""
+        # An error here means that it was woken before.
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for it up to `timeout` seconds; return whether it happened."""
+        return self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+
+
+class SendWait(Wait):
+    """The receipt of one message: used as its callback."""
+
+    __slots__ = ("error", "message_id")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: PulsarException | None = None
+        self.message_id: MessageId | None = None
+
+    def __call__(self, error: PulsarException | None, message_id: MessageId | None) -> None:
+        """Take the outcome."""
+        self.error = error
+        self.message_id = message_id
+        self.wake()
+
+    def result(self) -> MessageId:
+        """Wait for the outcome and return the id, or raise the error."""
+        self.wait()
+        if self.error is not None:
+            raise self.error
+        assert self.message_id is not None
+        return self.message_id

@@ -1,0 +1,149 @@
+"""Enumerations a user passes to or gets from the client, with the official Python client's numbers.
+
+May not do: anything but hold values; imports nothing of the client.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+
+class Result(IntEnum):
+    """Outcome of an asynchronous operation, as the official client numbers it."""
+
+    Ok = 0
+    UnknownError = 1
+    InvalidConfiguration = 2
+    Timeout = 3
+    LookupError = 4
+    ConnectError = 5
+    ReadError = 6
+    AuthenticationError = 7
+    AuthorizationError = 8
+    ErrorGettingAuthenticationData = 9
+    BrokerMetadataError = 10
+    BrokerPersistenceError = 11
+    ChecksumError = 12
+    ConsumerBusy = 13
+    NotConnected = 14
+    AlreadyClosed = 15
+    InvalidMessage = 16
+    ConsumerNotInitialized = 17
+    ProducerNotInitialized = 18
+    ProducerBusy = 19
+    TooManyLookupRequestException = 20
+    InvalidTopicName = 21
+    InvalidUrl = 22
+    ServiceUnitNotReady = 23
+    OperationNotSupported = 24
+    ProducerBlockedQuotaExceededError = 25
+    ProducerBlockedQuotaExceededException = 26
+    ProducerQueueIsFull = 27
+    MessageTooBig = 28
+    TopicNotFound = 29
+    SubscriptionNotFound = 30
+    ConsumerNotFound = 31
+    UnsupportedVersionError = 32
+    TopicTerminated = 33
+    CryptoError = 34
+    IncompatibleSchema = 35
+    ConsumerAssignError = 36
+    CumulativeAcknowledgementNotAllowedError = 37
+    TransactionCoordinatorNotFoundError = 38
+    InvalidTxnStatusError = 39
+    NotAllowedError = 40
+    TransactionConflict = 41
+    TransactionNotFound = 42
+    ProducerFenced = 43
+    MemoryBufferIsFull = 44
+    Interrupted = 45
+
+
+class CompressionType(IntEnum):
+    """How a producer compresses a batch or a single message; numbers are the protocol's."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLib = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+
+class ConsumerType(IntEnum):
+    """How the consumers of a subscription share its messages."""
+
+    Exclusive = 0
+    Shared = 1
+    Failover = 2
+    KeyShared = 3
+
+
+class InitialPosition(IntEnum):
+    """Where a subscription that does not exist yet starts."""
+
+    Latest = 0
+    Earliest = 1
+
+
+class PartitionsRoutingMode(IntEnum):
+    """How a message without a key finds its partition."""
+
+    UseSinglePartition = 0
+    RoundRobinDistribution = 1
+    CustomPartition = 2
+
+
+class HashingScheme(IntEnum):
+    """How a key is hashed to a partition; both schemes agree with the Java client.
+
+    The official Python client always uses a third scheme (Boost), so it sends the same key to another partition.
+    """
+
+    JavaStringHash = 0
+    Murmur3_32Hash = 1
+
+
+class BatchingType(IntEnum):
+    """Whether one batch may hold messages of several keys."""
+
+    Default = 0
+    KeyBased = 1
+
+
+class ProducerAccessMode(IntEnum):
+    """Whether other producers may publish to the topic at the same time."""
+
+    Shared = 0
+    Exclusive = 1
+    WaitForExclusive = 2
+    ExclusiveWithFencing = 3
+
+
+class KeySharedMode(IntEnum):
+    """Who decides which keys a Key_Shared consumer gets."""
+
+    AutoSplit = 0
+    Sticky = 1
+
+
+class RegexSubscriptionMode(IntEnum):
+    """Which topics a pattern subscription looks at."""
+
+    PersistentOnly = 0
+    NonPersistentOnly = 1
+    AllTopics = 2
+
+
+class ConsumerCryptoFailureAction(IntEnum):
+    """What to do with a message that cannot be decrypted."""
+
+    FAIL = 0
+    DISCARD = 1
+    CONSUME = 2
+
+
+class SubscriptionMode(Enum):
+    """Whether the broker keeps the subscription's position while nobody is connected."""
+
+    Durable = "durable"
+    NonDurable = "non-durable"

@@ -1,0 +1,242 @@
+"""Messages as the application sees them: received ones, and those on their way out.
+
+A received message is a view of its entry (the broker's unit, one batch): only its place is kept, and everything
+else is decoded when it is asked for. Rules: no I/O, no bytes of the wire format are read here; the entry knows how.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pulsar_native.message_id import MessageId
+
+
+class SingleFields(Protocol):
+    """Per-message fields, whether they stand in a batch's single metadata or in the entry's own."""
+
+    @property
+    def event_time(self) -> int: ...
+    @property
+    def partition_key(self) -> str: ...
+    @property
+    def partition_key_b64_encoded(self) -> bool: ...
+    @property
+    def ordering_key(self) -> bytes: ...
+    @property
+    def null_value(self) -> bool: ...
+    @property
+    def sequence_id(self) -> int: ...
+    @property
+    def properties(self) -> Any: ...
+
+
+class EntryView(Protocol):
+    """What a message needs of the entry it lies in."""
+
+    ledger_id: int
+    entry_id: int
+    partition: int
+    topic: str
+    redelivery_count: int
+    batch_size: int
+    is_batch: bool
+    first_chunk: MessageId | None
+    schema: Any
+
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def publish_time(self) -> int: ...
+    @property
+    def producer_name(self) -> str: ...
+    @property
+    def schema_version(self) -> bytes | None: ...
+    @property
+    def broker_timestamp(self) -> int | None: ...
+    def fields(self, meta_start: int, payload_start: int) -> SingleFields: ...
+    def index_of(self, batch_index: int) -> int | None: ...
+    def decode(self, data: bytes) -> Any: ...
+
+
+class Message:
+    """A received message. Reading it never blocks, except `value()` when a writer's schema must be fetched first.
+
+    Not thread-safe while being read for the first time; safe to hand to another thread.
+    """
+
+    __slots__ = ("_end", "_fields", "_meta_start", "_start", "batch_index", "entry")
+
+    def __init__(self, entry: EntryView, batch_index: int, meta_start: int, start: int, end: int) -> None:
+        self.entry = entry
+        self.batch_index = batch_index
+        self._meta_start = meta_start
+        self._start = start
+        self._end = end
+        self._fields: SingleFields | None = None
+
+    def data(self) -> bytes:
+        """Return the payload as it was published (decompressed); empty for a null value."""
+        return bytes(self.entry.body[self._start : self._end])
+
+    def value(self) -> Any:
+        """Return the payload decoded by the consumer's schema, None for a null value."""
+        return None if self.has_null_value() else self.entry.decode(self.data())
+
+    def _single(self) -> SingleFields:
+        if self._fields is None:
+            self._fields = self.entry.fields(self._meta_start, self._start)
+        return self._fields
+
+    def properties(self) -> dict[str, str]:
+        """Return the application's properties; of a repeated key the last value."""
+        return {pair.key: pair.value for pair in self._single().properties}
+
+    def partition_key(self) -> str:
+        """Return the key, empty when there is none; a key of bytes comes as base64 text, as in the other clients."""
+        return self._single().partition_key
+
+    def has_key(self) -> bool:
+        """Return whether the message was published with a key, the empty one included."""
+        fields: Any = self._single()
+        return bool(fields.HasField("partition_key"))
+
+    def has_base64_encoded_key(self) -> bool:
+        """Return whether the key is bytes written as base64 text."""
+        return self._single().partition_key_b64_encoded
+
+    def key_bytes(self) -> bytes:
+        """Return the key as bytes."""
+        key = self.partition_key()
+        return base64.b64decode(key) if self.has_base64_encoded_key() else key.encode()
+
+    def ordering_key(self) -> str:
+        """Return the key that decides the order on Key_Shared subscriptions, empty when there is none."""
+        return self._single().ordering_key.decode("utf-8", "replace")
+
+    def event_timestamp(self) -> int:
+        """Return the application's time of the event, in milliseconds since 1970; 0 = none."""
+        return self._single().event_time
+
+    def publish_timestamp(self) -> int:
+        """Return the producer's clock when the entry was published, in milliseconds since 1970."""
+        return self.entry.publish_time
+
+    def sequence_id(self) -> int:
+        """Return the producer's number of this message."""
+        fields: Any = self._single()
+        if self.entry.is_batch and not fields.HasField("sequence_id"):
+            # Old clients number only the batch: its first id is the first message's.
+            entry: Any = self.entry
+            return int(entry.first_sequence_id) + self.batch_index
+        return int(fields.sequence_id)
+
+    def producer_name(self) -> str:
+        """Return the name of the producer."""
+        return self.entry.producer_name
+
+    def has_null_value(self) -> bool:
+        """Return whether this is a null value (a tombstone on compacted topics)."""
+        return self._single().null_value
+
+    def schema_version(self) -> bytes | None:
+        """Return the version of the schema the message was written with, None without schema."""
+        return self.entry.schema_version
+
+    def int_schema_version(self) -> int | None:
+        """Return the schema's version as a number, None without schema."""
+        version = self.entry.schema_version
+        return int.from_bytes(version, "big") if version else None
+
+    def message_id(self) -> MessageId:
+        """Return the id: topic, ledger, entry, partition and batch index."""
+        entry = self.entry
+        return MessageId(
+            entry.partition,
+            entry.ledger_id,
+            entry.entry_id,
+            self.batch_index,
+            batch_size=entry.batch_size if entry.is_batch else 0,
+            topic=entry.topic,
+            first_chunk=entry.first_chunk,
+        )
+
+    def topic_name(self) -> str:
+        """Return the full name of the topic, or of the partition, the message came from."""
+        return self.entry.topic
+
+    def redelivery_count(self) -> int:
+        """Return how often the broker delivered the message before (Shared and Key_Shared only)."""
+        return self.entry.redelivery_count
+
+    def index(self) -> int | None:
+        """Return the broker's running number of the message in its topic, None unless the broker exposes it."""
+        return self.entry.index_of(self.batch_index)
+
+    def broker_publish_time(self) -> int | None:
+        """Return the broker's clock when the entry arrived there, in ms, None unless the broker exposes it."""
+        return self.entry.broker_timestamp
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"
+
+
+class OutgoingMessage:
+    """A message on its way out: what a router sees, before it has an id."""
+
+    __slots__ = (
+        "deliver_at",
+        "event_timestamp",
+        "key_is_base64",
+        "null_value",
+        "ordering_key",
+        "partition_key",
+        "payload",
+        "properties",
+        "replicate_to",
+        "sequence_id",
+    )
+
+    def __init__(
+        self,
+        payload: bytes,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        key_is_base64: bool = False,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replicate_to: list[str] | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        null_value: bool = False,
+    ) -> None:
+        self.payload = payload
+        self.properties = properties
+        self.partition_key = partition_key
+        self.key_is_base64 = key_is_base64
+        self.ordering_key = ordering_key
+        self.sequence_id = sequence_id
+        self.replicate_to = replicate_to
+        self.event_timestamp = event_timestamp
+        self.deliver_at = deliver_at
+        self.null_value = null_value
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the payload was given: the hot path writes no optional field then."""
+        return not (
+            self.properties
+            or self.partition_key is not None
+            or self.ordering_key
+            or self.event_timestamp
+            or self.null_value
+        )
+
+    @property
+    def needs_own_entry(self) -> bool:
+        """Whether the message may not share a batch: its delivery time or its clusters are the entry's."""
+        return self.deliver_at is not None or bool(self.replicate_to)

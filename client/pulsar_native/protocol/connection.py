@@ -1,0 +1,215 @@
+"""One connection to a broker: handshake, keep-alive, and the table of unanswered requests.
+
+Bytes in, commands out; bytes to send are collected in `outgoing`. Rules: nothing but the handshake may be sent before
+CONNECTED; a PING is answered at once; an answer to a request that is not in the table is ignored (it was timed out); a
+request that is not answered by its deadline fails alone. Any split of the byte stream gives the same events.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    ConnectError,
+    NotConnected,
+    ProtocolViolation,
+    PulsarException,
+    Timeout,
+    from_server_error,
+)
+from pulsar_native.wire import commands
+from pulsar_native.wire.commands import Kind
+from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING, Frame, FrameDecoder
+
+_log = logging.getLogger(__name__)
+
+
+class Phase(Enum):
+    """Where in its life a connection is."""
+
+    HANDSHAKE = auto()
+    READY = auto()
+    CLOSED = auto()
+
+
+class Answered(NamedTuple):
+    """A request has its answer, or its error; `sink` is what the request was registered with."""
+
+    sink: Any
+    answer: Any
+    error: PulsarException | None
+
+
+class Connected(NamedTuple):
+    """The broker has accepted the handshake."""
+
+    server_version: str
+
+
+class AuthChallenged(NamedTuple):
+    """The broker wants fresh credentials."""
+
+
+Event = Frame | Answered | Connected | AuthChallenged
+
+
+class ConnectionCore:
+    """State machine of one connection. Not thread-safe; times are seconds of a monotonic clock."""
+
+    def __init__(self, broker: str, *, keep_alive: float, request_timeout: float) -> None:
+        self.broker = broker
+        self.phase = Phase.HANDSHAKE
+        self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
+        self.protocol_version = 0
+        self.server_version = ""
+        self.feature_flags: Any = None
+        self.outgoing: list[bytes] = []
+        self._keep_alive = keep_alive
+        self._request_timeout = request_timeout
+        self._ping_unanswered = False
+        self._decoder = FrameDecoder()
+        self._requests: dict[int, tuple[float, Any]] = {}
+        self._waiting: set[int] = set()
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def register(self, request_id: int, sink: Any, now: float, timeout: float | None = None) -> None:
+        """Note a request about to be sent; `sink` comes back with its answer."""
+        if self.phase is not Phase.READY:
+            raise NotConnected("The connection is not ready for requests", broker=self.broker)
+        self._requests[request_id] = (now + (self._request_timeout if timeout is None else timeout), sink)
+
+    def forget(self, request_id: int) -> None:
+        """Drop a request nobody waits for any more; its answer will be ignored."""
+        self._requests.pop(request_id, None)
+        self._waiting.discard(request_id)
+
+    def next_deadline(self) -> float | None:
+        """Return when the earliest unanswered request times out."""
+        return min((at for key, (at, _) in self._requests.items() if key not in self._waiting), default=None)
+
+    def expire(self, now: float) -> list[Answered]:
+        """Fail the requests whose deadline has passed, and only those."""
+        late = [key for key, (at, _) in self._requests.items() if at <= now and key not in self._waiting]
+        events = []
+        for key in late:
+            _, sink = self._requests.pop(key)
+            error = Timeout("The broker did not answer in time", broker=self.broker, request_id=key)
+            events.append(Answered(sink, None, error))
+        return events
+
+    def close(self, error: PulsarException | None = None) -> list[Answered]:
+        """Fail every unanswered request; nothing is accepted afterwards."""
+        self.phase = Phase.CLOSED
+        error = error or NotConnected("The connection was closed")
+        # An error each: who asked adds to it what it was about.
+        events = [
+            Answered(sink, None, type(error)(error.message, broker=self.broker, request_id=key))
+            for key, (_, sink) in self._requests.items()
+        ]
+        self._requests.clear()
+        self._waiting.clear()
+        return events
+
+    # --- keep-alive -----------------------------------------------------------------------------------------------
+
+    def keep_alive_due(self) -> bool:
+        """Send a PING; return False when the previous one had no answer and the connection must be closed.
+
+        Called every keep-alive interval, so that a dead peer is found after at most two of them.
+        """
+        if self._ping_unanswered:
+            return False
+        self._ping_unanswered = True
+        self.outgoing.append(commands.PING)
+        return True
+
+    # --- bytes ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes | memoryview) -> list[Event]:
+        """Take bytes of the stream and return what they mean; raises `ProtocolViolation` on hostile ones."""
+        if self.phase is Phase.CLOSED:
+            raise AlreadyClosed("The connection is closed", broker=self.broker)
+        events: list[Event] = []
+        for frame in self._decoder.receive(data):
+            kind = frame.command.type
+            if kind in (Kind.MESSAGE, Kind.SEND_RECEIPT):
+                if self.phase is not Phase.READY:
+                    raise ProtocolViolation("The broker sent data before the handshake", broker=self.broker)
+                events.append(frame)
+                continue
+            event = self._control(frame, kind)
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _control(self, frame: Frame, kind: int) -> Event | None:
+        handler = _CONTROL.get(kind)
+        if handler is not None:
+            return handler(self, frame)
+        answer = commands.answer_of(frame.command)
+        if answer is None:
+            return frame
+        if self.phase is Phase.HANDSHAKE:
+            raise self._refused(frame)
+        return self._answered(*answer)
+
+    def _refused(self, frame: Frame) -> PulsarException:
+        if frame.command.type == Kind.ERROR:
+            error = frame.command.error
+            return from_server_error(error.error, error.message, broker=self.broker)
+        return ProtocolViolation("The broker answered a request before the handshake", broker=self.broker)
+
+    def _answered(self, request_id: int, answer: Any, error: PulsarException | None) -> Event | None:
+        entry = self._requests.get(request_id)
+        if entry is None:
+            _log.debug("Ignoring the answer to request %d, which nobody waits for", request_id)
+            return None
+        if error is None and getattr(answer, "producer_ready", True) is False:
+            # The producer stands in the queue for exclusive access: a second answer with the same id will follow, after
+            # any length of time, so the request has no deadline from now on.
+            self._waiting.add(request_id)
+            return None
+        self.forget(request_id)
+        if error is not None:
+            error.broker = self.broker
+        return Answered(entry[1], answer, error)
+
+    def _on_connected(self, frame: Frame) -> Event:
+        if self.phase is not Phase.HANDSHAKE:
+            raise ProtocolViolation("The broker sent CONNECTED twice", broker=self.broker)
+        connected = frame.command.connected
+        self.protocol_version = connected.protocol_version
+        self.server_version = connected.server_version
+        self.feature_flags = connected.feature_flags
+        if connected.max_message_size > 0:
+            self.max_message_size = connected.max_message_size
+            self._decoder.max_frame_size = connected.max_message_size + FRAME_PADDING
+        self.phase = Phase.READY
+        return Connected(connected.server_version)
+
+    def _on_ping(self, _frame: Frame) -> None:
+        self.outgoing.append(commands.PONG)
+
+    def _on_pong(self, _frame: Frame) -> None:
+        self._ping_unanswered = False
+
+    def _on_challenge(self, _frame: Frame) -> Event:
+        return AuthChallenged()
+
+
+_CONTROL: dict[int, Callable[[ConnectionCore, Frame], Event | None]] = {
+    Kind.CONNECTED: ConnectionCore._on_connected,
+    Kind.PING: ConnectionCore._on_ping,
+    Kind.PONG: ConnectionCore._on_pong,
+    Kind.AUTH_CHALLENGE: ConnectionCore._on_challenge,
+}
+
+
+def connection_lost(broker: str, reason: str) -> ConnectError:
+    """Return the error for a connection that broke."""
+    return ConnectError(f"The connection to the broker was lost: {reason}", broker=broker)

@@ -1,0 +1,282 @@
+"""From the payload of a MESSAGE to messages: verify, read the metadata, decompress, split, filter.
+
+Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decompress, batch. What
+cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. Pure; runs in the thread that
+receives, not on the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_native.enums import CompressionType
+from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
+from pulsar_native.message import Message, SingleFields
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.acks import bits_of
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import parse_single, split_batch
+from pulsar_native.wire.columns import EntrySlice
+from pulsar_native.wire.compression import decompress
+from pulsar_native.wire.entry import ParsedEntry, parse_entry
+
+_ValidationError = pb.CommandAck.ValidationError
+
+
+class Corrupt(Exception):
+    """An entry that cannot be read and is to be discarded; `reason` is the protocol's ValidationError."""
+
+    def __init__(self, reason: int, permits: int, cause: PulsarException) -> None:
+        super().__init__(str(cause))
+        self.reason = reason
+        self.permits = permits
+
+
+class Undecryptable(Exception):
+    """An entry this consumer has no key for: it is not delivered and stays unacknowledged."""
+
+    def __init__(self, permits: int, cause: CryptoError) -> None:
+        super().__init__(str(cause))
+        self.permits = permits
+
+
+class Delivery:
+    """A MESSAGE as it came in: ids, the broker's remarks, and the payload not yet looked into."""
+
+    __slots__ = ("ack_words", "attachment", "entry_id", "ledger_id", "payload", "redelivery_count")
+
+    def __init__(self, message: pb.CommandMessage, payload: bytes, attachment: int) -> None:
+        data = message.message_id
+        self.ledger_id = data.ledgerId
+        self.entry_id = data.entryId
+        self.redelivery_count = message.redelivery_count
+        self.ack_words: Sequence[int] | None = tuple(message.ack_set) or None
+        self.payload = payload
+        # Number of the subscription's attachment to a broker: a delivery over an older one gives no permit back.
+        self.attachment = attachment
+
+
+class ReceivedEntry:
+    """One entry: shared by its messages, which read their fields from here."""
+
+    __slots__ = (
+        "batch_size",
+        "body",
+        "entry_id",
+        "first_chunk",
+        "is_batch",
+        "ledger_id",
+        "parsed",
+        "partition",
+        "redelivery_count",
+        "schema",
+        "topic",
+    )
+
+    def __init__(
+        self, parsed: ParsedEntry, body: bytes, delivery: Delivery, *, topic: str, partition: int, schema: Any
+    ) -> None:
+        self.parsed = parsed
+        self.body = body
+        self.ledger_id = delivery.ledger_id
+        self.entry_id = delivery.entry_id
+        self.redelivery_count = delivery.redelivery_count
+        self.is_batch = parsed.is_batch
+        self.batch_size = parsed.num_messages if parsed.is_batch else 0
+        self.topic = topic
+        self.partition = partition
+        self.schema = schema
+        self.first_chunk: MessageId | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Ledger and entry."""
+        return self.ledger_id, self.entry_id
+
+    @property
+    def publish_time(self) -> int:
+        """The producer's clock in ms since 1970."""
+        return self.parsed.metadata.publish_time
+
+    @property
+    def producer_name(self) -> str:
+        """The producer's name."""
+        return self.parsed.metadata.producer_name
+
+    @property
+    def first_sequence_id(self) -> int:
+        """The sequence id of the first message."""
+        return self.parsed.metadata.sequence_id
+
+    @property
+    def schema_version(self) -> bytes | None:
+        """The schema version of the entry, None without schema."""
+        return self.parsed.metadata.schema_version or None
+
+    @property
+    def broker_timestamp(self) -> int | None:
+        """The broker's clock in ms, None unless exposed."""
+        return self.parsed.broker_timestamp
+
+    def index_of(self, batch_index: int) -> int | None:
+        """Return the broker's index of a message: the entry carries that of its last one."""
+        last = self.parsed.index
+        return None if last is None else last - self.parsed.num_messages + 1 + max(batch_index, 0)
+
+    def fields(self, meta_start: int, payload_start: int) -> SingleFields:
+        """Return a message's own fields: of a batch the single metadata, else the entry's."""
+        if not self.is_batch:
+            return self.parsed.metadata
+        return parse_single(self.body[meta_start:payload_start])
+
+    def decode(self, data: bytes) -> Any:
+        """Return a payload decoded by the consumer's schema."""
+        return self.schema.decode(data, self.schema_version)
+
+
+class Decoded:
+    """What became of a delivery: the entry and which of its messages are to be given out."""
+
+    __slots__ = ("entry", "places", "skip", "wanted")
+
+    def __init__(
+        self, entry: ReceivedEntry, places: list[tuple[int, int, int]] | None, wanted: int, skip: bytes | None
+    ):
+        self.entry = entry
+        self.places = places
+        self.wanted = wanted
+        self.skip = skip
+
+    def messages(self) -> list[Message]:
+        """Return the messages to be given out, in order."""
+        entry = self.entry
+        if self.places is None:
+            return [Message(entry, -1, 0, 0, len(entry.body))] if self.wanted else []
+        skip = self.skip
+        if skip is None:
+            return [Message(entry, index, *place) for index, place in enumerate(self.places)]
+        return [Message(entry, index, *place) for index, place in enumerate(self.places) if not skip[index]]
+
+    def slice(self, first: int = 0) -> EntrySlice:
+        """Return the same messages, from an index on, as columns want them."""
+        entry = self.entry
+        count = entry.parsed.num_messages if entry.is_batch else 1
+        skip = self.skip
+        if not self.wanted and skip is None:
+            first = count
+        return EntrySlice(
+            entry.parsed, entry.body, entry.ledger_id, entry.entry_id, first, count, skip, entry.first_chunk
+        )
+
+
+class StartFilter:
+    """Drop what lies before the start of a reader: the broker starts at the whole entry, and always inclusive."""
+
+    __slots__ = ("_batch_index", "_inclusive", "_key")
+
+    def __init__(self, start: MessageId | None, inclusive: bool) -> None:
+        known = start is not None and start.entry_id() >= 0 and start != MessageId.latest
+        self._key = (start.ledger_id(), start.entry_id()) if known and start is not None else None
+        self._batch_index = start.batch_index() if start is not None else -1
+        self._inclusive = inclusive
+
+    def first_index(self, key: tuple[int, int], count: int) -> int:
+        """Return the index of the entry's first message at or behind the start, `count` when there is none."""
+        if self._key is None or key > self._key:
+            return 0
+        if key < self._key:
+            return count
+        if self._batch_index < 0:
+            return 0 if self._inclusive else count
+        return min(count, self._batch_index + (0 if self._inclusive else 1))
+
+
+def decode(
+    delivery: Delivery,
+    *,
+    topic: str,
+    partition: int,
+    schema: Any,
+    start: StartFilter,
+    missing: int | None,
+    max_message_size: int,
+) -> Decoded:
+    """Return the entry of a delivery with what is to be given out of it; raises `Corrupt` or `Undecryptable`.
+
+    `missing` is the bit set of messages the application has not acknowledged, None when nothing is known of the entry.
+    """
+    try:
+        parsed = parse_entry(delivery.payload)
+    except ChecksumError as error:
+        raise Corrupt(_ValidationError.ChecksumMismatch, 1, error) from error
+    except InvalidMessage as error:
+        raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
+    permits = parsed.num_messages
+    body = _body(parsed, permits, max_message_size)
+    entry = ReceivedEntry(parsed, body, delivery, topic=topic, partition=partition, schema=schema)
+    first = start.first_index(entry.key, permits)
+    if not parsed.is_batch:
+        return Decoded(entry, None, 0 if first else 1, None)
+    try:
+        places = split_batch(body, permits)
+    except InvalidMessage as error:
+        raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
+    skip = _skipped(entry, delivery, places, first, missing)
+    wanted = permits if skip is None else skip.count(0)
+    return Decoded(entry, places, wanted, skip)
+
+
+def _body(parsed: ParsedEntry, permits: int, max_message_size: int) -> bytes:
+    metadata = parsed.metadata
+    if metadata.encryption_keys:
+        raise Undecryptable(permits, CryptoError("The message is encrypted and this consumer has no key reader"))
+    kind = CompressionType(metadata.compression)
+    if kind is CompressionType.NONE:
+        return bytes(parsed.body)
+    # The uncompressed size may exceed the broker's maximum (only the compressed one counts there), but not without end.
+    limit = max(max_message_size * 64, metadata.uncompressed_size if metadata.uncompressed_size < 1 << 28 else 0)
+    try:
+        return decompress(kind, parsed.body, metadata.uncompressed_size, limit)
+    except InvalidMessage as error:
+        oversize = metadata.uncompressed_size > limit
+        reason = _ValidationError.UncompressedSizeCorruption if oversize else _ValidationError.DecompressionError
+        raise Corrupt(reason, permits, error) from error
+
+
+def _skipped(
+    entry: ReceivedEntry,
+    delivery: Delivery,
+    places: list[tuple[int, int, int]],
+    first: int,
+    missing: int | None,
+) -> bytes | None:
+    """Return a byte per message, 1 = not to be given out, or None when all are."""
+    count = len(places)
+    compacted = entry.parsed.metadata.compacted_batch_indexes
+    whole = not first and delivery.ack_words is None and missing is None and not compacted
+    if whole and not _may_be_compacted(entry):
+        return None
+    skip = bytearray(count)
+    skip[:first] = b"\1" * first
+    known = (1 << count) - 1
+    if delivery.ack_words is not None:
+        known &= bits_of(delivery.ack_words)
+    if missing is not None:
+        known &= missing
+    for index in range(first, count):
+        if not known >> index & 1:
+            skip[index] = 1
+    for index, (meta, payload, _) in enumerate(places):
+        if not skip[index] and parse_single(entry.body[meta:payload]).compacted_out:
+            skip[index] = 1
+    return bytes(skip) if any(skip) else None
+
+
+# SingleMessageMetadata.compacted_out = true
+_COMPACTED_OUT = b"\x20\x01"
+
+
+def _may_be_compacted(entry: ReceivedEntry) -> bool:
+    """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
+    return _COMPACTED_OUT in entry.body

@@ -1,0 +1,84 @@
+"""Which partition a message goes to.
+
+Rules: a key decides by its hash, whatever the mode (Java's behaviour, same hashes as Java). Without a key: round robin
+changes the partition per message, or with batching per time slice, so that batches fill; single keeps to one partition.
+A message with an explicit sequence id and no key goes to `sequence_id % partitions`: the broker remembers sequence ids
+per partition, so a retry of the same id must meet the same partition to be recognised as a duplicate.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pulsar_native.config import Router
+from pulsar_native.enums import HashingScheme
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.message import OutgoingMessage
+from pulsar_native.wire.hashing import choose_partition
+
+
+class Routing(Protocol):
+    """Choose a partition; `now` is monotonic seconds."""
+
+    def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int: ...
+
+
+def _by_content(message: OutgoingMessage, partitions: int, scheme: HashingScheme) -> int:
+    if message.partition_key is not None:
+        return choose_partition(message.partition_key, scheme, partitions)
+    if message.sequence_id is not None:
+        return message.sequence_id % partitions
+    return -1
+
+
+class RoundRobinRouting:
+    """Spread messages without key evenly. With batching the partition changes every `switch_seconds`."""
+
+    __slots__ = ("_counter", "_scheme", "_start", "_switch_seconds")
+
+    def __init__(self, scheme: HashingScheme, start: int, *, switch_seconds: float = 0.0) -> None:
+        self._scheme = scheme
+        self._start = start
+        self._counter = start
+        self._switch_seconds = switch_seconds
+
+    def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int:
+        """Return the partition for this message."""
+        chosen = _by_content(message, partitions, self._scheme)
+        if chosen >= 0:
+            return chosen
+        if self._switch_seconds > 0:
+            return (int(now / self._switch_seconds) + self._start) % partitions
+        self._counter += 1
+        return self._counter % partitions
+
+
+class SingleRouting:
+    """Send messages without key to one partition chosen when the producer is made."""
+
+    __slots__ = ("_chosen", "_scheme")
+
+    def __init__(self, scheme: HashingScheme, chosen: int) -> None:
+        self._scheme = scheme
+        self._chosen = chosen
+
+    def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int:
+        """Return the partition for this message."""
+        chosen = _by_content(message, partitions, self._scheme)
+        return chosen if chosen >= 0 else self._chosen % partitions
+
+
+class CustomRouting:
+    """Ask the application's router."""
+
+    __slots__ = ("_router",)
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int:
+        """Return the router's answer; one out of range raises `InvalidConfiguration` before anything is sent."""
+        chosen = self._router(message, partitions)
+        if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < partitions:
+            raise InvalidConfiguration(f"The message router answered {chosen!r}; it must be 0 <= n < {partitions}")
+        return chosen

@@ -1,0 +1,152 @@
+"""Avro messages, of records or of plain dictionaries with an Avro definition.
+
+Rules: needs the package fastavro (extra `avro`), imported here when a schema is made; a message is read with the schema
+it was written with, found by the version in its metadata, and resolved to this one. The definition's text is the
+official Python client's, so that both clients share one version.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from enum import Enum
+from functools import cached_property
+from typing import Any, Generic, TypeVar, overload
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.schema.base import Schema, WriterSchemas, mismatch
+from pulsar_native.schema.datum_check import DatumCheck, compile_check
+from pulsar_native.schema.errors import InvalidRecord
+from pulsar_native.schema.info import SchemaType
+from pulsar_native.schema.json_schema import checked_record_class
+from pulsar_native.schema.record import Record, record_definition, record_from, record_values
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Record)
+
+
+class AvroSchema(Schema[T], Generic[T]):
+    """Avro binary of a record class, or of dictionaries with `schema_definition` (an Avro definition as a dictionary).
+
+    With both, the record class holds. Dictionaries are checked as by `JsonSchema`; dates, times, decimals and UUIDs are
+    taken and given for Avro's logical types. Thread-safe; blocks only to find a writer's schema.
+    """
+
+    @overload
+    def __init__(self: AvroSchema[R], record_cls: type[R], schema_definition: object = None) -> None: ...
+    @overload
+    def __init__(
+        self: AvroSchema[dict[str, object]],
+        record_cls: None = None,
+        schema_definition: Mapping[str, object] | None = None,
+        *,
+        ignore_unknown_fields: bool = False,
+    ) -> None: ...
+    def __init__(
+        self,
+        record_cls: type[Record] | None = None,
+        schema_definition: Any = None,
+        *,
+        ignore_unknown_fields: bool = False,
+    ) -> None:
+        self._fastavro = _import_fastavro()
+        self._record_cls = checked_record_class(record_cls, schema_definition)
+        self._definition = record_definition(self._record_cls) if self._record_cls else dict(schema_definition)
+        super().__init__(self._record_cls, SchemaType.AVRO, self._definition, "AVRO")
+        self._parsed = self._parse(self._definition)
+        self._ignore_unknown_fields = ignore_unknown_fields
+        self._find_writer: WriterSchemas | None = None
+        self._writers: dict[bytes, Any] = {}
+
+    def encode(self, obj: T) -> bytes:
+        """Return Avro binary without any header; raises `InvalidRecord`."""
+        value: Any = obj
+        if self._record_cls is None:
+            value = self._check(obj)
+        elif isinstance(obj, self._record_cls):
+            value = _plain(obj)
+        else:
+            raise mismatch(obj, self._record_cls.__name__)
+        out = io.BytesIO()
+        try:
+            self._fastavro.schemaless_writer(out, self._parsed, value)
+        except Exception as error:
+            raise InvalidRecord(f"The value does not fit the Avro schema: {_said(error)}") from error
+        return out.getvalue()
+
+    def decode(self, data: bytes, schema_version: bytes | None = None) -> T:
+        """Return the record, or the dictionary, of a message.
+
+        With `schema_version` and `with_writer_schemas` the bytes are read with the writer's schema, which may block
+        once per version. Raises `InvalidRecord` for bytes that do not fit, and what finding the schema raises.
+        """
+        writer = self._parsed
+        if schema_version and self._find_writer is not None:
+            writer = self._writer_of(schema_version)
+        reader = None if writer is self._parsed else self._parsed
+        try:
+            values = self._fastavro.schemaless_reader(io.BytesIO(data), writer, reader)
+        except Exception as error:
+            raise InvalidRecord(f"The message does not fit the Avro schema: {_said(error)}") from error
+        decoded: Any = values if self._record_cls is None else record_from(self._record_cls, values)
+        result: T = decoded
+        return result
+
+    def decode_versioned(self, data: bytes, schema_version: bytes | None) -> T:
+        """Return the value of bytes written with a version of the topic's schema; see `decode`."""
+        return self.decode(data, schema_version)
+
+    def with_writer_schemas(self, find: WriterSchemas) -> AvroSchema[T]:
+        """Return this schema for one topic: `find` gives the schema of a version, once, and is kept."""
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__)
+        bound._find_writer = find
+        bound._writers = {}
+        return bound
+
+    def _writer_of(self, version: bytes) -> Any:
+        parsed = self._writers.get(version)
+        if parsed is None:
+            assert self._find_writer is not None
+            info = self._find_writer(version)
+            if info.type is not SchemaType.AVRO:
+                raise InvalidRecord(f"The message was written with a schema of kind {info.type.name}, not AVRO")
+            parsed = self._parsed if info.schema == self._info.schema else self._parse(info.definition())
+            # Two threads may both get here: the same schema is then found twice, and one of the two kept.
+            self._writers[version] = parsed
+        return parsed
+
+    def _parse(self, definition: Mapping[str, object]) -> Any:
+        try:
+            return self._fastavro.parse_schema(definition)
+        except Exception as error:
+            raise InvalidConfiguration(f"The schema definition is not Avro: {_said(error)}") from error
+
+    @cached_property
+    def _check(self) -> DatumCheck:
+        return compile_check(self._definition, ignore_unknown_fields=self._ignore_unknown_fields, logical_types=True)
+
+
+def _import_fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise InvalidConfiguration("Avro schemas need the package fastavro: install pulsar-native[avro]") from error
+    return fastavro
+
+
+def _plain(value: Any) -> Any:
+    """Return a record as dictionaries, lists and names of enumerations."""
+    if isinstance(value, Record):
+        return {name: _plain(item) for name, item in record_values(value).items()}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _said(error: Exception) -> str:
+    return f"{str(error)[:300] or 'the data ends too early'} ({type(error).__name__})"

@@ -1,0 +1,411 @@
+"""Fields of records: which Python values each takes, and the Avro type it stands for.
+
+Rules: a field is immutable after its class is made; it converts a value once, when it is set, to the one type it is
+kept in (`bytes` for Bytes, `str` for String, the member of an enumeration, a record for a dictionary), at every depth
+of arrays and maps; definitions name each type once and refer to it afterwards, as Avro demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.schema.errors import InvalidRecord
+
+if TYPE_CHECKING:
+    Definition = dict[str, "Definition"] | list["Definition"] | str
+
+T = TypeVar("T")
+
+
+class NamedTypes:
+    """The named types (records, enumerations) a definition has given so far, by full name.
+
+    A type is written out where its full name comes first; later it is referred to by the shortest name that means it
+    there.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, type] = {}
+
+    def define(
+        self, kind: type, own_namespace: str | None, namespace: str | None, write: Callable[[], Definition]
+    ) -> Definition:
+        """Return the reference to a type seen before in this namespace, else what `write` gives."""
+        given = own_namespace or namespace
+        full = f"{given}.{kind.__name__}" if given else kind.__name__
+        if full not in self._seen:
+            self._seen[full] = kind
+            return write()
+        if self._seen[full] is not kind:
+            raise InvalidConfiguration(
+                f"Two different types of the schema have the name {full!r}: rename one, or give it an _avro_namespace"
+            )
+        return full if own_namespace else kind.__name__
+
+
+class RecordValue:
+    """What fields need to know of a record; `schema.record` has the real thing."""
+
+    def _pulsar_values(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _pulsar_copy(self) -> Self:
+        raise NotImplementedError
+
+    def _pulsar_field(self) -> Field[Any]:
+        raise NotImplementedError
+
+
+class Field(Generic[T]):
+    """One field of a record.
+
+    `default` is the value of a record made without one; `required` leaves null out of the Avro type; `required_default`
+    writes the default, None included, into the definition, as the broker's stricter compatibility checks want.
+    """
+
+    avro_type = ""
+    # The official client lets some kinds be None even if required, until an Avro message is made of them.
+    refuses_none = True
+
+    def __init__(self, default: Any = None, required: bool = False, required_default: bool = False) -> None:
+        self._default: Any = None if default is None else self.convert("default", default)
+        self._required = required
+        self._required_default = required_default
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, record: None, owner: type) -> Self: ...
+        @overload
+        def __get__(self, record: object, owner: type) -> T | None: ...
+        def __get__(self, record: object, owner: type) -> Self | T | None: ...
+        def __set__(self, record: object, value: T | None) -> None: ...
+
+    def type(self) -> str:
+        """Return the name of the Avro type."""
+        return self.avro_type
+
+    def schema(self) -> Definition:
+        """Return the Avro type, named types written out."""
+        return self.definition(NamedTypes(), None)
+
+    def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
+        """Return the Avro type as it is written after `names`, inside a namespace."""
+        return self.avro_type
+
+    def entry(self, name: str, names: NamedTypes, namespace: str | None) -> dict[str, Any]:
+        """Return the field's entry in a record's definition."""
+        entry: dict[str, Any] = {"name": name}
+        if self._required_default:
+            entry["default"] = avro_default(self.written_default())
+        written = self.definition(names, namespace)
+        entry["type"] = written if self._required else ["null", written]
+        return entry
+
+    def written_default(self) -> Any:
+        """Return the default that the definition shows."""
+        return self._default
+
+    def default(self) -> Any:
+        """Return the value a record gets without one: the default, a fresh copy where it can be changed."""
+        return fresh(self._default)
+
+    def accept(self, name: str, value: object) -> Any:
+        """Return the value as it is kept; raises `InvalidRecord` for another type, or None where it is required."""
+        if value is not None:
+            return self.convert(name, value)
+        if self._required and self.refuses_none:
+            raise self.refusal(name, value)
+        return self.none_value()
+
+    def none_value(self) -> Any:
+        """Return what an explicit None means: the default, as in the official client."""
+        return self.default()
+
+    def accept_inner(self, name: str, value: object) -> Any:
+        """Return an item of an array or a value of a map as it is kept; it may not be None."""
+        if value is None:
+            raise InvalidRecord(f"Field {name!r} must be {self.type()}, not None")
+        return self.convert(name, value)
+
+    def convert(self, name: str, value: object) -> Any:
+        """Return a value other than None as the field keeps it."""
+        raise NotImplementedError
+
+    def refusal(self, name: str, value: object, wanted: str = "") -> InvalidRecord:
+        """Return the error for a value of another type."""
+        return InvalidRecord(f"Field {name!r} must be {wanted or self.type()}, not {type(value).__name__}")
+
+
+class Null(Field[None]):
+    """Always None (Avro null)."""
+
+    avro_type = "null"
+
+    def convert(self, name: str, value: object) -> Any:
+        """Refuse every value."""
+        raise self.refusal(name, value, "None")
+
+    def accept(self, name: str, value: object) -> Any:
+        """Return None; raises `InvalidRecord` for anything else."""
+        return None if value is None else self.convert(name, value)
+
+
+class Boolean(Field[bool]):
+    """True or False (Avro boolean); a record made without it has False."""
+
+    avro_type = "boolean"
+
+    def __init__(self, default: bool | None = None, required: bool = False, required_default: bool = False) -> None:
+        super().__init__(default, required, required_default)
+
+    def default(self) -> bool:
+        """Return the default, False without one."""
+        return bool(self._default)
+
+    def written_default(self) -> bool:
+        """Return the default, False without one."""
+        return self.default()
+
+    def convert(self, name: str, value: object) -> bool:
+        """Return a bool."""
+        if not isinstance(value, bool):
+            raise self.refusal(name, value, "bool")
+        return value
+
+
+class Integer(Field[int]):
+    """A 32-bit integer (Avro int)."""
+
+    avro_type = "int"
+
+    _bits: ClassVar[int] = 32
+
+    def convert(self, name: str, value: object) -> int:
+        """Return an int within the range of the Avro type."""
+        if not isinstance(value, int):
+            raise self.refusal(name, value, "int")
+        if not -(1 << self._bits - 1) <= value < 1 << self._bits - 1:
+            raise InvalidRecord(f"Field {name!r} is {value}, out of the range of {self.type()}")
+        return value
+
+
+class Long(Integer):
+    """A 64-bit integer (Avro long)."""
+
+    avro_type = "long"
+    _bits = 64
+
+
+class Float(Field[float]):
+    """A 32-bit floating point number (Avro float); an int is taken too."""
+
+    avro_type = "float"
+
+    def convert(self, name: str, value: object) -> float:
+        """Return a float or an int."""
+        if not isinstance(value, float | int):
+            raise self.refusal(name, value, "float or int")
+        return value
+
+
+class Double(Float):
+    """A 64-bit floating point number (Avro double); an int is taken too."""
+
+    avro_type = "double"
+
+
+class Bytes(Field[bytes]):
+    """Bytes (Avro bytes); a str is taken as its UTF-8 form. JSON messages carry them as text."""
+
+    avro_type = "bytes"
+    refuses_none = False
+
+    def convert(self, name: str, value: object) -> bytes:
+        """Return bytes."""
+        if isinstance(value, str):
+            return value.encode()
+        if not isinstance(value, bytes):
+            raise self.refusal(name, value, "bytes or str")
+        return value
+
+
+class String(Field[str]):
+    """Text (Avro string); bytes are taken as UTF-8."""
+
+    avro_type = "string"
+
+    def convert(self, name: str, value: object) -> str:
+        """Return a str."""
+        if isinstance(value, bytes):
+            try:
+                return value.decode()
+            except UnicodeDecodeError as error:
+                raise InvalidRecord(f"Field {name!r} was given bytes that are not UTF-8") from error
+        if not isinstance(value, str):
+            raise self.refusal(name, value, "str or bytes")
+        return value
+
+
+class CustomEnum(Field[Enum]):
+    """A member of an enumeration (Avro enum of the members' names).
+
+    A member, its name, or its value is taken. Avro messages carry the name, JSON messages the value.
+    """
+
+    avro_type = "enum"
+    refuses_none = False
+
+    def __init__(
+        self,
+        enum_type: type[Enum],
+        default: Enum | str | None = None,
+        required: bool = False,
+        required_default: bool = False,
+    ) -> None:
+        if not isinstance(enum_type, type) or not issubclass(enum_type, Enum):
+            raise InvalidConfiguration(f"CustomEnum needs an Enum class, not {_shown(enum_type)}")
+        self.enum_type = enum_type
+        super().__init__(default, required, required_default)
+
+    def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
+        """Return the enumeration, or the reference to it."""
+        symbols: Definition = list(self.enum_type.__members__)
+        return names.define(
+            self.enum_type,
+            None,
+            namespace,
+            lambda: {"type": "enum", "name": self.enum_type.__name__, "symbols": symbols},
+        )
+
+    def none_value(self) -> None:
+        """Return None: only a value left out gets the default."""
+
+    def convert(self, name: str, value: object) -> Enum:
+        """Return the member; a str is first tried as a name, then as a value."""
+        if isinstance(value, self.enum_type):
+            return value
+        if isinstance(value, str) and value in self.enum_type.__members__:
+            return self.enum_type[value]
+        for member in self.enum_type:
+            # By type as well: True is not 1 here.
+            if type(member.value) is type(value) and member.value == value:
+                return member
+        wanted = f"a member of {self.enum_type.__name__} ({', '.join(self.enum_type.__members__)})"
+        raise InvalidRecord(f"Field {name!r} must be {wanted}, not {_shown(value)}")
+
+
+class Array(Field[list[Any]]):
+    """A list (Avro array) of one kind of items: a field, a record, or a record's class."""
+
+    avro_type = "array"
+    refuses_none = False
+
+    def __init__(
+        self,
+        array_type: object,
+        default: list[Any] | None = None,
+        required: bool = False,
+        required_default: bool = False,
+    ) -> None:
+        self.items = _inner_field(array_type)
+        super().__init__(default, required, required_default)
+
+    def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
+        """Return the array; its items are never null."""
+        return {"type": "array", "items": self.items.definition(names, namespace)}
+
+    def none_value(self) -> None:
+        """Return None: only a value left out gets the default."""
+
+    def convert(self, name: str, value: object) -> list[Any]:
+        """Return a list of converted items."""
+        if not isinstance(value, list):
+            raise self.refusal(name, value, "list")
+        inner = f"{name}[]"
+        return [self.items.accept_inner(inner, item) for item in value]
+
+
+class Map(Field[dict[str, Any]]):
+    """A dictionary with str keys (Avro map) of one kind of values: a field, a record, or a record's class."""
+
+    avro_type = "map"
+    refuses_none = False
+
+    def __init__(
+        self,
+        value_type: object,
+        default: dict[str, Any] | None = None,
+        required: bool = False,
+        required_default: bool = False,
+    ) -> None:
+        self.values = _inner_field(value_type)
+        super().__init__(default, required, required_default)
+
+    def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
+        """Return the map; its values are never null."""
+        return {"type": "map", "values": self.values.definition(names, namespace)}
+
+    def none_value(self) -> None:
+        """Return None: only a value left out gets the default."""
+
+    def convert(self, name: str, value: object) -> dict[str, Any]:
+        """Return a dictionary of converted values."""
+        if not isinstance(value, dict):
+            raise self.refusal(name, value, "dict")
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidRecord(f"Field {name!r} must have str keys, not {type(key).__name__}")
+        inner = f"{name}[]"
+        return {key: self.values.accept_inner(inner, item) for key, item in value.items()}
+
+
+def as_field(value: object) -> Field[Any] | None:
+    """Return the field that an attribute stands for: a field, a record or its class, an Enum class; else None."""
+    if isinstance(value, Field):
+        return value
+    if isinstance(value, type) and issubclass(value, RecordValue):
+        value = value()
+    if isinstance(value, RecordValue):
+        return value._pulsar_field()
+    if isinstance(value, type) and issubclass(value, Enum):
+        return CustomEnum(value)
+    return None
+
+
+def fresh(value: Any) -> Any:
+    """Return the value, with copies of the lists, dictionaries and records in it."""
+    if isinstance(value, list):
+        return [fresh(item) for item in value]
+    if isinstance(value, dict):
+        return {key: fresh(item) for key, item in value.items()}
+    return value._pulsar_copy() if isinstance(value, RecordValue) else value
+
+
+def avro_default(value: Any) -> object:
+    """Return a default as Avro writes it into a definition: bytes as one character each, members by name."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, RecordValue):
+        value = value._pulsar_values()
+    if isinstance(value, list):
+        return [avro_default(item) for item in value]
+    if isinstance(value, dict):
+        return {key: avro_default(item) for key, item in value.items()}
+    return value
+
+
+def _inner_field(value: object) -> Field[Any]:
+    field = as_field(value)
+    if field is None:
+        raise InvalidConfiguration(f"Arrays and maps need a field like String(), or a record, not {_shown(value)}")
+    return field
+
+
+def _shown(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else f"{type(value).__name__} {str(value)[:40]!r}"

@@ -1,0 +1,178 @@
+"""Records: classes whose attributes are typed fields, with the semantics of the official Python client.
+
+Rules: the fields are the attributes of the class itself, in their order, never those of a parent class; an instance
+has all of them, each converted when it is set; a record put as an attribute into another record's class is a field of
+that type, and the value where none is given. Names given to the constructor that are no fields are ignored, since
+newer messages may have more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pulsar_native.schema.fields import Field, NamedTypes, RecordValue, as_field, fresh
+
+if TYPE_CHECKING:
+    from pulsar_native.schema.fields import Definition
+
+_OPTIONS = "_pulsar_options"
+
+
+class _RecordClass(type):
+    """Gather the fields of a record's class."""
+
+    _pulsar_fields: dict[str, Field[Any]]
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _RecordClass:
+        fields = {}
+        for attribute, value in list(namespace.items()):
+            field = as_field(value)
+            if field is not None:
+                fields[attribute] = namespace[attribute] = field
+        made = super().__new__(mcs, name, bases, namespace)
+        made._pulsar_fields = fields
+        return made
+
+
+class Record(RecordValue, metaclass=_RecordClass):
+    """A record (Avro record): derive from it and give the class fields.
+
+    `default`, `required` and `required_default` are for records that are fields of other records; a class with fields
+    of those names takes them as values. `_avro_namespace` sets the namespace, `_sorted_fields = True` sorts the
+    definition's fields by name. Records compare by value and are mutable, so they are not hashable. Not thread-safe
+    while being changed.
+    """
+
+    _avro_namespace: ClassVar[str | None] = None
+    _sorted_fields: ClassVar[bool] = False
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        default: object = None,
+        required_default: bool = False,
+        required: bool = False,
+        *ignored: object,
+        **values: object,
+    ) -> None:
+        fields = type(self)._pulsar_fields
+        options: dict[str, object] = {}
+        given = {"default": default, "required_default": required_default, "required": required}
+        for name, value in given.items():
+            if name not in fields:
+                options[name] = value
+            elif value is not None and value is not False:
+                values[name] = value
+        if any(options.values()):
+            self.__dict__[_OPTIONS] = options
+        state = self.__dict__
+        for name, field in fields.items():
+            state[name] = field.accept(name, values[name]) if name in values else field.default()
+
+    @classmethod
+    def schema(cls) -> dict[str, Definition]:
+        """Return the Avro definition as a dictionary."""
+        return record_definition(cls)
+
+    def _pulsar_values(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in type(self)._pulsar_fields}
+
+    def _pulsar_copy(self) -> Self:
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update({name: fresh(value) for name, value in self._pulsar_values().items()})
+        return copied
+
+    def _pulsar_field(self) -> Field[Any]:
+        return RecordField(self, **self.__dict__.get(_OPTIONS, {}))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        field = type(self)._pulsar_fields.get(name)
+        if field is None:
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+        self.__dict__[name] = field.accept(name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self) or not isinstance(other, Record):
+            return NotImplemented
+        return self._pulsar_values() == other._pulsar_values()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._pulsar_values().items())
+        return f"{type(self).__name__}({shown})"
+
+    def __str__(self) -> str:
+        return str(self._pulsar_values())
+
+
+class RecordField(Field[Record]):
+    """A record as a field of another record; made by the class, not by users."""
+
+    avro_type = "record"
+
+    def __init__(
+        self, prototype: Record, default: object = None, required: bool = False, required_default: bool = False
+    ) -> None:
+        self._prototype = prototype
+        super().__init__(default, required, required_default)
+
+    def type(self) -> str:
+        """Return the name of the record's class."""
+        return type(self._prototype).__name__
+
+    def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
+        """Return the record's definition, or the reference to it."""
+        return _definition(type(self._prototype), names, namespace)
+
+    def default(self) -> Record:
+        """Return a copy of the record the class was given."""
+        return self._prototype._pulsar_copy()
+
+    def none_value(self) -> Any:
+        """Return what an explicit None means: the `default` the record was made with, or None."""
+        return fresh(self._default)
+
+    def convert(self, name: str, value: object) -> Record:
+        """Return a record; a dictionary becomes one."""
+        kind = type(self._prototype)
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, Mapping):
+            return record_from(kind, value)
+        raise self.refusal(name, value)
+
+
+def record_definition(kind: type[Record]) -> dict[str, Definition]:
+    """Return a record class's Avro definition, also when a field hides its `schema` method."""
+    definition = _definition(kind, NamedTypes(), None)
+    assert isinstance(definition, dict)
+    return definition
+
+
+def record_from(kind: type[Record], values: Mapping[Any, object]) -> Record:
+    """Return a record of the values of a dictionary; raises `InvalidRecord` where one does not fit."""
+    made = kind.__new__(kind)
+    for name, field in kind._pulsar_fields.items():
+        made.__dict__[name] = field.accept(name, values[name]) if name in values else field.default()
+    return made
+
+
+def record_values(record: Record) -> dict[str, Any]:
+    """Return the values of a record by field, not copied."""
+    return record._pulsar_values()
+
+
+def _definition(kind: type[Record], names: NamedTypes, namespace: str | None) -> Definition:
+    own = kind._avro_namespace
+
+    def write() -> Definition:
+        fields = kind._pulsar_fields
+        order = sorted(fields) if kind._sorted_fields else list(fields)
+        definition: dict[str, Definition] = {"type": "record", "name": kind.__name__}
+        if own:
+            definition["namespace"] = own
+        entries: list[Definition] = [fields[name].entry(name, names, own or namespace) for name in order]
+        definition["fields"] = entries
+        return definition
+
+    return names.define(kind, own, namespace, write)

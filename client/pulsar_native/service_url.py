@@ -1,0 +1,70 @@
+"""Service URLs: parsing, checking, and the hosts they name.
+
+Rules: a URL is checked before any I/O and every refusal names the form that would be right. No name is resolved here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pulsar_native.exceptions import InvalidUrl
+
+_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+_FORM = "pulsar://host:6650, pulsar+ssl://host:6651, or several hosts: pulsar://host1:6650,host2:6650"
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Host and port of a broker; immutable and hashable."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUrl:
+    """A checked service URL: scheme and the addresses in the order they were written."""
+
+    scheme: str
+    addresses: tuple[Address, ...]
+
+    @property
+    def use_tls(self) -> bool:
+        """Whether connections to these addresses are encrypted."""
+        return self.scheme == "pulsar+ssl"
+
+    @staticmethod
+    def parse(url: str) -> ServiceUrl:
+        """Return the parsed URL or raise `InvalidUrl`. Does no I/O."""
+        if not isinstance(url, str) or not url.strip():
+            raise InvalidUrl(f"The service URL is empty; write {_FORM}")
+        scheme, separator, rest = url.strip().partition("://")
+        if not separator:
+            raise InvalidUrl(f"The service URL {url!r} has no scheme; write {_FORM}")
+        if scheme not in _DEFAULT_PORTS:
+            hint = " (an HTTP address belongs into the admin URL)" if scheme in ("http", "https") else ""
+            raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known{hint}; write {_FORM}")
+        hosts = rest.rstrip("/")
+        if "@" in hosts:
+            # The text may hold a password: it is not repeated.
+            raise InvalidUrl("The service URL must not hold credentials; pass `authentication` instead")
+        return ServiceUrl(scheme, tuple(_address(part, scheme, url) for part in hosts.split(",")))
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{','.join(map(str, self.addresses))}"
+
+
+def _address(text: str, scheme: str, url: str) -> Address:
+    match = _HOST.fullmatch(text.strip())
+    if match is None:
+        raise InvalidUrl(f"The service URL {url!r} has no usable host in {text.strip()!r}; write {_FORM}")
+    port = int(match[2]) if match[2] else _DEFAULT_PORTS[scheme]
+    if not 0 < port < 65536:
+        raise InvalidUrl(f"The port {port} in the service URL {url!r} is not between 1 and 65535")
+    return Address(match[1].strip("[]"), port)

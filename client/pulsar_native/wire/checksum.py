@@ -1,0 +1,61 @@
+"""CRC32C (Castagnoli), the checksum over metadata and payload of an entry.
+
+Rule: hardware-speed through the `crc32c` package; where that is missing (a zip shipped to an executor cannot carry
+an extension module) a table gives the same numbers about a thousand times slower, with one warning for big data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+
+Data = bytes | bytearray | memoryview
+
+_POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41 with its bits reversed
+_BIG = 16 * 1024
+
+
+@cache
+def _table() -> tuple[int, ...]:
+    values = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        values.append(value)
+    return tuple(values)
+
+
+def _table_crc32c(data: Data, value: int = 0) -> int:
+    if len(data) > _BIG:
+        # Shown once by the warnings' own default filter: the text and the place are always the same.
+        warnings.warn(
+            "Checksums are computed in Python, which is slow for large messages: pip install crc32c",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    table = _table()
+    crc = value ^ 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ table[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def _choose() -> Callable[[Data, int], int]:
+    try:
+        from crc32c import crc32c as native
+    except ImportError:
+        return _table_crc32c
+    chosen: Callable[[Data, int], int] = native
+    return chosen
+
+
+_crc32c = _choose()
+
+
+def crc32c(data: Data, value: int = 0) -> int:
+    """Return the CRC32C of `data`; `value` is the checksum of what comes before it.
+
+    Does not block (35 ns per KB with the package), thread-safe. The check value of b"123456789" is 0xE3069283.
+    """
+    return _crc32c(data, value)

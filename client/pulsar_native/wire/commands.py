@@ -1,0 +1,321 @@
+"""Frames of the commands a client sends, and what the broker's answers say.
+
+Pure functions: values in, bytes (or the parts of a vectored write) out. The spellings of the wire stay in here.
+May not do: keep state, decide when to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pulsar_native.config import ConsumerConfig, ProducerConfig
+from pulsar_native.enums import SubscriptionMode
+from pulsar_native.exceptions import PulsarException, from_server_error
+from pulsar_native.message_id import MessageId
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.frames import encode_command, encode_send, unknown_number
+
+PROTOCOL_VERSION = 21
+_U64 = (1 << 64) - 1
+
+Kind = pb.BaseCommand.Type
+
+PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
+PONG = encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
+
+# Which field of BaseCommand holds the answer of a type, and which of its fields tells an error.
+_ANSWERS: dict[int, tuple[str, str | None]] = {
+    Kind.SUCCESS: ("success", None),
+    Kind.ERROR: ("error", "error"),
+    Kind.PRODUCER_SUCCESS: ("producer_success", None),
+    Kind.LOOKUP_RESPONSE: ("lookupTopicResponse", "error"),
+    Kind.PARTITIONED_METADATA_RESPONSE: ("partitionMetadataResponse", "error"),
+    Kind.GET_LAST_MESSAGE_ID_RESPONSE: ("getLastMessageIdResponse", None),
+    Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE: ("getTopicsOfNamespaceResponse", None),
+    Kind.GET_SCHEMA_RESPONSE: ("getSchemaResponse", "error_code"),
+    Kind.CONSUMER_STATS_RESPONSE: ("consumerStatsResponse", "error_code"),
+    Kind.ACK_RESPONSE: ("ackResponse", "error"),
+}
+
+_FAILED: dict[int, int] = {
+    Kind.LOOKUP_RESPONSE: pb.CommandLookupTopicResponse.Failed,
+    Kind.PARTITIONED_METADATA_RESPONSE: pb.CommandPartitionedTopicMetadataResponse.Failed,
+}
+
+
+def answer_of(command: pb.BaseCommand) -> tuple[int, Any, PulsarException | None] | None:
+    """Return (request id, answer, error) when the command answers a request, else None."""
+    known = _ANSWERS.get(command.type)
+    if known is None:
+        return None
+    field, error_field = known
+    answer = getattr(command, field)
+    error: PulsarException | None = None
+    if error_field is not None and _is_error(command.type, answer, error_field):
+        text = answer.error_message if error_field == "error_code" else answer.message
+        code = getattr(answer, error_field)
+        error = from_server_error(code, text or pb.ServerError.Name(code), request_id=answer.request_id)
+    return answer.request_id, answer, error
+
+
+def _is_error(kind: int, answer: Any, error_field: str) -> bool:
+    if kind == Kind.ERROR or answer.HasField(error_field):
+        return True
+    # The error may have a number that this client does not know: its field then reads as missing.
+    failed = _FAILED.get(kind)
+    return failed is not None and answer.HasField("response") and answer.response == failed
+
+
+def _tells_error(answer: Any, field: str) -> bool:
+    """Return whether an answer carries an error, one of a number unknown to this client included."""
+    number = answer.DESCRIPTOR.fields_by_name[field].number
+    return bool(answer.HasField(field)) or unknown_number(answer, number) is not None
+
+
+def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue]:
+    return [pb.KeyValue(key=key, value=value) for key, value in values.items()]
+
+
+def id_data(message_id: MessageId, *, batch_index: bool = True) -> pb.MessageIdData:
+    """Return a message id as the protocol writes it (-1 becomes 2^64-1)."""
+    data = pb.MessageIdData(ledgerId=message_id.ledger_id() & _U64, entryId=message_id.entry_id() & _U64)
+    if message_id.partition() >= 0:
+        data.partition = message_id.partition()
+    if batch_index and message_id.batch_index() >= 0:
+        data.batch_index = message_id.batch_index()
+    return data
+
+
+def message_id(data: pb.MessageIdData, *, partition: int = -1, topic: str | None = None) -> MessageId:
+    """Return the message id of the protocol's form; 2^64-1 becomes -1."""
+    ledger, entry = data.ledgerId, data.entryId
+    return MessageId(
+        partition if partition >= 0 else data.partition,
+        ledger - (1 << 64) if ledger >> 63 else ledger,
+        entry - (1 << 64) if entry >> 63 else entry,
+        data.batch_index,
+        batch_size=data.batch_size,
+        topic=topic,
+    )
+
+
+def connect(*, client_version: str, method: str, auth_data: bytes, proxy_to: str | None) -> bytes:
+    """Return CONNECT with the features this client has."""
+    command = pb.CommandConnect(
+        client_version=client_version,
+        protocol_version=PROTOCOL_VERSION,
+        auth_method_name=method,
+        auth_data=auth_data,
+        feature_flags=pb.FeatureFlags(
+            supports_auth_refresh=True,
+            supports_broker_entry_metadata=True,
+            supports_partial_producer=True,
+            supports_get_partitioned_metadata_without_auto_creation=True,
+        ),
+    )
+    if proxy_to is not None:
+        command.proxy_to_broker_url = proxy_to
+    return encode_command(pb.BaseCommand(type=Kind.CONNECT, connect=command))
+
+
+def auth_response(*, client_version: str, method: str, auth_data: bytes) -> bytes:
+    """Return the answer to AUTH_CHALLENGE."""
+    response = pb.CommandAuthResponse(
+        client_version=client_version,
+        protocol_version=PROTOCOL_VERSION,
+        response=pb.AuthData(auth_method_name=method, auth_data=auth_data),
+    )
+    return encode_command(pb.BaseCommand(type=Kind.AUTH_RESPONSE, authResponse=response))
+
+
+def lookup(topic: str, request_id: int, *, authoritative: bool, listener_name: str | None) -> bytes:
+    """Return LOOKUP: which broker serves the topic."""
+    command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
+    if listener_name:
+        command.advertised_listener_name = listener_name
+    return encode_command(pb.BaseCommand(type=Kind.LOOKUP, lookupTopic=command))
+
+
+def partition_metadata(topic: str, request_id: int, *, auto_create: bool) -> bytes:
+    """Return PARTITIONED_METADATA: how many partitions the topic has."""
+    command = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
+    if not auto_create:
+        command.metadata_auto_creation_enabled = False
+    return encode_command(pb.BaseCommand(type=Kind.PARTITIONED_METADATA, partitionMetadata=command))
+
+
+def producer(
+    config: ProducerConfig,
+    *,
+    topic: str,
+    producer_id: int,
+    request_id: int,
+    name: str | None,
+    name_is_users: bool,
+    epoch: int,
+    topic_epoch: int | None,
+    schema: pb.Schema | None,
+) -> bytes:
+    """Return PRODUCER. Without a name the field is left out, since "" would be taken for one."""
+    command = pb.CommandProducer(
+        topic=topic,
+        producer_id=producer_id,
+        request_id=request_id,
+        epoch=epoch,
+        user_provided_producer_name=name_is_users,
+        producer_access_mode=int(config.access_mode),  # type: ignore[arg-type]
+        metadata=_pairs(config.properties),
+    )
+    if name is not None:
+        command.producer_name = name
+    if topic_epoch is not None:
+        command.topic_epoch = topic_epoch
+    if schema is not None:
+        command.schema.CopyFrom(schema)
+    return encode_command(pb.BaseCommand(type=Kind.PRODUCER, producer=command))
+
+
+def subscribe(
+    config: ConsumerConfig,
+    *,
+    topic: str,
+    consumer_id: int,
+    request_id: int,
+    consumer_name: str,
+    start: MessageId | None,
+    schema: pb.Schema | None,
+    epoch: int,
+) -> bytes:
+    """Return SUBSCRIBE; a non-durable subscription sends its start, a durable one has it at the broker."""
+    durable = config.subscription_mode is SubscriptionMode.Durable
+    command = pb.CommandSubscribe(
+        topic=topic,
+        subscription=config.subscription_name,
+        subType=int(config.consumer_type),  # type: ignore[arg-type]
+        consumer_id=consumer_id,
+        request_id=request_id,
+        consumer_name=consumer_name,
+        priority_level=config.priority_level,
+        durable=durable,
+        metadata=_pairs(config.properties),
+        read_compacted=config.is_read_compacted,
+        initialPosition=int(config.initial_position),  # type: ignore[arg-type]
+        replicate_subscription_state=config.replicate_subscription_state_enabled,
+        subscription_properties=_pairs(config.subscription_properties),
+        consumer_epoch=epoch,
+    )
+    if not durable and start is not None:
+        command.start_message_id.CopyFrom(id_data(start))
+    if schema is not None:
+        command.schema.CopyFrom(schema)
+    return encode_command(pb.BaseCommand(type=Kind.SUBSCRIBE, subscribe=command))
+
+
+def send(
+    *, producer_id: int, sequence_id: int, highest_sequence_id: int, count: int, metadata: bytes, payload: bytes
+) -> list[bytes | memoryview]:
+    """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only."""
+    command = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
+    if count > 1:
+        command.num_messages = count
+        command.highest_sequence_id = highest_sequence_id
+    return encode_send(pb.BaseCommand(type=Kind.SEND, send=command), metadata, payload)
+
+
+def flow(consumer_id: int, permits: int) -> bytes:
+    """Return FLOW; `permits` counts messages and must be positive, as the broker closes the connection on 0."""
+    if permits <= 0:
+        raise ValueError("FLOW needs at least one permit")
+    return encode_command(
+        pb.BaseCommand(type=Kind.FLOW, flow=pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+    )
+
+
+AckItem = tuple[int, int, Sequence[int] | None]
+"""Ledger, entry, and the 64-bit words of what is still unacknowledged in the entry (None = nothing)."""
+
+
+def _ack_ids(items: Iterable[AckItem]) -> list[pb.MessageIdData]:
+    ids = []
+    for ledger, entry, words in items:
+        data = pb.MessageIdData(ledgerId=ledger & _U64, entryId=entry & _U64)
+        if words is not None:
+            data.ack_set.extend(words)
+        ids.append(data)
+    return ids
+
+
+def ack(consumer_id: int, items: Iterable[AckItem], *, cumulative: bool, validation_error: int | None = None) -> bytes:
+    """Return ACK of several entries, or of all up to one."""
+    command = pb.CommandAck(
+        consumer_id=consumer_id,
+        ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+        message_id=_ack_ids(items),
+    )
+    if validation_error is not None:
+        command.validation_error = validation_error  # type: ignore[assignment]
+    return encode_command(pb.BaseCommand(type=Kind.ACK, ack=command))
+
+
+def redeliver(consumer_id: int, entries: Iterable[tuple[int, int]], *, epoch: int | None) -> bytes:
+    """Return the request to deliver entries again; none means everything unacknowledged."""
+    command = pb.CommandRedeliverUnacknowledgedMessages(
+        consumer_id=consumer_id, message_ids=_ack_ids((ledger, entry, None) for ledger, entry in entries)
+    )
+    if epoch is not None:
+        command.consumer_epoch = epoch
+    return encode_command(
+        pb.BaseCommand(type=Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliverUnacknowledgedMessages=command)
+    )
+
+
+def seek(
+    consumer_id: int, request_id: int, *, position: MessageId | None, words: Sequence[int] | None, publish_time: int
+) -> bytes:
+    """Return SEEK to an id (its batch index as `words`, since the broker ignores the index itself) or to a time."""
+    command = pb.CommandSeek(consumer_id=consumer_id, request_id=request_id)
+    if position is None:
+        command.message_publish_time = publish_time
+    else:
+        command.message_id.CopyFrom(id_data(position, batch_index=False))
+        command.message_id.ack_set.extend(words or ())
+    return encode_command(pb.BaseCommand(type=Kind.SEEK, seek=command))
+
+
+def get_last_message_id(consumer_id: int, request_id: int) -> bytes:
+    """Return the request for the last deliverable id of a consumer's topic."""
+    command = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
+    return encode_command(pb.BaseCommand(type=Kind.GET_LAST_MESSAGE_ID, getLastMessageId=command))
+
+
+def get_schema(topic: str, request_id: int, version: bytes | None) -> bytes:
+    """Return the request for a topic's schema, the newest or one version."""
+    command = pb.CommandGetSchema(topic=topic, request_id=request_id)
+    if version is not None:
+        command.schema_version = version
+    return encode_command(pb.BaseCommand(type=Kind.GET_SCHEMA, getSchema=command))
+
+
+def topics_of_namespace(namespace: str, request_id: int, mode: int) -> bytes:
+    """Return the request for a namespace's topics; `mode` 0 persistent, 1 non-persistent, 2 all."""
+    command = pb.CommandGetTopicsOfNamespace(namespace=namespace, request_id=request_id, mode=mode)  # type: ignore[arg-type]
+    return encode_command(pb.BaseCommand(type=Kind.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=command))
+
+
+def unsubscribe(consumer_id: int, request_id: int, *, force: bool) -> bytes:
+    """Return UNSUBSCRIBE: the subscription is removed at the broker."""
+    command = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id, force=force)
+    return encode_command(pb.BaseCommand(type=Kind.UNSUBSCRIBE, unsubscribe=command))
+
+
+def close_producer(producer_id: int, request_id: int) -> bytes:
+    """Return CLOSE_PRODUCER."""
+    command = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
+    return encode_command(pb.BaseCommand(type=Kind.CLOSE_PRODUCER, close_producer=command))
+
+
+def close_consumer(consumer_id: int, request_id: int) -> bytes:
+    """Return CLOSE_CONSUMER."""
+    command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
+    return encode_command(pb.BaseCommand(type=Kind.CLOSE_CONSUMER, close_consumer=command))

@@ -1,0 +1,237 @@
+"""Frames of the binary protocol: `[total u32][command size u32][BaseCommand]`, then the payload of SEND and MESSAGE.
+
+May not do: look into payloads (`entry` does), keep or touch the caller's input buffer after `receive` has returned.
+
+Rules: any split of the stream gives the same frames. A payload is copied exactly once, out of the input; a frame that
+is larger than the input grows in one buffer of its exact size. Sizes are checked before anything is allocated for
+them. A command of a type unknown to this client is skipped and logged, as newer brokers may send such; anything else
+that does not follow the protocol raises `ProtocolViolation`, after which the connection is to be closed: the decoder
+refuses to go on, and what preceded the bad frame in the same input is lost with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from io import BytesIO
+from struct import Struct
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from pulsar_native.exceptions import ProtocolViolation
+from pulsar_native.wire.checksum import crc32c
+from pulsar_native.wire.pulsar_api_pb2 import BaseCommand
+
+DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
+"""Bytes a message may have unless the broker says otherwise in CONNECTED.max_message_size."""
+
+FRAME_PADDING = 10 * 1024
+"""Bytes a whole frame, its first four included, may have above the message size."""
+
+CHECKSUM_MAGIC = b"\x0e\x01"
+
+_HEAD = Struct(">II")
+_SEND_HEAD = Struct(">2sII")
+_SIZE = Struct(">I")
+_HEAD_SIZE = _HEAD.size
+_TOTAL_SIZE = 4  # the total counts everything after itself
+
+# A broker newer than this client may know more numbers of these enumerations. Their fields are required, so such a
+# command counts as incomplete; it is not: reading the field gives the enumeration's first value (an unknown error).
+_OPEN_ENUMERATIONS = frozenset({"error.error", "send_error.error", "getSchemaResponse.schema.type"})
+
+_log = logging.getLogger(__name__)
+
+
+class Frame(NamedTuple):
+    """One frame: the command, and all bytes after it (b"" when there are none)."""
+
+    command: BaseCommand
+    payload: bytes
+
+
+class FrameDecoder:
+    """Cut a connection's stream into frames.
+
+    Not thread-safe: one reader per connection. `max_frame_size` counts the whole frame with its first four bytes, may
+    be set at any time (CONNECTED tells the broker's message size) and holds from the next frame on.
+    """
+
+    __slots__ = ("_broken", "_head", "_missing", "_partial", "_payload", "_skipped", "max_frame_size")
+
+    def __init__(self, max_frame_size: int = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
+        self.max_frame_size = max_frame_size
+        self._head = bytearray()  # sizes and command of a frame that has not come to its payload
+        self._partial: BaseCommand | None = None  # the command of a frame whose payload has begun
+        self._payload = BytesIO()
+        self._missing = 0  # bytes its payload still lacks
+        self._skipped: set[int] = set()
+        self._broken = False
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[Frame]:
+        """Return the frames that are complete with these bytes; does not block.
+
+        Raises `ProtocolViolation` on a frame over `max_frame_size`, on sizes that contradict each other and on bytes
+        that are no command; every later call raises too.
+        """
+        if self._broken:
+            raise ProtocolViolation("This connection's stream was broken before")
+        try:
+            return self._cut(memoryview(data))
+        except ProtocolViolation:
+            self._broken = True
+            raise
+
+    def _cut(self, view: memoryview) -> list[Frame]:
+        frames: list[Frame] = []
+        position = self._resume(view, frames)
+        end = len(view)
+        while end - position >= _HEAD_SIZE:
+            total, size = self._sizes(view, position)
+            start = position + _HEAD_SIZE
+            stop = position + _TOTAL_SIZE + total
+            if stop > end:
+                break
+            command = self._parse(view[start : start + size])
+            if command is not None:
+                frames.append(Frame(command, bytes(view[start + size : stop])))
+            position = stop
+        if position < end:
+            self._begin(view[position:])
+        return frames
+
+    def _sizes(self, buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
+        total, size = _HEAD.unpack_from(buffer, position)
+        if total + _TOTAL_SIZE > self.max_frame_size:
+            raise ProtocolViolation(
+                f"A frame of {total + _TOTAL_SIZE} bytes exceeds the limit of {self.max_frame_size};"
+                " is this a Pulsar broker's binary port?"
+            )
+        if not 0 < size <= total - 4:
+            raise ProtocolViolation(f"A frame of {total} bytes cannot hold a command of {size} bytes")
+        return total, size
+
+    def _begin(self, rest: memoryview) -> None:
+        """Keep the start of a frame that is not complete: head until the command is whole, then the payload."""
+        taken = self._take_head(rest)
+        if self._partial is not None:
+            self._payload.write(rest[taken:])
+            self._missing -= len(rest) - taken
+
+    def _resume(self, view: memoryview, frames: list[Frame]) -> int:
+        """Go on with the frame begun before; return how many bytes of `view` belong to it."""
+        taken = 0
+        if self._partial is None:
+            if not self._head:
+                return 0
+            taken = self._take_head(view)
+            if self._partial is None:
+                return taken
+        part = view[taken : taken + self._missing]
+        self._payload.write(part)
+        self._missing -= len(part)
+        if not self._missing:
+            # BytesIO hands out its buffer itself when the size is exact: no second copy of the payload.
+            command, payload = self._partial, self._payload.getvalue()
+            self._partial, self._payload = None, BytesIO()
+            if command.HasField("type"):
+                frames.append(Frame(command, payload))
+        return taken + len(part)
+
+    def _take_head(self, view: memoryview) -> int:
+        """Complete sizes and command as far as `view` goes; when they are whole, make room for the payload."""
+        head = self._head
+        had = len(head)
+        head += view[: max(0, _HEAD_SIZE - had)]
+        if len(head) < _HEAD_SIZE:
+            return len(head) - had
+        total, size = self._sizes(head, 0)
+        whole = _HEAD_SIZE + size
+        head += view[len(head) - had : whole - had]
+        if len(head) < whole:
+            return len(head) - had
+        # A skipped command still has a payload to get rid of: an empty command without type stands for it.
+        self._partial = self._parse(memoryview(bytes(head))[_HEAD_SIZE:]) or BaseCommand()
+        self._missing = total - 4 - size
+        if self._missing:
+            self._payload.seek(self._missing - 1)
+            self._payload.write(b"\0")
+            self._payload.seek(0)
+        self._head = bytearray()
+        return whole - had
+
+    def _parse(self, data: memoryview) -> BaseCommand | None:
+        command = BaseCommand()
+        try:
+            command.ParseFromString(data)  # type: ignore[arg-type]  # the runtime takes any buffer, its stub only bytes
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolViolation("A frame's command cannot be parsed") from error
+        try:
+            command.SerializeToString()  # fails where a required field is missing, at half the cost of IsInitialized()
+        except EncodeError:
+            return self._judge(command)
+        field = _BODIES.get(command.type)
+        if field is not None and not command.HasField(field):
+            raise ProtocolViolation(f"A command of type {command.type} has no {field}")
+        return command
+
+    def _judge(self, command: BaseCommand) -> BaseCommand | None:
+        """Tell apart what a newer broker may send from what no broker sends."""
+        if not command.HasField("type"):
+            number = unknown_number(command, 1)
+            if number is None:
+                raise ProtocolViolation("A command has no type")
+            if number not in self._skipped:
+                self._skipped.add(number)
+                _log.warning("Skipping commands of type %d, which this client does not know", number)
+            return None
+        missing = set(command.FindInitializationErrors())  # type: ignore[attr-defined]  # forgotten in the stub
+        if not missing <= _OPEN_ENUMERATIONS:
+            raise ProtocolViolation(f"A command of type {command.type} lacks {', '.join(sorted(missing))}")
+        return command
+
+
+def unknown_number(message: Message, field: int) -> int | None:
+    """Return what an unreadable field of an enumeration holds: a number added after this client, None without. Pure."""
+    unknown = UnknownFieldSet(message)
+    for position in range(len(unknown)):
+        if unknown[position].field_number == field and unknown[position].wire_type == 0:
+            return int(unknown[position].data)
+    return None
+
+
+def _bodies() -> dict[int, str]:
+    """Return which field a command of a type must have; PING and PONG say all by their type."""
+    names = {number: field.name for number, field in BaseCommand.DESCRIPTOR.fields_by_number.items()}
+    return {
+        number: names[number]
+        for number in BaseCommand.Type.values()
+        if not getattr(BaseCommand(), names[number]).IsInitialized()
+    }
+
+
+_BODIES = _bodies()
+
+
+def encode_command(command: BaseCommand) -> bytes:
+    """Return the frame of a command without payload. Pure; raises `ValueError` when a required field is not set."""
+    body = _serialize(command)
+    return _HEAD.pack(len(body) + 4, len(body)) + body
+
+
+def encode_send(command: BaseCommand, metadata: bytes, payload: bytes | memoryview) -> list[bytes | memoryview]:
+    """Return the frame of a SEND as two parts for a vectored write: all up to the metadata, and the payload itself.
+
+    Pure; the payload is not copied. The checksum covers the metadata's size, the metadata and the payload.
+    """
+    body = _serialize(command)
+    sized = _SIZE.pack(len(metadata)) + metadata
+    total = 4 + len(body) + 6 + len(sized) + len(payload)
+    checksum = crc32c(payload, crc32c(sized))
+    head = b"".join((_HEAD.pack(total, len(body)), body, CHECKSUM_MAGIC, _SIZE.pack(checksum), sized))
+    return [head, payload]
+
+
+def _serialize(command: BaseCommand) -> bytes:
+    return command.SerializeToString()
