@@ -1,0 +1,39 @@
+"""JSON parameter texts: known names and strings only, errors that help and do not tell secrets."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pulsar_native.auth.parameters import parse_parameters
+from pulsar_native.exceptions import InvalidConfiguration
+
+NAMES = {"username": "username", "userId": "username", "password": "password"}
+
+
+def test_spellings_become_one_name() -> None:
+    assert parse_parameters('{"userId": "me", "password": "p"}', NAMES, "text") == {"username": "me", "password": "p"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("topsecret", "not a JSON object"),
+        ('{"password": "topsecret"', "not a JSON object"),
+        ('["topsecret"]', "not a JSON object"),
+        ('{"passwort": "topsecret"}', "did you mean 'password'"),
+        ('{"zzz": "topsecret"}', "known are password, userId, username"),
+        ('{"password": ["topsecret"]}', "'password' in the text must be a str"),
+    ],
+)
+def test_errors_name_the_fix_and_not_the_value(text: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message) as caught:
+        parse_parameters(text, NAMES, "text")
+    assert "topsecret" not in f"{caught.value!r} {caught.value.__context__!r}"
+    assert b"topsecret" not in pickle.dumps(caught.value)
+
+
+def test_only_text_is_parsed() -> None:
+    with pytest.raises(InvalidConfiguration, match="not dict"):
+        parse_parameters({"password": "x"}, NAMES, "text")  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""Token authentication, up to a real broker that demands tokens."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from broker import Standalone
+from pulsar_native.admin import AdminClient
+from pulsar_native.auth import AuthenticationToken
+from pulsar_native.config import ClientConfig
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ErrorGettingAuthenticationData,
+    InvalidConfiguration,
+)
+
+
+def supply() -> str:
+    """Supply a token; a function of a module, so that it pickles by name."""
+    return "supplied"
+
+
+def test_a_literal_token() -> None:
+    plugin = AuthenticationToken("topsecret")
+    assert plugin.method_name == "token"
+    assert plugin.auth_data() == b"topsecret"
+    assert plugin.http_headers() == {"Authorization": "Bearer topsecret"}
+    assert plugin.secrets() == ["topsecret"]
+    assert plugin.tls_certificate() is None
+
+
+def test_a_supplier_is_called_at_each_use_and_not_before() -> None:
+    tokens = iter(["one", "two", "three"])
+    plugin = AuthenticationToken(lambda: next(tokens))
+    assert plugin.secrets() == []
+    assert plugin.auth_data() == b"one"
+    assert plugin.auth_data() == b"two"
+    assert plugin.http_headers() == {"Authorization": "Bearer three"}
+    assert plugin.secrets() == ["three"]
+
+
+def test_a_reference_is_read_at_each_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "token"
+    plugin = AuthenticationToken.from_reference(f"file://{path}")
+    assert plugin.secrets() == []
+    path.write_text("one\n")
+    assert (plugin.auth_data(), plugin.secrets()) == (b"one", ["one"])
+    path.write_text("two\n")
+    assert plugin.auth_data() == b"two"
+    monkeypatch.setenv("PULSAR_TEST_TOKEN", "three")
+    assert AuthenticationToken.from_reference("env:PULSAR_TEST_TOKEN").auth_data() == b"three"
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nfeed", "\u00fcber", None, b"bytes", 3])
+def test_unusable_tokens_are_refused_at_once(token: object) -> None:
+    with pytest.raises(InvalidConfiguration, match="token"):
+        AuthenticationToken(token)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["env:NAME", "file:///path"])
+def test_a_reference_in_place_of_a_token_is_an_error_that_helps(text: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="from_reference"):
+        AuthenticationToken(text)
+
+
+@pytest.mark.parametrize("supplied", ["", "top secret", b"topsecret", None])
+def test_what_a_supplier_gives_is_checked_and_not_repeated(supplied: object) -> None:
+    plugin = AuthenticationToken(lambda: supplied)  # type: ignore[arg-type, return-value]
+    with pytest.raises(ErrorGettingAuthenticationData) as caught:
+        plugin.auth_data()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_supplier_that_fails_is_the_cause() -> None:
+    def fail() -> str:
+        raise KeyError("vault")
+
+    with pytest.raises(ErrorGettingAuthenticationData, match="KeyError") as caught:
+        AuthenticationToken(fail).auth_data()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_references_and_named_suppliers_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSAR_TEST_TOKEN", "topsecret")
+    pickled = pickle.dumps(AuthenticationToken.from_reference("env:PULSAR_TEST_TOKEN"))
+    assert b"topsecret" not in pickled
+    monkeypatch.setenv("PULSAR_TEST_TOKEN", "secret of the far end")
+    with pytest.raises(ErrorGettingAuthenticationData):
+        pickle.loads(pickled).auth_data()
+    monkeypatch.setenv("PULSAR_TEST_TOKEN", "far-end")
+    assert pickle.loads(pickled).auth_data() == b"far-end"
+    reduced = AuthenticationToken(supply).__reduce__()
+    assert reduced == (AuthenticationToken, (supply,))
+
+
+@pytest.mark.proves("N2")
+def test_a_client_description_carries_the_reference_and_the_far_end_resolves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PULSAR_TEST_TOKEN", "topsecret")
+    config = ClientConfig(
+        service_url="pulsar+ssl://broker:6651",
+        authentication=AuthenticationToken.from_reference("env:PULSAR_TEST_TOKEN"),
+        operation_timeout_seconds=7,
+    )
+    pickled = pickle.dumps(config)
+    assert b"topsecret" not in pickled
+    program = (
+        "import pickle, sys; c = pickle.load(sys.stdin.buffer);"
+        "print(c.service_url, c.operation_timeout_seconds, c.authentication.auth_data().decode())"
+    )
+    far_end = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickled,
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PULSAR_TEST_TOKEN": "of-the-far-end"},
+    )
+    assert far_end.stdout.split() == [b"pulsar+ssl://broker:6651", b"7", b"of-the-far-end"]
+    with pytest.raises(TypeError, match="from_reference"):
+        pickle.dumps(ClientConfig(service_url="pulsar://broker", authentication=AuthenticationToken("topsecret")))
+
+
+class Vault:
+    """A supplier with state."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def __call__(self) -> str:
+        """Return the token."""
+        return self.token
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [AuthenticationToken("topsecret"), AuthenticationToken(lambda: "x"), AuthenticationToken(Vault("topsecret"))],
+)
+def test_what_may_hold_a_literal_secret_refuses_to_pickle(plugin: AuthenticationToken) -> None:
+    with pytest.raises(TypeError, match=r"from_reference\('env:NAME'\)") as caught:
+        pickle.dumps(plugin)
+    assert "topsecret" not in str(caught.value)
+
+
+def test_repr_names_the_source() -> None:
+    assert repr(AuthenticationToken("topsecret")) == "AuthenticationToken(***)"
+    assert repr(AuthenticationToken(supply)) == "AuthenticationToken(supply)"
+    assert repr(AuthenticationToken(Vault("topsecret"))) == "AuthenticationToken(Vault)"
+    assert repr(AuthenticationToken.from_reference("env:X")) == "AuthenticationToken.from_reference('env:X')"
+
+
+def test_a_real_broker_takes_and_refuses_tokens(secure_broker: Standalone) -> None:
+    def clusters(token: str) -> list[str]:
+        return AdminClient(secure_broker.admin_url, AuthenticationToken(token)).clusters()
+
+    assert clusters(secure_broker.token()) == ["standalone"]
+    expired = secure_broker.token(lifetime_seconds=-60)
+    with pytest.raises(AuthenticationError) as caught:
+        clusters(expired)
+    assert expired not in str(caught.value)
+    with pytest.raises(AuthorizationError):
+        AdminClient(secure_broker.admin_url, AuthenticationToken(secure_broker.token("nobody"))).namespaces("public")
+
+
+def test_a_supplier_renews_what_a_real_broker_no_longer_takes(secure_broker: Standalone) -> None:
+    renewed = []
+
+    def renew() -> str:
+        renewed.append(secure_broker.token(lifetime_seconds=2))
+        return renewed[-1]
+
+    admin = AdminClient(secure_broker.admin_url, AuthenticationToken(renew))
+    assert admin.clusters() == ["standalone"]
+    time.sleep(3.2)
+    with pytest.raises(AuthenticationError):
+        AdminClient(secure_broker.admin_url, AuthenticationToken(renewed[0])).clusters()
+    assert admin.clusters() == ["standalone"]
+    assert len(renewed) == 2

@@ -1,0 +1,267 @@
+"""Where the engine runs: one thread for all blocking clients, gone with the last, and nothing of it after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import pulsar_native
+from pulsar_native.engine import loop as loop_module
+from pulsar_native.engine.loop import Engine, acquire_thread_engine, check_generation, release_thread_engine
+from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported, Timeout
+from support.fake_broker import FakeBroker
+
+TESTS = Path(__file__).resolve().parents[2]
+
+
+def engine_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "pulsar-native-engine"]
+
+
+def wait_until_gone(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_one_thread_for_all_and_none_after_the_last() -> None:
+    assert engine_threads() == []
+    first = acquire_thread_engine()
+    second = acquire_thread_engine()
+    threads = engine_threads()
+    assert first is second and len(threads) == 1
+    release_thread_engine(first.generation)
+    assert first.run(asyncio.sleep(0, "still here")) == "still here"
+    release_thread_engine(first.generation)
+    wait_until_gone(threads)
+    again = acquire_thread_engine()
+    assert again is not first
+    release_thread_engine(again.generation)
+    wait_until_gone(engine_threads())
+
+
+def test_a_client_starts_nothing_before_its_first_use(fake: FakeBroker) -> None:
+    client = pulsar_native.Client(fake.url)
+    assert engine_threads() == [] and fake.peers == []
+    client.close()
+    assert engine_threads() == []
+
+
+@pytest.mark.parametrize("end", ["close", "shutdown", "collected"])
+def test_the_thread_ends_with_the_last_client(fake: FakeBroker, end: str) -> None:
+    clients = [pulsar_native.Client(fake.url) for _ in range(2)]
+    for client in clients:
+        client.create_producer("t").send(b"x")
+    threads = engine_threads()
+    assert len(threads) == 1
+    while clients:
+        assert threads[0].is_alive()
+        client = clients.pop()
+        if end == "collected":
+            del client
+            gc.collect()
+        else:
+            getattr(client, end)()
+    wait_until_gone(threads)
+    assert all(peer.gone.wait(10) for peer in fake.peers)
+
+
+def test_a_blocking_call_on_the_loop_is_refused_and_not_waited_for() -> None:
+    engine = acquire_thread_engine()
+
+    async def inside() -> None:
+        with pytest.raises(OperationNotSupported, match="inside a callback"):
+            engine.run(asyncio.sleep(1))
+
+    engine.run(inside())
+    release_thread_engine(engine.generation)
+    wait_until_gone(engine_threads())
+
+
+def test_errors_and_time_outs_of_a_call() -> None:
+    engine = acquire_thread_engine()
+
+    async def fails() -> None:
+        raise Timeout("mine")
+
+    with pytest.raises(Timeout, match="mine"):
+        engine.run(fails())
+    with pytest.raises(TimeoutError):
+        engine.run(asyncio.sleep(30), timeout=0.05)
+    release_thread_engine(engine.generation)
+    wait_until_gone(engine_threads())
+    with pytest.raises(AlreadyClosed):
+        engine.run(asyncio.sleep(0))
+    # Silent, as whoever calls this has nobody to tell.
+    engine.call(print, "never")
+
+
+def test_a_call_that_waits_when_the_engine_ends_is_told() -> None:
+    engine = acquire_thread_engine()
+    told: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            engine.run(asyncio.sleep(60))
+        except BaseException as error:
+            told.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    time.sleep(0.1)
+    release_thread_engine(engine.generation)
+    caller.join(10)
+    assert not caller.is_alive()
+    assert isinstance(told[0], AlreadyClosed)
+    wait_until_gone(engine_threads())
+
+
+def test_a_call_right_behind_the_end_is_refused_and_never_hangs() -> None:
+    outcomes: list[object] = []
+
+    def rounds() -> None:
+        for _ in range(40):
+            engine = acquire_thread_engine()
+            release_thread_engine(engine.generation)
+            try:
+                outcomes.append(engine.run(asyncio.sleep(0)))
+            except AlreadyClosed as error:
+                outcomes.append(error)
+
+    caller = threading.Thread(target=rounds, daemon=True)
+    caller.start()
+    caller.join(20)
+    assert not caller.is_alive()
+    assert len(outcomes) == 40 and all(isinstance(outcome, AlreadyClosed) for outcome in outcomes)
+    wait_until_gone(engine_threads())
+
+
+def test_a_client_collected_while_an_engine_is_taken_gives_its_own_back() -> None:
+    # The garbage collector runs wherever it likes, also in a thread that holds the lock.
+    dropped = acquire_thread_engine()
+    with loop_module._process.lock:
+        engine = acquire_thread_engine()
+        release_thread_engine(dropped.generation)
+    assert engine.run(asyncio.sleep(0, "alive")) == "alive"
+    release_thread_engine(engine.generation)
+    wait_until_gone(engine_threads())
+
+
+def test_call_runs_at_once_on_the_loop_and_soon_from_elsewhere() -> None:
+    engine = acquire_thread_engine()
+    seen: list[tuple[str, bool]] = []
+
+    async def inside() -> None:
+        engine.call(lambda: seen.append(("inside", engine.on_loop())))
+        assert seen
+
+    engine.run(inside())
+    happened = threading.Event()
+    engine.call(lambda: (seen.append(("outside", engine.on_loop())), happened.set()))
+    assert happened.wait(10)
+    assert seen == [("inside", True), ("outside", True)]
+    assert not engine.on_loop()
+    release_thread_engine(engine.generation)
+    wait_until_gone(engine_threads())
+
+
+@pytest.mark.asyncio
+async def test_spawned_tasks_are_kept_alive() -> None:
+    engine = Engine(asyncio.get_running_loop(), threading.get_ident())
+    finished = asyncio.Event()
+
+    async def body() -> None:
+        await asyncio.sleep(0.02)
+        finished.set()
+
+    engine.spawn(body())
+    gc.collect()
+    await asyncio.wait_for(finished.wait(), 10)
+
+
+def test_objects_of_another_generation_are_refused() -> None:
+    check_generation(loop_module.generation())
+    with pytest.raises(AlreadyClosed, match=r"Client\.from_config"):
+        check_generation(loop_module.generation() - 1)
+
+
+FORK = """
+    import os, signal, sys, threading
+    import pulsar_native as pulsar
+    from support.fake_broker import FakeBroker
+    from pulsar_native.wire.commands import Kind
+
+    signal.alarm(40)
+    broker = FakeBroker()
+    client = pulsar.Client(broker.url)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60000)
+    consumer = client.subscribe("t", "s")
+    producer.send(b"before")
+    # A batch is open and the lock of the producer is held while the process forks.
+    producer.send_async(b"open", None)
+    producer._inner.children[0]._lock.acquire()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        refused = 0
+        for call in (
+            lambda: producer.send(b"x"), lambda: producer.send_async(b"x", None), producer.flush, producer.close,
+            lambda: consumer.receive(100), consumer.close, lambda: client.create_producer("t"), client.close,
+        ):
+            try:
+                call()
+            except pulsar.AlreadyClosed as error:
+                refused += "fork" in str(error)
+        with pulsar.Client.from_config(client.config) as own:
+            own.create_producer("t").send(b"from the child")
+        del producer, consumer, client
+        os._exit(refused)
+    producer._inner.children[0]._lock.release()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 8, status
+    # The parent's connection has heard nothing of all that: no goodbye, no FIN, and the batch is still there.
+    producer.flush()
+    producer.send(b"after")
+    assert producer.is_connected() and consumer.is_connected()
+    sent = [(seen.peer.number, seen.command.send.num_messages) for seen in broker.seen(Kind.SEND)]
+    assert sent == [(0, 1), (1, 1), (0, 1), (0, 1)], sent
+    client.close()
+    broker.close()
+    print("done")
+"""
+
+
+@pytest.mark.proves("N1")
+def test_after_a_fork_the_child_makes_its_own_client_and_the_parents_is_undisturbed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORK)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "dev")])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+@pytest.mark.parametrize("last", ["", "client.close()"])
+def test_nothing_hangs_at_the_end_of_the_program(fake: FakeBroker, last: str) -> None:
+    program = f"""
+        import pulsar_native as pulsar
+        client = pulsar.Client({fake.url!r})
+        producer = client.create_producer("t")
+        consumer = client.subscribe("t", "s", message_listener=lambda consumer, message: None)
+        producer.send(b"x")
+        {last}
+        print("done")
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout.strip(), done.stderr.strip()) == (0, "done", "")

@@ -1,0 +1,599 @@
+"""The state machine of a producer: ids, batches, the queue of what has no receipt, and the bytes that leave."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pulsar_native.config import ProducerConfig
+from pulsar_native.enums import CompressionType
+from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
+from pulsar_native.message import OutgoingMessage
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.producer import ProducerCore, Receipt, SendOp
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import encode_single_fields, parse_single, split_batch
+from pulsar_native.wire.compression import decompress
+from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.frames import FrameDecoder
+
+TOPIC = "persistent://public/default/t"
+
+
+def core(
+    *, max_message_size: int = 5 << 20, last_sequence_id: int = -1, schema: bytes = b"", **options: Any
+) -> ProducerCore:
+    config = ProducerConfig(topic="t", **{"batching_enabled": True, **options})
+    made = ProducerCore(config, 7, topic=TOPIC, partition=2)
+    made.connected("the-name", last_sequence_id, schema, max_message_size)
+    return made
+
+
+def add(
+    made: ProducerCore, payload: bytes = b"x", now: float = 0.0, callback: Any = None, **parts: Any
+) -> list[SendOp]:
+    extras = OutgoingMessage(payload, **parts) if parts else None
+    fields = b""
+    if extras is not None:
+        ordering = extras.ordering_key.encode() if extras.ordering_key else None
+        fields = encode_single_fields(
+            extras.properties, extras.partition_key, extras.key_is_base64, ordering, extras.event_timestamp or 0,
+            extras.null_value,
+        )  # fmt: skip
+    return made.add(payload, fields, extras, callback, now, 1_700_000_000_000)
+
+
+class Sent(NamedTuple):
+    """What the bytes of an entry say."""
+
+    command: pb.CommandSend
+    entry: ParsedEntry
+    body: bytes
+    messages: list[tuple[int, bytes]]
+
+
+def bytes_of(op: SendOp) -> bytes:
+    return b"".join(bytes(part) for part in op.parts)
+
+
+def read(op: SendOp) -> Sent:
+    (frame,) = FrameDecoder().receive(bytes_of(op))
+    entry = parse_entry(frame.payload)
+    body = bytes(entry.body)
+    if entry.metadata.compression:
+        body = decompress(CompressionType(entry.metadata.compression), body, entry.metadata.uncompressed_size, 1 << 24)
+    command = frame.command.send
+    if not entry.is_batch:
+        return Sent(command, entry, body, [(entry.metadata.sequence_id, body)])
+    messages = []
+    for meta, start, end in split_batch(body, entry.num_messages):
+        messages.append((parse_single(body[meta:start]).sequence_id, body[start:end]))
+    return Sent(command, entry, body, messages)
+
+
+# --- against a model --------------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """A message of the model: its number, what it is, and how it stood to what the broker has when it was added."""
+
+    number: int
+    payload: bytes
+    kind: str  # fresh, known (the broker has it) or uncertain (sent before, no receipt)
+
+
+class ProducerModel(RuleBasedStateMachine):
+    """The producer against a list of what the application sent and what became of it."""
+
+    MAX_MESSAGES, MAX_BYTES, LARGEST = 4, 300, 2000
+
+    @initialize(
+        batching=st.booleans(),
+        last=st.sampled_from([-1, -1, 20]),
+        initial=st.sampled_from([None, None, 0, 100]),
+        compression=st.sampled_from([CompressionType.NONE, CompressionType.LZ4]),
+    )
+    def start(self, batching: bool, last: int, initial: int | None, compression: CompressionType) -> None:
+        self.core = core(
+            max_message_size=self.LARGEST,
+            last_sequence_id=last,
+            batching_enabled=batching,
+            batching_max_messages=self.MAX_MESSAGES,
+            batching_max_allowed_size_in_bytes=self.MAX_BYTES,
+            send_timeout_millis=10_000,
+            initial_sequence_id=initial,
+            compression_type=compression,
+        )
+        self.now = 0.0
+        self.outstanding: list[Message] = []
+        self.added_at: list[float] = []
+        self.done: list[tuple[bytes, PulsarException | None]] = []
+        self.written: list[SendOp] = []
+        self.snapshots: dict[int, bytes] = {}
+        self.ops: list[SendOp] = []  # kept alive, so that id() stays theirs
+        self.next = (last + 1) if initial is None else initial + 1
+        self.pushed = max(last, -1 if initial is None else initial)
+        self.stored = last
+        self.published = last if initial is None else initial
+        self.counter = 0
+
+    # --- the application
+
+    @rule(
+        size=st.integers(0, 150),
+        number=st.none() | st.integers(0, 130),
+        own=st.sampled_from([False, False, False, True]),
+        key=st.sampled_from([None, "k"]),
+    )
+    def send(self, size: int, number: int | None, own: bool, key: str | None) -> None:
+        self.counter += 1
+        payload = b"%d." % self.counter + bytes(size)
+        parts: dict[str, Any] = {}
+        if number is not None:
+            parts["sequence_id"] = number
+        if own:
+            parts["deliver_at"] = 5
+        if key:
+            parts["partition_key"] = key
+        used = self.next if number is None else number
+        kind = "fresh" if used > self.pushed else "known" if used <= self.stored else "uncertain"
+        before = len(self.core.pending)
+        callback = lambda error, place: self.done.append((payload, error))  # noqa: E731
+        ready = add(self.core, payload, self.now, callback, **parts)
+        self.outstanding.append(Message(used, payload, kind))
+        self.added_at.append(self.now)
+        self.next = max(self.next, used + 1)
+        self.pushed = max(self.pushed, used)
+        self._wrote(ready)
+        assert list(self.core.pending)[before:] == ready
+        if not self.core.batching or own:
+            assert not self.core.batch_is_open
+
+    @rule(in_a_batch=st.booleans())
+    def send_too_much(self, in_a_batch: bool) -> None:
+        payload = random.Random(self.counter).randbytes(self.LARGEST)
+        parts = {} if in_a_batch else {"deliver_at": 1}
+        with pytest.raises(MessageTooBig):
+            add(self.core, payload, self.now, None, **parts)
+
+    @rule()
+    def flush(self) -> None:
+        self._wrote(self.core.close_batch())
+        assert not self.core.batch_is_open
+
+    @rule(seconds=st.sampled_from([0.001, 1.0, 4.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    # --- the broker
+
+    def _wrote(self, ops: list[SendOp]) -> None:
+        for op in ops:
+            assert id(op) not in self.snapshots
+            self.snapshots[id(op)] = bytes_of(op)
+            self.ops.append(op)
+            self._check_entry(op)
+        self.written += ops
+
+    def _check_entry(self, op: SendOp) -> None:
+        position = sum(other.count for other in list(self.core.pending)[: list(self.core.pending).index(op)])
+        mine = self.outstanding[position : position + op.count]
+        sent = read(op)
+        assert sent.messages == [(message.number, message.payload) for message in mine]
+        assert (sent.command.producer_id, sent.command.sequence_id) == (7, mine[0].number)
+        assert op.highest_sequence_id == max(message.number for message in mine)
+        assert op.size == sum(len(message.payload) for message in mine)
+        if op.count > 1:
+            assert op.count <= self.MAX_MESSAGES
+            assert len(sent.body) <= self.MAX_BYTES + 40
+            assert len({message.kind for message in mine}) == 1 and mine[0].kind != "uncertain"
+            assert sent.command.num_messages == op.count == sent.entry.metadata.num_messages_in_batch
+            assert sent.command.highest_sequence_id == op.highest_sequence_id
+        else:
+            # A batch of one is a plain message, and the broker's count stays unset (client.md F.3).
+            assert not sent.entry.is_batch and not sent.command.HasField("num_messages")
+            assert not sent.command.HasField("highest_sequence_id")
+
+    @precondition(lambda self: self.core.pending)
+    @rule()
+    def receipt(self) -> None:
+        head = self.core.pending[0]
+        outcome, op = self.core.receipt(head.sequence_id)
+        assert (outcome, op) == (Receipt.COMPLETED, head)
+        head.complete(None, (2, 5, 6), TOPIC)
+        self._settle(head.count, None)
+        self.published = max(self.published, head.highest_sequence_id)
+        self.stored = max(self.stored, head.highest_sequence_id)
+
+    def _settle(self, count: int, error: type[PulsarException] | None) -> None:
+        settled, self.outstanding = self.outstanding[:count], self.outstanding[count:]
+        self.added_at = self.added_at[count:]
+        recent = self.done[-count:] if count else []
+        assert [payload for payload, _ in recent] == [message.payload for message in settled]
+        assert all((failure is None) if error is None else isinstance(failure, error) for _, failure in recent)
+
+    @rule(number=st.integers(0, 130))
+    def receipt_of_something_else(self, number: int) -> None:
+        before = list(self.core.pending)
+        if before and before[0].sequence_id == number:
+            return
+        outcome, op = self.core.receipt(number)
+        ahead = bool(before) and number > before[0].sequence_id
+        assert (outcome, op) == (Receipt.OUT_OF_STEP if ahead else Receipt.IGNORED, None)
+        assert list(self.core.pending) == before
+
+    @rule(number=st.integers(0, 130))
+    def refused_for_good(self, number: int) -> None:
+        head = self.core.pending[0] if self.core.pending else None
+        op = self.core.fail(number)
+        if head is None or head.sequence_id != number:
+            assert op is None
+            return
+        assert op is head
+        head.complete(MessageTooBig("no"), None, TOPIC)
+        self._settle(head.count, MessageTooBig)
+
+    @rule(stored=st.booleans())
+    def reconnect(self, stored: bool) -> None:
+        # What the broker has stored may be ahead of the receipts we have.
+        highest = max((message.number for message in self.outstanding), default=-1)
+        last = max(self.stored, highest) if stored else self.stored
+        before = list(self.core.pending)
+        self.core.connected("the-name", last, b"", self.LARGEST)
+        assert list(self.core.pending) == before
+        self.stored = max(self.stored, last)
+        if not self.outstanding:
+            self.pushed = max(self.pushed, last)
+
+    @rule()
+    def send_time_out(self) -> None:
+        due = self.core.next_expiry()
+        assert due == (self.added_at[0] + 10.0 if self.outstanding else None)
+        ops = self.core.expire(self.now)
+        assert bool(ops) == (due is not None and self.now >= due)
+        if ops:
+            self._gave_up(ops, Timeout)
+
+    @rule()
+    def give_up(self) -> None:
+        self._gave_up(self.core.drain(), Timeout)
+
+    def _gave_up(self, ops: list[SendOp], error: type[PulsarException]) -> None:
+        for op in ops:
+            op.complete(error("late"), None, TOPIC)
+        self._settle(len(self.outstanding), error)
+        assert not self.outstanding and not self.core.pending and not self.core.batch_is_open
+
+    # --- always
+
+    @invariant()
+    def counts_never_drift(self) -> None:
+        if hasattr(self, "core"):
+            assert self.core.pending_messages == len(self.outstanding)
+            assert self.core.pending_bytes == sum(len(message.payload) for message in self.outstanding)
+            assert self.core.last_published == self.published
+            assert self.core.last_pushed == self.pushed
+            assert not self.core.failed
+
+    @invariant()
+    def what_waits_keeps_its_order_and_its_bytes(self) -> None:
+        if hasattr(self, "core"):
+            for op in self.core.pending:
+                assert bytes_of(op) == self.snapshots[id(op)]
+                assert op.is_intact()
+            waiting = [number for op in self.core.pending for number, _ in read(op).messages]
+            assert waiting == [message.number for message in self.outstanding[: len(waiting)]]
+            assert self.core.batch_is_open == (len(waiting) < len(self.outstanding))
+
+    @invariant()
+    def each_message_is_settled_once(self) -> None:
+        if hasattr(self, "core"):
+            assert len(self.done) + len(self.outstanding) == self.counter
+            assert len({payload for payload, _ in self.done}) == len(self.done)
+
+    def teardown(self) -> None:
+        if hasattr(self, "core"):
+            self.give_up()
+            assert (self.core.pending_messages, self.core.pending_bytes) == (0, 0)
+
+
+TestProducer = pytest.mark.proves("C63", "C64", "C75", "C79")(ProducerModel.TestCase)
+
+
+# --- ids --------------------------------------------------------------------------------------------------------
+
+
+def ids(ops: list[SendOp]) -> list[list[int]]:
+    return [[number for number, _ in read(op).messages] for op in ops]
+
+
+@pytest.mark.proves("C56")
+@pytest.mark.parametrize(
+    ("options", "last", "first", "published"),
+    [
+        ({}, -1, 0, -1),
+        ({}, 20, 21, 20),
+        ({"initial_sequence_id": 100}, -1, 101, 100),
+        ({"initial_sequence_id": 100}, 20, 101, 100),
+        ({"initial_sequence_id": 5}, 20, 6, 5),
+        ({"initial_sequence_id": -1}, 20, 0, -1),
+    ],
+)
+def test_ids_go_on_where_the_broker_is_or_where_they_are_told_to(
+    options: dict[str, Any], last: int, first: int, published: int
+) -> None:
+    made = core(last_sequence_id=last, batching_enabled=False, **options)
+    assert made.last_published == published
+    assert ids(add(made) + add(made)) == [[first], [first + 1]]
+
+
+@pytest.mark.proves("C56")
+def test_ids_do_not_start_over_at_a_reconnect() -> None:
+    made = core(batching_enabled=False)
+    add(made)
+    made.receipt(0)
+    made.connected("the-name", 7, b"", 5 << 20)
+    assert ids(add(made)) == [[1]]
+
+
+@pytest.mark.proves("C75")
+def test_possible_duplicates_leave_the_batch() -> None:
+    made = core()
+    ready = []
+    for number in (5, 6, 5, 7):
+        ready += add(made, sequence_id=number)
+    assert ids(ready + made.close_batch()) == [[5, 6], [5], [7]]
+
+
+@pytest.mark.proves("C75")
+def test_known_duplicates_may_share_a_batch_uncertain_ones_stay_alone() -> None:
+    # The broker drops a batch for one message that it has (client.md F.3), so 11 to 13 must not travel together: they
+    # were sent, their receipts never came, and the broker may have some of them.
+    made = core(last_sequence_id=10)
+    for number in (11, 12, 13):
+        add(made, sequence_id=number)
+    made.drain()
+    ready = []
+    for number in (8, 10, 9, 11, 12, 13, 14, 15):
+        ready += add(made, sequence_id=number)
+    ready += made.close_batch()
+    assert ids(ready) == [[8, 10, 9], [11], [12], [13], [14, 15]]
+    assert ready[0].highest_sequence_id == 10
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_closes_at_its_count_and_2500_messages_make_three() -> None:
+    made = core()
+    ready = [op for _ in range(2500) for op in add(made)]
+    assert [op.count for op in ready + made.close_batch()] == [1000, 1000, 500]
+
+
+def test_a_batch_closes_before_the_message_that_does_not_fit() -> None:
+    made = core(batching_max_allowed_size_in_bytes=128 * 1024)
+    ready = [op for _ in range(10) for op in add(made, bytes(50 * 1024))]
+    ready += made.close_batch()
+    assert [op.count for op in ready] == [2] * 5
+    assert all(len(bytes_of(op)) < 128 * 1024 for op in ready)
+
+
+def test_a_batch_is_due_after_its_delay_since_the_first_message() -> None:
+    made = core(batching_max_publish_delay_ms=20)
+    assert not made.batch_is_open
+    add(made, now=5.0)
+    add(made, now=5.015)
+    assert made.batch_is_open and made.batch_due() == pytest.approx(5.02)
+
+
+@pytest.mark.proves("C74")
+@pytest.mark.parametrize("part", [{"deliver_at": 5}, {"replicate_to": ["west"]}])
+def test_what_belongs_to_the_entry_takes_an_entry_of_its_own_in_order(part: dict[str, Any]) -> None:
+    made = core()
+    assert add(made, b"0") == [] and add(made, b"1") == []
+    ready = add(made, b"2", **part)
+    assert [[payload for _, payload in read(op).messages] for op in ready] == [[b"0", b"1"], [b"2"]]
+    alone = read(ready[1]).entry
+    assert not alone.is_batch
+    if "deliver_at" in part:
+        assert alone.metadata.deliver_at_time == 5
+    else:
+        assert list(alone.metadata.replicate_to) == ["west"]
+
+
+def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
+    # Incompressible data grows when it is compressed: the sum fitted, the entry does not.
+    made = core(
+        max_message_size=70_000, batching_max_allowed_size_in_bytes=1 << 20, compression_type=CompressionType.LZ4
+    )
+    noise = random.Random(0)
+    add(made, noise.randbytes(34_780))
+    add(made, noise.randbytes(34_780))
+    assert made.close_batch() == []
+    ((op, error),) = made.failed
+    assert op.count == 2 and isinstance(error, MessageTooBig)
+    assert (made.pending_messages, made.pending_bytes, list(made.pending)) == (0, 0, [])
+    assert ids(add(made, b"next") + made.close_batch()) == [[2]]
+
+
+# --- what the entry says ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C72")
+def test_metadata_of_a_single_message() -> None:
+    made = core(batching_enabled=False, schema=b"\0\0\0\0\0\0\0\x05")
+    (op,) = add(
+        made, b"hello", properties={"a": "b"}, partition_key="key", ordering_key="ord", event_timestamp=123,
+        null_value=False,
+    )  # fmt: skip
+    metadata = read(op).entry.metadata
+    assert (metadata.producer_name, metadata.sequence_id) == ("the-name", 0)
+    assert (metadata.publish_time, metadata.event_time) == (1_700_000_000_000, 123)
+    assert (metadata.uncompressed_size, metadata.schema_version) == (5, b"\0\0\0\0\0\0\0\x05")
+    assert {pair.key: pair.value for pair in metadata.properties} == {"a": "b"}
+    assert (metadata.partition_key, metadata.ordering_key) == ("key", b"ord")
+    assert metadata.HasField("partition_key_b64_encoded") and not metadata.partition_key_b64_encoded
+    assert not metadata.HasField("compression") and not metadata.HasField("null_value")
+
+
+def test_metadata_of_a_null_value_and_of_a_key_of_bytes() -> None:
+    made = core(batching_enabled=False)
+    (op,) = add(made, b"", partition_key="a2V5MQ==", key_is_base64=True, null_value=True)
+    metadata = read(op).entry.metadata
+    assert metadata.null_value and metadata.partition_key_b64_encoded
+    assert metadata.HasField("uncompressed_size") and metadata.uncompressed_size == 0
+
+
+def test_a_batch_of_one_keeps_the_messages_fields() -> None:
+    made = core()
+    add(made, b"x", properties={"a": "b"}, event_timestamp=9)
+    (op,) = made.close_batch()
+    metadata = read(op).entry.metadata
+    assert not read(op).entry.is_batch
+    assert metadata.event_time == 9 and [pair.key for pair in metadata.properties] == ["a"]
+
+
+@pytest.mark.proves("C72")
+def test_metadata_of_a_batch() -> None:
+    made = core(schema=b"\x01")
+    add(made, b"one", partition_key="first")
+    add(made, b"two", partition_key="second", properties={"a": "b"})
+    (op,) = made.close_batch()
+    sent = read(op)
+    metadata = sent.entry.metadata
+    assert (metadata.sequence_id, metadata.highest_sequence_id, metadata.num_messages_in_batch) == (0, 1, 2)
+    assert (metadata.partition_key, metadata.schema_version) == ("first", b"\x01")
+    assert not metadata.HasField("uncompressed_size")
+    singles = [parse_single(sent.body[meta:start]) for meta, start, _ in split_batch(sent.body, 2)]
+    assert [single.partition_key for single in singles] == ["first", "second"]
+    assert [pair.key for pair in singles[1].properties] == ["a"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CompressionType if kind is not CompressionType.NONE])
+@pytest.mark.parametrize("count", [1, 3])
+def test_compression_is_of_the_whole_entry(kind: CompressionType, count: int) -> None:
+    made = core(compression_type=kind)
+    for _ in range(count):
+        add(made, b"a" * 500)
+    (op,) = made.close_batch()
+    sent = read(op)
+    assert sent.entry.metadata.compression == kind.value
+    assert sent.entry.metadata.uncompressed_size == len(sent.body)
+    assert len(sent.entry.body) < 200
+    assert [payload for _, payload in sent.messages] == [b"a" * 500] * count
+
+
+def test_small_bodies_can_be_left_uncompressed() -> None:
+    made = core(batching_enabled=False, compression_type=CompressionType.LZ4, compression_min_msg_body_size=100)
+    small, large = add(made, b"a" * 100) + add(made, b"a" * 101)
+    assert not read(small).entry.metadata.HasField("compression")
+    assert read(large).entry.metadata.compression == CompressionType.LZ4.value
+
+
+# --- the maximum size -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_the_brokers_maximum_counts_after_compression(batching: bool) -> None:
+    made = core(max_message_size=1 << 20, batching_enabled=batching, compression_type=CompressionType.ZSTD)
+    (op,) = add(made, bytes(6 << 20)) or made.close_batch()
+    assert read(op).body == bytes(6 << 20)
+    with pytest.raises(MessageTooBig, match="maxMessageSize") as caught:
+        add(made, random.Random(0).randbytes(1 << 20))
+    assert caught.value.topic == TOPIC
+    assert (made.pending_messages, len(made.pending)) == (1, 1)
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_metadata_count_and_a_reserve_is_left_for_the_brokers_storage(batching: bool) -> None:
+    made = core(max_message_size=10_000, batching_enabled=batching)
+    largest = 0
+    for size in range(9_700, 10_001):
+        try:
+            ready = add(made, bytes(size)) + made.close_batch()
+        except MessageTooBig:
+            break
+        largest = len(read(ready[-1]).body) + read(ready[-1]).entry.metadata.ByteSize()
+    assert 10_000 - 140 <= largest <= 10_000 - 100
+    with pytest.raises(MessageTooBig):
+        add(made, b"x", properties={"a": "b" * 10_000})
+
+
+# --- receipts ---------------------------------------------------------------------------------------------------
+
+
+def test_each_message_of_a_batch_gets_its_own_id() -> None:
+    made = core()
+    told: list[Any] = []
+    for _ in range(3):
+        add(made, callback=lambda error, place: told.append((error, place)))
+    (op,) = made.close_batch()
+    op.complete(None, (2, 11, 12), TOPIC)
+    assert [error for error, _ in told] == [None] * 3
+    assert [place for _, place in told] == [MessageId(2, 11, 12, index) for index in range(3)]
+    assert [(place.batch_size(), place.topic_name()) for _, place in told] == [(3, TOPIC)] * 3
+    add(made, callback=lambda error, place: told.append((error, place)))
+    (op,) = made.close_batch()
+    op.complete(None, (2, 11, 13), TOPIC)
+    assert told[-1] == (None, MessageId(2, 11, 13, -1))
+
+
+def test_a_callback_that_raises_does_not_cost_the_others_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    made = core()
+    told = []
+
+    def bad(_error: object, _place: object) -> None:
+        raise ValueError("mine")
+
+    for callback in (bad, None, lambda error, place: told.append(place)):
+        add(made, callback=callback)
+    (op,) = made.close_batch()
+    op.complete(None, (-1, 1, 1), TOPIC)
+    assert len(told) == 1
+    assert "callback failed" in caplog.text
+
+
+@pytest.mark.proves("C43")
+def test_no_send_time_out_waits_for_ever() -> None:
+    made = core(send_timeout_millis=0)
+    add(made)
+    made.close_batch()
+    add(made)
+    assert made.next_expiry() is None and made.expire(1e12) == []
+
+
+@pytest.mark.proves("C63")
+def test_the_open_batch_is_given_up_with_the_oldest_message() -> None:
+    made = core(send_timeout_millis=10_000, batching_max_messages=2)
+    for now in (0.0, 1.0, 9.0):
+        add(made, now=now)
+    assert made.next_expiry() == 10.0
+    assert made.expire(9.999) == []
+    assert [op.count for op in made.expire(10.0)] == [2, 1]
+    assert "send_timeout_millis (10 s)" in made.timeout_error().message
+    # A late receipt of what was given up does no harm.
+    assert made.receipt(0) == (Receipt.IGNORED, None)
+    add(made, now=11.0)
+    made.close_batch()
+    assert made.receipt(2) == (Receipt.IGNORED, None)
+    assert made.receipt(3)[0] is Receipt.COMPLETED
+
+
+@pytest.mark.proves("C67")
+def test_damaged_bytes_are_told_from_good_ones() -> None:
+    made = core()
+    add(made, b"hello")
+    (op,) = made.close_batch()
+    assert op.is_intact()
+    head, body = (bytearray(part) for part in op.parts)
+    for damaged in (body, head):
+        damaged[-1] ^= 1
+        op.parts = [bytes(head), bytes(body)]
+        assert not op.is_intact()
+        damaged[-1] ^= 1
+    op.parts = [bytes(head), bytes(body)]
+    assert op.is_intact()

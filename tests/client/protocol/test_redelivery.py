@@ -1,0 +1,174 @@
+"""Negative acknowledgements and acknowledgement time-outs, in virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pulsar_native.protocol.redelivery import NegativeAcknowledgements, UnackedTracker, in_blocks
+
+entries = st.tuples(st.integers(0, 3), st.integers(0, 5))
+
+
+# --- acknowledgement time-out -----------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C142")
+@given(st.integers(100, 3000), st.data())
+def test_an_entry_comes_due_between_the_time_out_and_one_tick_later(tick_ms: int, data: st.DataObject) -> None:
+    timeout_ms = data.draw(st.integers(tick_ms, 20 * tick_ms))
+    tracker = UnackedTracker(timeout_ms / 1000, tick_ms / 1000)
+    added_ms = data.draw(st.integers(0, 3 * tick_ms))  # somewhere between two ticks
+    now_ms, added = 0, False
+    while True:
+        if not added and added_ms < now_ms + tick_ms:
+            tracker.add((1, 1))
+            added = True
+        now_ms += tick_ms
+        if tracker.advance():
+            break
+    # The ring holds whole ticks: a time-out that is not a multiple of the tick is rounded up to one.
+    rounded = math.ceil(timeout_ms / tick_ms) * tick_ms
+    assert timeout_ms <= rounded <= now_ms - added_ms <= rounded + tick_ms
+    assert len(tracker) == 0
+
+
+@pytest.mark.proves("C142")
+@pytest.mark.parametrize(
+    ("timeout", "tick", "advances"),
+    [(11.0, 2.0, 7), (10.0, 1.0, 11), (1.0, 1.0, 2), (1.0, 0.1, 11), (1.2, 0.1, 13), (2.4, 0.8, 4)],
+)
+def test_the_ring_has_one_slice_more_than_the_time_out_has_ticks(timeout: float, tick: float, advances: int) -> None:
+    tracker = UnackedTracker(timeout, tick)
+    tracker.add((1, 1))
+    for _ in range(advances - 1):
+        assert tracker.advance() == []
+    assert tracker.advance() == [(1, 1)]
+
+
+class TrackerModel(RuleBasedStateMachine):
+    """The tracker against a dictionary of the tick at which each entry comes due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = UnackedTracker(3.0, 1.0)
+        self.tick = 0
+        self.due: dict[tuple[int, int], int] = {}
+
+    @rule(entry=entries)
+    def add(self, entry: tuple[int, int]) -> None:
+        self.tracker.add(entry)
+        self.due.setdefault(entry, self.tick + 4)
+
+    @rule(entry=entries)
+    def remove(self, entry: tuple[int, int]) -> None:
+        self.tracker.remove(entry)
+        self.due.pop(entry, None)
+
+    @rule(entry=entries)
+    def remove_up_to(self, entry: tuple[int, int]) -> None:
+        covered = [key for key in self.due if key <= entry]
+        assert self.tracker.remove_up_to(entry) == len(covered)
+        for key in covered:
+            del self.due[key]
+
+    @rule()
+    def advance(self) -> None:
+        self.tick += 1
+        expected = sorted(key for key, at in self.due.items() if at <= self.tick)
+        assert self.tracker.advance() == expected
+        for key in expected:
+            del self.due[key]
+
+    @rule()
+    def clear(self) -> None:
+        self.tracker.clear()
+        self.due.clear()
+
+    @invariant()
+    def counts(self) -> None:
+        assert len(self.tracker) == len(self.due)
+
+
+TestTracker = pytest.mark.proves("C142", "C143")(TrackerModel.TestCase)
+
+
+@pytest.mark.proves("C143")
+def test_a_cumulative_acknowledgement_ends_the_watch_over_everything_before_it() -> None:
+    tracker = UnackedTracker(1.0, 1.0)
+    for number in range(10):
+        tracker.add((1, number))
+    assert tracker.remove_up_to((1, 5)) == 6
+    assert len(tracker) == 4
+    tracker.advance()
+    assert tracker.advance() == [(1, 6), (1, 7), (1, 8), (1, 9)]
+
+
+# --- negative acknowledgements ----------------------------------------------------------------------------------
+
+
+@given(st.floats(0, 100), st.floats(0, 10**6))
+def test_a_refused_entry_comes_back_after_its_delay_and_a_slice(delay: float, now: float) -> None:
+    refused = NegativeAcknowledgements(delay)
+    refused.add((1, 1), now)
+    due = refused.next_due()
+    assert due is not None
+    wanted = now + max(delay, 0.1)
+    assert wanted - 1e-6 <= due <= wanted + 0.256 + 1e-6
+    assert refused.take_due(due - 0.01) == []
+    assert refused.take_due(due) == [(1, 1)]
+    assert (len(refused), refused.next_due()) == (0, None)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.01, 51.2])
+def test_refusals_of_one_slice_come_back_together(start: float) -> None:
+    refused = NegativeAcknowledgements(1.0)
+    # From one border of a slice to just before the next: three refusals, one request.
+    border = math.ceil((start + 1.0) / 0.256) * 0.256 - 1.0
+    for number, at in enumerate((border + 0.001, border + 0.1, border + 0.255)):
+        refused.add((1, 9 - number), at)
+    due = refused.next_due()
+    assert due is not None
+    assert refused.take_due(due) == [(1, 7), (1, 8), (1, 9)]
+
+
+def test_a_second_refusal_starts_the_delay_anew_and_an_acknowledgement_ends_it() -> None:
+    refused = NegativeAcknowledgements(1.0)
+    refused.add((1, 1), 0.0)
+    refused.add((1, 2), 0.0)
+    refused.add((1, 1), 5.0)
+    assert refused.take_due(2.0) == [(1, 2)]
+    refused.remove((1, 1))
+    refused.remove((1, 1))
+    assert refused.take_due(100.0) == [] and refused.next_due() is None
+    refused.add((1, 1), 0.0)
+    refused.clear()
+    assert len(refused) == 0
+
+
+@given(st.dictionaries(entries, st.floats(0, 10)), st.floats(0, 12))
+def test_what_is_due_is_taken_in_order_and_the_rest_stays(times: dict[tuple[int, int], float], now: float) -> None:
+    refused = NegativeAcknowledgements(1.0)
+    for entry, at in times.items():
+        refused.add(entry, at)
+    taken = refused.take_due(now)
+    assert taken == sorted(taken)
+    assert len(refused) == len(times) - len(taken)
+    for entry, at in times.items():
+        if entry in taken:
+            assert at + 1.0 <= now + 1e-9
+        else:
+            assert now < at + 1.0 + 0.256 + 1e-9
+
+
+@given(st.integers(0, 3500), st.integers(1, 1200))
+def test_blocks(count: int, size: int) -> None:
+    keys = [(1, number) for number in range(count)]
+    blocks = in_blocks(iter(keys), size)
+    assert [key for block in blocks for key in block] == keys
+    assert all(0 < len(block) <= size for block in blocks)
+    assert len(in_blocks(keys)) == math.ceil(count / 1000)

@@ -1,0 +1,219 @@
+"""Records: definitions equal to the official client's, to the letter, and values that behave."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import fastavro
+import pulsar.schema as official
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_native.schema as ours
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.schema import InvalidRecord
+from support.record_twins import Color, Fruit, Leaf, Many, Rec, Twins
+
+
+def text_of(schema: Any) -> str:
+    """Return the definition's text as it goes to the registry, of either side."""
+    info = schema.schema_info()
+    return str(info.schema()) if callable(info.schema) else info.schema.decode()
+
+
+def texts(description: Rec) -> tuple[str, str]:
+    """Return our and the official text of a description, both as Avro and as JSON schemas."""
+    mine, theirs = Twins(ours).record(description), Twins(official).record(description)
+    assert text_of(ours.JsonSchema(mine)) == text_of(ours.AvroSchema(mine))
+    assert text_of(official.JsonSchema(theirs)) == text_of(official.AvroSchema(theirs))
+    return text_of(ours.AvroSchema(mine)), text_of(official.AvroSchema(theirs))
+
+
+KINDS = ("Null", "Boolean", "Integer", "Long", "Float", "Double", "Bytes", "String")
+INNER = Rec("Inner", (("q", Leaf("String")), ("p", Leaf("Integer", {"required": True}))))
+SPACED = Rec("Spaced", (("z", Leaf("Long")), ("a", Leaf("Bytes"))), (("_avro_namespace", "a.b"),))
+DESCRIPTIONS = {
+    "empty": Rec("Empty", ()),
+    "leaves": Rec("Leaves", tuple((kind.lower(), Leaf(kind)) for kind in KINDS)),
+    "required": Rec("R", tuple((kind, Leaf(kind, {"required": True})) for kind in KINDS)),
+    "defaults": Rec(
+        "D",
+        (
+            ("none", Leaf("String", {"required_default": True})),
+            ("text", Leaf("String", {"default": "ü", "required_default": True})),
+            ("unwritten", Leaf("Integer", {"default": 5})),
+            ("both", Leaf("Integer", {"default": 5, "required": True, "required_default": True})),
+            ("yes", Leaf("Boolean", {"default": True, "required_default": True})),
+            ("number", Leaf("Float", {"default": 1, "required_default": True})),
+            ("member", Leaf("CustomEnum", {"default": Color.RED, "required_default": True}, Color)),
+            ("list", Many("Array", Leaf("String"), {"default": ["a"], "required_default": True})),
+            ("dict", Many("Map", Leaf("Integer"), {"default": {"a": 1}, "required_default": True})),
+        ),
+    ),
+    "enums": Rec(
+        "Enums",
+        (
+            ("a", Leaf("CustomEnum", {}, Color)),
+            ("b", Leaf("CustomEnum", {"required": True}, Fruit)),
+            ("again", Leaf("CustomEnum", {"required": True}, Color)),
+        ),
+    ),
+    "nested": Rec("Outer", (("a", INNER), ("b", INNER), ("list", Many("Array", INNER)), ("map", Many("Map", INNER)))),
+    "deep": Rec("Deep", (("x", Many("Map", Many("Array", Many("Map", Rec("Mid", (("inner", INNER),)))))),)),
+    "required record": Rec("Outer", (("x", Rec(INNER.name, INNER.fields, (), True)), ("y", INNER))),
+    "namespace": Rec("Outer", (("x", SPACED), ("y", Many("Array", SPACED))), (("_avro_namespace", "n.s"),)),
+    "namespace inside": Rec("Outer", (("x", SPACED), ("y", SPACED), ("m", Many("Map", SPACED)))),
+    "sorted": Rec("Sorted", (("z", INNER), ("b", Leaf("Long")), ("a", Leaf("Long"))), (("_sorted_fields", True),)),
+    "hard names": Rec("H", tuple((n, Leaf("String")) for n in ("type", "name", "fields", "default", "required", "_x"))),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_the_text_is_the_official_one(name: str) -> None:
+    mine, theirs = texts(DESCRIPTIONS[name])
+    assert mine == theirs
+    fastavro.parse_schema(json.loads(mine))
+
+
+LEAVES = st.builds(
+    Leaf,
+    st.sampled_from(["Boolean", "Integer", "Long", "Float", "Double", "Bytes", "String"]),
+    # Both together mean null as the default of a type that is never null: no Avro reader takes that.
+    st.sampled_from([{}, {"required": True}, {"required_default": True}]),
+)
+
+
+def records(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Rec]:
+    """Return records whose name follows from their fields, so that equal names are equal types."""
+
+    def build(fields: dict[str, Any], is_sorted: bool) -> Rec:
+        attributes = (("_sorted_fields", True),) if is_sorted else ()
+        pairs = tuple(fields.items())
+        return Rec(f"R{abs(hash(repr((pairs, attributes))))}", pairs, attributes)
+
+    names = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True)
+    return st.builds(build, st.dictionaries(names, inner, max_size=5), st.booleans())
+
+
+FIELDS = st.recursive(
+    LEAVES, lambda inner: st.builds(Many, st.sampled_from(["Array", "Map"]), inner) | records(inner), max_leaves=12
+)
+
+
+@given(records(FIELDS))
+def test_the_text_of_any_record_is_the_official_one(description: Rec) -> None:
+    mine, theirs = texts(description)
+    assert mine == theirs
+
+
+def test_types_in_other_namespaces_are_written_so_that_avro_finds_them() -> None:
+    """The official client refers by the bare name to a type that was defined inside another namespace."""
+    color = Leaf("CustomEnum", {}, Color)
+    inner = Rec("Inner", (("color", color),))
+    spaced = Rec("N", (("i", inner), ("c", color)), (("_avro_namespace", "n.s"),))
+    record = Twins(ours).record(Rec("Outer", (("n", spaced), ("i", inner), ("c", color))))
+    schema = ours.AvroSchema(record)
+    value = record(n={"c": "RED", "i": {"color": "GREEN"}}, i={"color": "RED"}, c="BLUE")
+    assert schema.decode(schema.encode(value)) == value
+
+
+def test_two_types_of_one_name_are_refused() -> None:
+    other = Rec("Inner", (("different", Leaf("Long")),))
+    record = Twins(ours).record(Rec("Outer", (("a", INNER), ("b", other))))
+    with pytest.raises(InvalidConfiguration, match="'Inner'"):
+        record.schema()
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+class Engine(ours.Record):
+    """A part of a plane."""
+
+    maker = ours.String(default="unknown")
+    thrust = ours.Double()
+
+
+class Plane(ours.Record):
+    """A record with every kind of default."""
+
+    tail = ours.String(required=True)
+    seats = ours.Integer(default=100)
+    jet = ours.Boolean()
+    color = ours.CustomEnum(Color, default=Color.GREEN)
+    engine = Engine(thrust=5)
+    spare = Engine(default=Engine(maker="old"))
+    tags = ours.Array(ours.String(), default=["a"])
+
+
+def test_what_is_left_out_gets_its_default() -> None:
+    plane = Plane()
+    assert (plane.tail, plane.seats, plane.jet, plane.color, plane.tags) == (None, 100, False, Color.GREEN, ["a"])
+    assert (plane.engine, plane.spare) == (Engine(thrust=5), Engine())
+
+
+def test_an_explicit_none() -> None:
+    plane: Any = Plane(seats=None, jet=None, color=None, engine=None, spare=None, tags=None)
+    assert (plane.seats, plane.jet, plane.color, plane.tags) == (100, False, None, None)
+    assert plane.engine is None and plane.spare == Engine(maker="old")
+    with pytest.raises(InvalidRecord, match="'tail' must be string, not NoneType"):
+        Plane(tail=None)
+
+
+def test_records_share_nothing() -> None:
+    first, second = Plane(), Plane()
+    assert first.tags is not None and first.engine is not None
+    first.tags.append("b")
+    first.engine.thrust = 7
+    assert (second.tags, second.engine, Plane(spare=None).spare) == (["a"], Engine(thrust=5), Engine(maker="old"))
+
+
+def test_setting_is_checked() -> None:
+    plane: Any = Plane(tail="N1")
+    plane.seats = 3
+    plane.color = "RED"
+    plane.engine = {"maker": "x"}
+    assert (plane.seats, plane.color, plane.engine) == (3, Color.RED, Engine(maker="x"))
+    for name, value in (("seats", "x"), ("tail", None), ("engine", Plane()), ("tags", [1])):
+        with pytest.raises(InvalidRecord):
+            setattr(plane, name, value)
+    with pytest.raises(AttributeError, match="Plane has no field 'wings'"):
+        plane.wings = 2
+    assert plane.seats == 3
+
+
+def test_unknown_names_are_ignored_as_newer_messages_may_have_them() -> None:
+    assert Plane(tail="N1", wings=2) == Plane(tail="N1")
+    assert Plane(engine={"maker": "x", "age": 3}).engine == Engine(maker="x")
+
+
+def test_the_fields_are_those_of_the_class_alone() -> None:
+    """As in the official client."""
+    child: Any = type("Child", (Plane,), {"extra": ours.Long()})
+    theirs: Any = type("Child", (Twins(official).record(INNER),), {"extra": official.Long()})
+    assert child.schema() == theirs.schema()
+
+
+def test_names_of_the_constructor_can_be_fields() -> None:
+    record = type("R", (ours.Record,), {n: ours.String() for n in ("default", "required", "schema")})
+    value: Any = record(default="a", required="b", schema="c")
+    assert (value.default, value.required, value.schema) == ("a", "b", "c")
+    encoded = ours.JsonSchema(record).encode(value)
+    assert json.loads(encoded) == {"default": "a", "required": "b", "schema": "c"}
+    assert ours.JsonSchema(record).decode(encoded) == value
+
+
+def test_records_compare_show_copy_and_pickle() -> None:
+    plane = Plane(tail="N1", engine=Engine(maker="x"))
+    assert plane == Plane(tail="N1", engine=Engine(maker="x"))
+    assert plane != Plane(tail="N2") and plane != Engine() and plane != 3
+    assert repr(Engine(thrust=1.5)) == "Engine(maker='unknown', thrust=1.5)"
+    assert str(Engine(thrust=1.5)) == "{'maker': 'unknown', 'thrust': 1.5}"
+    for copied in (copy.deepcopy(plane), pickle.loads(pickle.dumps(plane))):
+        assert copied == plane and copied.engine is not plane.engine
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(plane)

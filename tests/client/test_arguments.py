@@ -1,0 +1,244 @@
+"""What the faces do with arguments: checking, refusing by name, and putting messages together."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pulsar_native import arguments
+from pulsar_native.arguments import BatchCollector
+from pulsar_native.config import BatchReceivePolicy, ReaderConfig
+from pulsar_native.enums import BatchingType, ConsumerType, InitialPosition, SubscriptionMode
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
+from pulsar_native.message import Message, OutgoingMessage
+from pulsar_native.message_id import MessageId
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import parse_single
+
+NOTHING: dict[str, Any] = {
+    "properties": None,
+    "partition_key": None,
+    "ordering_key": None,
+    "sequence_id": None,
+    "replication_clusters": None,
+    "disable_replication": False,
+    "event_timestamp": None,
+    "deliver_at": None,
+    "deliver_after": None,
+}
+
+
+def outgoing(payload: bytes | None = b"x", **parts: Any) -> OutgoingMessage:
+    return arguments.outgoing(payload, **{**NOTHING, **parts})
+
+
+# --- options ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_yet_is_refused_by_name() -> None:
+    arguments.refuse_unsupported({"a": (None, None), "b": (False, False)})
+    with pytest.raises(OperationNotSupported, match=r"b=7 is not supported .* leave it at False"):
+        arguments.refuse_unsupported({"a": (None, None), "b": (7, False)})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"chunking_enabled": True},
+        {"lazy_start_partitioned_producers": True},
+        {"batching_type": BatchingType.KeyBased},
+        {"encryption_key": "k"},
+        {"crypto_key_reader": object()},
+    ],
+)
+def test_producer_options(option: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {
+        "chunking_enabled": False,
+        "lazy_start_partitioned_producers": False,
+        "batching_type": BatchingType.Default,
+        "encryption_key": None,
+        "crypto_key_reader": None,
+    }
+    arguments.refuse_producer_options(**plain)
+    with pytest.raises(OperationNotSupported, match=next(iter(option))):
+        arguments.refuse_producer_options(**{**plain, **option})
+
+
+def test_topics() -> None:
+    assert arguments.topics_of("a") == ["a"]
+    assert arguments.topics_of(["a", "b"]) == ["a", "b"]
+    assert arguments.topics_of(("a",)) == ["a"]
+    with pytest.raises(OperationNotSupported, match="pattern"):
+        arguments.topics_of(re.compile("a.*"))
+    for wrong in (None, 5, b"a", [b"a"], {"a"}):
+        with pytest.raises(InvalidConfiguration, match="str or a list of str"):
+            arguments.topics_of(wrong)  # type: ignore[arg-type]
+
+
+def test_the_consumer_behind_a_reader() -> None:
+    start = MessageId(0, 1, 2)
+    config = ReaderConfig(
+        topic="t",
+        start_message_id=start,
+        start_message_id_inclusive=True,
+        receiver_queue_size=5,
+        reader_name="me",
+        is_read_compacted=True,
+    )
+    consumer = arguments.reader_config(config)
+    assert consumer.subscription_mode is SubscriptionMode.NonDurable
+    assert consumer.consumer_type is ConsumerType.Exclusive
+    assert consumer.initial_position is InitialPosition.Latest
+    assert (consumer.start_message_id, consumer.start_message_id_inclusive) == (start, True)
+    assert (consumer.receiver_queue_size, consumer.consumer_name, consumer.is_read_compacted) == (5, "me", True)
+    names = {arguments.reader_config(config).subscription_name for _ in range(50)}
+    assert len(names) == 50 and all(name.startswith("reader-") for name in names)
+    prefixed = arguments.reader_config(config.replace(subscription_role_prefix="job"))
+    assert prefixed.subscription_name.startswith("job-reader-")
+    with pytest.raises(InvalidConfiguration, match=r"MessageId\.earliest"):
+        arguments.reader_config(config.replace(start_message_id="earliest"))
+
+
+# --- outgoing messages ------------------------------------------------------------------------------------------
+
+
+def test_a_plain_message() -> None:
+    message = outgoing(b"abc")
+    assert message.payload == b"abc" and message.is_plain and not message.needs_own_entry
+    assert arguments.encoded_fields(message) == b""
+
+
+def test_a_null_value() -> None:
+    message = outgoing(None)
+    assert (message.payload, message.null_value, message.is_plain) == (b"", True, False)
+    assert parse_single(arguments.encoded_fields(message) + b"\x18\x00").null_value
+
+
+def test_a_message_with_everything() -> None:
+    message = outgoing(
+        b"abc",
+        properties={"a": "1", "é": "2"},
+        partition_key="key",
+        ordering_key="ord",
+        sequence_id=7,
+        replication_clusters=["west"],
+        event_timestamp=123,
+        deliver_at=999,
+    )
+    assert (message.sequence_id, message.replicate_to, message.deliver_at) == (7, ["west"], 999)
+    assert message.needs_own_entry and not message.is_plain
+    single = parse_single(arguments.encoded_fields(message) + b"\x18\x03")
+    assert {pair.key: pair.value for pair in single.properties} == {"a": "1", "é": "2"}
+    assert (single.partition_key, single.partition_key_b64_encoded) == ("key", False)
+    assert (single.ordering_key, single.event_time, single.null_value) == (b"ord", 123, False)
+
+
+def test_a_key_of_bytes_travels_as_base64() -> None:
+    message = outgoing(partition_key=b"key1")
+    # client.md F.9: the text that is hashed to the partition, too.
+    assert (message.partition_key, message.key_is_base64) == ("a2V5MQ==", True)
+    assert parse_single(arguments.encoded_fields(message) + b"\x18\x01").partition_key_b64_encoded
+    assert outgoing(partition_key="").partition_key == "" and not outgoing(partition_key="").is_plain
+
+
+def test_replication_off() -> None:
+    assert outgoing(disable_replication=True).replicate_to == ["__local__"]
+    with pytest.raises(InvalidMessage, match="exclude each other"):
+        outgoing(disable_replication=True, replication_clusters=["west"])
+
+
+def test_delays() -> None:
+    for delay in (timedelta(seconds=5), 5000):
+        before = time.time_ns() // 1_000_000
+        at = outgoing(deliver_after=delay).deliver_at
+        assert at is not None and before + 5000 <= at <= time.time_ns() // 1_000_000 + 5000
+    assert outgoing(deliver_at=0).needs_own_entry
+    with pytest.raises(InvalidMessage, match="exclude each other"):
+        outgoing(deliver_at=1, deliver_after=1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"properties": {"a": 1}}, "properties must be a mapping of str to str"),
+        ({"properties": {b"a": "1"}}, "properties must be a mapping of str to str"),
+        ({"properties": [("a", "1")]}, "properties must be a mapping of str to str"),
+        ({"partition_key": 5}, "partition_key must be str or bytes, not int"),
+        ({"ordering_key": b"o"}, "ordering_key must be str, not bytes"),
+        ({"sequence_id": -1}, "sequence_id must be a non-negative int"),
+        ({"sequence_id": True}, "sequence_id must be a non-negative int"),
+        ({"sequence_id": 1.0}, "sequence_id must be a non-negative int"),
+        ({"sequence_id": 1 << 63}, "sequence_id must be a non-negative int"),
+        ({"event_timestamp": -5}, "event_timestamp must be a non-negative int"),
+        ({"event_timestamp": 1 << 64}, "event_timestamp must be a non-negative int"),
+        ({"deliver_at": "soon"}, "deliver_at must be"),
+        ({"deliver_at": 1 << 63}, "deliver_at must be"),
+        ({"deliver_after": "soon"}, "deliver_after must be"),
+        ({"replication_clusters": "west"}, "replication_clusters must be a list of str"),
+        ({"replication_clusters": [1]}, "replication_clusters must be a list of str"),
+    ],
+)
+def test_wrong_parts_are_refused_before_anything_is_sent(parts: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidMessage, match=told):
+        outgoing(**parts)
+
+
+# --- acknowledging ----------------------------------------------------------------------------------------------
+
+
+class Entry:
+    """As much of an entry as a message's id needs."""
+
+    ledger_id, entry_id, partition, topic = 1, 2, 0, "persistent://public/default/t"
+    redelivery_count, batch_size, is_batch, first_chunk = 0, 3, True, None
+
+
+def message_of(index: int, size: int = 0) -> Message:
+    return Message(Entry(), index, 0, 0, size)  # type: ignore[arg-type]
+
+
+def test_ids_of() -> None:
+    message = message_of(1)
+    place = MessageId(0, 1, 2, 1)
+    assert arguments.ids_of(message) == [place]
+    assert arguments.ids_of(place) == [place]
+    assert arguments.ids_of([message, MessageId(0, 9, 9)]) == [place, MessageId(0, 9, 9)]
+    assert arguments.ids_of(()) == []
+    for wrong in (None, 5, b"x", "id", [5]):
+        with pytest.raises(InvalidMessage, match="message id"):
+            arguments.ids_of(wrong)  # type: ignore[arg-type]
+
+
+# --- batch receive ----------------------------------------------------------------------------------------------
+
+
+def sizes(policy: BatchReceivePolicy, lengths: list[int]) -> int:
+    """Return how many messages of these lengths make a batch complete, 0 when they do not."""
+    collector = BatchCollector(policy, 0.0)
+    for count, length in enumerate(lengths, 1):
+        if collector.add(message_of(0, length)):
+            assert len(collector.messages) == count
+            return count
+    return 0
+
+
+def test_a_batch_is_complete_by_count_or_by_bytes_whichever_is_first() -> None:
+    assert sizes(BatchReceivePolicy(max_num_messages=3), [1] * 9) == 3
+    assert sizes(BatchReceivePolicy(max_num_messages=3, max_num_bytes=100), [60, 40, 1]) == 2
+    assert sizes(BatchReceivePolicy(max_num_messages=3, max_num_bytes=100), [99, 0, 0]) == 3
+    assert sizes(BatchReceivePolicy(max_num_messages=-1, max_num_bytes=0), [10**9] * 9) == 0
+
+
+def test_a_batch_ends_at_its_time() -> None:
+    assert BatchCollector(BatchReceivePolicy(timeout_ms=200), 10.0).deadline == pytest.approx(10.2)
+    assert BatchCollector(BatchReceivePolicy(timeout_ms=0), 10.0).deadline is None
+
+
+def test_encoded_fields_are_those_of_the_protocol() -> None:
+    message = outgoing(properties={"a": "b"}, event_timestamp=5)
+    expected = pb.SingleMessageMetadata(properties=[pb.KeyValue(key="a", value="b")], event_time=5, payload_size=1)
+    assert parse_single(arguments.encoded_fields(message) + b"\x18\x01") == expected

@@ -1,0 +1,222 @@
+"""Descriptions of clients, producers, consumers and readers: strict, frozen, picklable without secrets."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native.auth import AuthenticationBasic, AuthenticationToken
+from pulsar_native.config import BatchReceivePolicy, ClientConfig, ConsumerConfig, ProducerConfig, ReaderConfig
+from pulsar_native.enums import ConsumerType, PartitionsRoutingMode
+from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl
+from pulsar_native.message_id import MessageId
+from pulsar_native.service_url import Address
+
+URL = "pulsar://localhost:6650"
+
+MINIMAL: list[tuple[type[Any], dict[str, Any]]] = [
+    (ClientConfig, {"service_url": URL}),
+    (ProducerConfig, {"topic": "t"}),
+    (ConsumerConfig, {"subscription_name": "s"}),
+    (ReaderConfig, {"topic": "t", "start_message_id": MessageId.earliest}),
+    (BatchReceivePolicy, {}),
+]
+
+
+@pytest.mark.proves("C18", "C118")
+@pytest.mark.parametrize(("kind", "options"), MINIMAL, ids=lambda value: getattr(value, "__name__", ""))
+def test_made_from_a_mapping_and_changed_without_changing_the_first(kind: type[Any], options: dict[str, Any]) -> None:
+    first = kind.from_mapping(options)
+    assert first == kind(**options)
+    whole = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
+    assert kind.from_mapping(whole) == first
+    changes = {
+        ClientConfig: {"operation_timeout_seconds": 5},
+        ProducerConfig: {"batching_enabled": True},
+        ConsumerConfig: {"consumer_type": ConsumerType.Shared},
+        ReaderConfig: {"receiver_queue_size": 7},
+        BatchReceivePolicy: {"max_num_messages": 7},
+    }[kind]
+    second = first.replace(**changes)
+    assert second != first and {name: getattr(second, name) for name in changes} == changes
+    assert {field.name: getattr(first, field.name) for field in dataclasses.fields(first)} == whole
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(first, next(iter(changes)), None)
+
+
+@pytest.mark.proves("C18", "C118")
+def test_a_changed_copy_is_checked_too() -> None:
+    with pytest.raises(InvalidConfiguration, match="operation_timeout_seconds"):
+        ClientConfig(service_url=URL).replace(operation_timeout_seconds=-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "told"),
+    [
+        (ClientConfig, {"service_ulr": URL}, "no option 'service_ulr'; did you mean 'service_url'"),
+        (ClientConfig, {"service_url": URL, "operation_timeout": 3}, "did you mean 'operation_timeout_seconds'"),
+        (
+            ProducerConfig,
+            {"topic": "t", "batching": True},
+            "did you mean 'batching_enabled'|did you mean 'batching_type'",
+        ),
+        (ConsumerConfig, {"subscription": "s"}, "did you mean 'subscription_name'"),
+        (ReaderConfig, {"topic": "t", "start_message": 1}, "did you mean 'start_message_id'"),
+        (ClientConfig, {"zzz": 1}, "known are .*service_url"),
+    ],
+)
+def test_an_unknown_option_is_named_with_the_nearest_right_one(
+    kind: type[Any], options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        kind.from_mapping(options)
+
+
+def test_a_missing_option_is_an_error_of_the_configuration() -> None:
+    with pytest.raises(InvalidConfiguration, match="ClientConfig needs 'service_url'"):
+        ClientConfig.from_mapping({"use_tls": True})
+    with pytest.raises(InvalidConfiguration, match="ReaderConfig needs 'topic' and 'start_message_id'"):
+        ReaderConfig.from_mapping({})
+
+
+CLIENT_REFUSALS = [
+    ({"service_url": "http://localhost:8080"}, InvalidUrl, "scheme"),
+    ({"service_url": " "}, InvalidUrl, "empty"),
+    ({"operation_timeout_seconds": 0}, InvalidConfiguration, "at least 0.001"),
+    ({"operation_timeout_seconds": "30"}, InvalidConfiguration, "must be a number, not str"),
+    ({"operation_timeout_seconds": float("nan")}, InvalidConfiguration, "at least"),
+    ({"connection_timeout_ms": 0}, InvalidConfiguration, "connection_timeout_ms"),
+    ({"message_listener_threads": 0}, InvalidConfiguration, "at least 1"),
+    ({"message_listener_threads": 1001}, InvalidConfiguration, "at most 1000"),
+    ({"io_threads": 0}, InvalidConfiguration, "io_threads"),
+    ({"concurrent_lookup_requests": 0}, InvalidConfiguration, "concurrent_lookup_requests"),
+    ({"connections_per_broker": -1}, InvalidConfiguration, "connections_per_broker"),
+    ({"connections_per_broker": True}, InvalidConfiguration, "not bool"),
+    ({"max_lookup_redirects": -1}, InvalidConfiguration, "max_lookup_redirects"),
+    ({"memory_limit_bytes": -1}, InvalidConfiguration, "memory_limit_bytes"),
+    ({"starting_backoff_interval_ms": 0}, InvalidConfiguration, "starting_backoff_interval_ms"),
+    (
+        {"starting_backoff_interval_ms": 500, "max_backoff_interval_ms": 400},
+        InvalidConfiguration,
+        "max_backoff_interval_ms must be at least 500",
+    ),
+    ({"tls_certificate_file_path": "c.pem"}, InvalidConfiguration, "belong together"),
+    ({"tls_private_key_file_path": "k.pem"}, InvalidConfiguration, "belong together"),
+    ({"authentication": "token:abc"}, InvalidConfiguration, "not str"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "told"), CLIENT_REFUSALS)
+def test_a_clients_options_are_checked(options: dict[str, Any], kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind, match=told):
+        ClientConfig.from_mapping({"service_url": URL, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"topic": " "}, "needs a topic"),
+        ({"topic": None}, "needs a topic"),
+        ({"producer_name": ""}, "producer_name"),
+        ({"producer_name": "  "}, "producer_name"),
+        ({"initial_sequence_id": -2}, "initial_sequence_id"),
+        ({"send_timeout_millis": -1}, "send_timeout_millis"),
+        ({"max_pending_messages": -1}, "max_pending_messages"),
+        ({"batching_max_messages": 0}, "batching_max_messages"),
+        ({"batching_max_allowed_size_in_bytes": 0}, "batching_max_allowed_size_in_bytes"),
+        ({"batching_max_publish_delay_ms": 0}, "batching_max_publish_delay_ms"),
+        ({"properties": {"a": 1}}, "mapping of str to str"),
+        ({"properties": ["a"]}, "mapping of str to str"),
+        ({"message_routing_mode": PartitionsRoutingMode.CustomPartition}, "needs a message_router"),
+        ({"message_router": 3}, "callable"),
+    ],
+)
+def test_a_producers_options_are_checked(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        ProducerConfig.from_mapping({"topic": "t", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param({"subscription_name": " "}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
+        pytest.param({"subscription_name": None}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
+        ({"receiver_queue_size": 0}, "receiver_queue_size"),
+        ({"acknowledgment_group_time_ms": -1}, "acknowledgment_group_time_ms"),
+        ({"priority_level": -1}, "priority_level"),
+        ({"unacked_messages_timeout_ms": 999}, "at least 1000"),
+        pytest.param(
+            {"unacked_messages_timeout_ms": 3000, "unacked_messages_tick_ms": 5000},
+            "at most 3000",
+            marks=pytest.mark.proves("C97"),
+        ),
+        pytest.param(
+            {"unacked_messages_timeout_ms": 3000, "unacked_messages_tick_ms": 99},
+            "at least 100",
+            marks=pytest.mark.proves("C97"),
+        ),
+        ({"is_read_compacted": True, "consumer_type": ConsumerType.Shared}, "Exclusive or Failover"),
+        ({"subscription_properties": {1: "a"}}, "mapping of str to str"),
+    ],
+)
+def test_a_consumers_options_are_checked(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        ConsumerConfig.from_mapping({"subscription_name": "s", **options})
+
+
+@pytest.mark.proves("C97")
+def test_a_tick_that_fits_is_taken() -> None:
+    config = ConsumerConfig(subscription_name="s", unacked_messages_timeout_ms=3000, unacked_messages_tick_ms=3000)
+    assert config.unacked_messages_tick_ms == 3000
+
+
+def test_a_batch_receive_policy_needs_a_limit() -> None:
+    with pytest.raises(InvalidConfiguration, match="at least one"):
+        BatchReceivePolicy(max_num_messages=0, max_num_bytes=-1, timeout_ms=0)
+
+
+def test_use_tls_changes_the_scheme_but_not_the_ports() -> None:
+    parsed = ClientConfig(service_url="pulsar://a:1,b:2", use_tls=True).parsed_url()
+    assert parsed.use_tls and parsed.addresses == (Address("a", 1), Address("b", 2))
+
+
+# --- pickling ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("N2")
+def test_a_description_crosses_to_another_process_and_the_secret_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKEN_OF_TEST", "topsecret")
+    config = ClientConfig(service_url=URL, authentication=AuthenticationToken.from_reference("env:TOKEN_OF_TEST"))
+    assert config.authentication is not None and config.authentication.auth_data() == b"topsecret"
+    carried = pickle.dumps(config)
+    assert b"topsecret" not in carried and "topsecret" not in repr(config)
+    # Resolved where it is used: the other side has another value under the same name.
+    monkeypatch.setenv("TOKEN_OF_TEST", "othersecret")
+    again = pickle.loads(carried)
+    assert again.authentication.auth_data() == b"othersecret"
+    assert again.replace(authentication=None) == config.replace(authentication=None)
+
+
+@pytest.mark.proves("N2")
+@pytest.mark.parametrize(
+    "literal",
+    [lambda: AuthenticationToken("topsecret"), lambda: AuthenticationBasic("me", "topsecret")],
+    ids=["token", "basic"],
+)
+def test_a_description_with_a_literal_secret_refuses_to_be_carried(literal: Callable[[], Any]) -> None:
+    config = ClientConfig(service_url=URL, authentication=literal())
+    with pytest.raises(TypeError, match="reference") as caught:
+        pickle.dumps(config)
+    assert "topsecret" not in f"{caught.value} {config!r}"
+
+
+@pytest.mark.parametrize(("kind", "options"), MINIMAL[1:], ids=lambda value: getattr(value, "__name__", ""))
+def test_the_other_descriptions_are_picklable(kind: type[Any], options: dict[str, Any]) -> None:
+    config = kind(**options)
+    assert pickle.loads(pickle.dumps(config)) == config

@@ -1,0 +1,52 @@
+"""CRC32C by the package and by the table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_native.wire import checksum
+from pulsar_native.wire.checksum import crc32c
+
+
+@pytest.mark.parametrize("function", [crc32c, checksum._table_crc32c])
+def test_check_value(function: object) -> None:
+    assert callable(function)
+    assert function(b"123456789") == 0xE3069283
+    assert function(b"") == 0
+    assert function(memoryview(b"56789"), function(b"1234")) == 0xE3069283
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_table_equals_package_and_parts_equal_the_whole(data: bytes, cut: int) -> None:
+    whole = crc32c(data)
+    assert checksum._table_crc32c(data) == whole
+    assert crc32c(memoryview(data)[cut:], crc32c(data[:cut])) == whole
+    assert checksum._table_crc32c(data[cut:], checksum._table_crc32c(data[:cut])) == whole
+
+
+def test_table_warns_for_big_data_only() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checksum._table_crc32c(bytes(1000))
+    with pytest.warns(RuntimeWarning, match="crc32c"):
+        checksum._table_crc32c(bytes(100_000))
+
+
+def test_works_without_the_package_and_warns_once() -> None:
+    program = """
+import sys, warnings
+sys.modules["crc32c"] = None
+from pulsar_native.wire.checksum import crc32c
+assert crc32c(b"123456789") == 0xE3069283
+for _ in range(3):
+    crc32c(bytes(20_000))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeWarning") == 1

@@ -1,0 +1,166 @@
+"""Entries: prefixes, checksum, metadata, and what must not be taken for an entry."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_native.exceptions import ChecksumError, InvalidMessage
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.checksum import crc32c
+from pulsar_native.wire.entry import parse_entry
+
+METADATA = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1_700_000_000_000)
+BODY = b"the body"
+
+
+def entry(
+    metadata: pb.MessageMetadata | bytes = METADATA,
+    body: bytes = BODY,
+    *,
+    checksum: bool = True,
+    broker: pb.BrokerEntryMetadata | None = None,
+) -> bytes:
+    data = metadata if isinstance(metadata, bytes) else metadata.SerializeToString()
+    sized = struct.pack(">I", len(data)) + data + body
+    parts = [b"\x0e\x01" + struct.pack(">I", crc32c(sized))] if checksum else []
+    if broker is not None:
+        block = broker.SerializeToString()
+        parts.insert(0, b"\x0e\x02" + struct.pack(">I", len(block)) + block)
+    return b"".join([*parts, sized])
+
+
+BROKER = pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_123, index=41)
+
+
+@pytest.mark.parametrize("broker", [None, BROKER])
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("verify", [True, False])
+def test_all_four_forms(broker: pb.BrokerEntryMetadata | None, checksum: bool, verify: bool) -> None:
+    parsed = parse_entry(entry(checksum=checksum, broker=broker), verify)
+    assert parsed.metadata == METADATA
+    assert parsed.body == BODY and isinstance(parsed.body, memoryview)
+    assert (parsed.broker_timestamp, parsed.index) == ((1_700_000_000_123, 41) if broker else (None, None))
+    assert parsed.checksum_ok is (True if checksum and verify else None)
+    assert (parsed.is_batch, parsed.num_messages) == (False, 1)
+
+
+def test_known_bytes() -> None:
+    # client.md F.2: 0e02, size 9, {1: timestamp, 2: index}, then 0e01, the checksum over all that follows.
+    covered = bytes.fromhex("00000007 0a0170 1002 1803") + b"hello"
+    data = bytes.fromhex("0e02 00000009 08 80e8eda8b831 10 04".replace(" ", "")) + b"\x0e\x01"
+    parsed = parse_entry(data + struct.pack(">I", crc32c(covered)) + covered)
+    assert (parsed.broker_timestamp, parsed.index) == (1_698_745_250_816, 4)
+    assert (parsed.metadata.producer_name, parsed.metadata.sequence_id, parsed.metadata.publish_time) == ("p", 2, 3)
+    assert bytes(parsed.body) == b"hello"
+
+
+@pytest.mark.parametrize("broker", [None, BROKER])
+def test_every_damaged_byte_under_the_checksum_is_found_also_behind_broker_metadata(
+    broker: pb.BrokerEntryMetadata | None,
+) -> None:
+    whole = entry(broker=broker)
+    covered = len(whole) - len(entry(checksum=False))
+    assert covered >= 6
+    for place in range(covered - 4, len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        with pytest.raises(ChecksumError):
+            parse_entry(bytes(damaged))
+
+
+def test_checksum_does_not_cover_the_broker_metadata() -> None:
+    later = pb.BrokerEntryMetadata(broker_timestamp=5, index=6)
+    sized = entry(checksum=True)
+    block = later.SerializeToString()
+    parsed = parse_entry(b"\x0e\x02" + struct.pack(">I", len(block)) + block + sized)
+    assert (parsed.broker_timestamp, parsed.index, parsed.checksum_ok) == (5, 6, True)
+
+
+def test_presence_of_the_count_makes_a_batch_whatever_its_value() -> None:
+    for count in (1, 2, 1000):
+        metadata = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, num_messages_in_batch=count)
+        parsed = parse_entry(entry(metadata))
+        assert (parsed.is_batch, parsed.num_messages) == (True, count)
+
+
+@pytest.mark.parametrize("count", [0, -1, -(2**31)])
+def test_hostile_count_is_one_permit(count: int) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, num_messages_in_batch=count)
+    assert parse_entry(entry(metadata)).num_messages == 1
+
+
+@pytest.mark.proves("C125")
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"\xff\xff\xff\xff",  # no protobuf
+        b"\x0a\x7fabc",  # a name that would end behind the metadata
+        b"\x0a\x01p\x10\x02",  # no publish time
+        b"",
+    ],
+)
+@pytest.mark.parametrize("checksum", [True, False])
+def test_garbage_metadata_count_as_a_failed_checksum(metadata: bytes, checksum: bool) -> None:
+    with pytest.raises(ChecksumError, match="metadata"):
+        parse_entry(entry(metadata, checksum=checksum))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0\0",
+        b"\0\0\0\x05\x0a\x01p",  # metadata that would end behind the entry
+        b"\0\0\0\x08\x0a\x01p\x10\x02\x18\x03",  # the same, although what is there can be read
+        b"\xff\xff\xff\xff" + bytes(20),
+        b"\x0e\x01",
+        b"\x0e\x01\0\0\0",
+        b"\x0e\x01\0\0\0\0",  # a checksum of nothing: no metadata
+        b"\x0e\x02",
+        b"\x0e\x02\0\0\0\x09\x08",
+        b"\x0e\x02\0\0\0\0",
+        b"\x0e\x02\xff\xff\xff\xff" + bytes(20),
+        b"\x0e\x02\0\0\0\x02\xff\xff" + entry(),
+    ],
+)
+def test_broken_entries_are_checksum_errors(data: bytes) -> None:
+    with pytest.raises(ChecksumError):
+        parse_entry(data)
+
+
+def test_every_cut_off_entry_is_a_checksum_error() -> None:
+    whole = entry(broker=BROKER)
+    for length in range(len(whole)):
+        with pytest.raises(ChecksumError):
+            parse_entry(whole[:length])
+
+
+def test_unknown_compression_is_not_taken_for_none() -> None:
+    metadata = METADATA.SerializeToString() + b"\x40\x09" + b"\x48\x80\x08"  # compression 9, uncompressed size 1024
+    with pytest.raises(InvalidMessage, match="codec 9"):
+        parse_entry(entry(metadata))
+
+
+def test_size_without_compression_is_no_hint_at_a_codec() -> None:
+    metadata = METADATA.SerializeToString() + b"\x48\x80\x08" + b"\x40\x00"
+    assert parse_entry(entry(metadata)).body == BODY
+    assert parse_entry(entry(METADATA.SerializeToString() + b"\x48\x80\x08")).body == BODY
+
+
+@given(st.binary(max_size=80), st.booleans())
+def test_garbage_is_a_checksum_error_or_lies_within_the_entry(data: bytes, verify: bool) -> None:
+    with suppress(ChecksumError, InvalidMessage):
+        assert len(parse_entry(data, verify).body) <= len(data)
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_damage_without_verification_never_escapes_as_another_error(place: int, value: int) -> None:
+    data = bytearray(entry(broker=BROKER))
+    data[place % len(data)] = value
+    with suppress(ChecksumError, InvalidMessage):
+        parse_entry(bytes(data), verify=False)

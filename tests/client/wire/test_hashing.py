@@ -1,0 +1,101 @@
+"""Hashes of keys and topic lists, against values of the Java client."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pulsar_native.enums import HashingScheme
+from pulsar_native.wire.checksum import crc32c
+from pulsar_native.wire.hashing import choose_partition, java_string_hash, murmur3_32, topics_hash
+
+
+# client.md E.6: run with Java's String.hashCode and Pulsar's Murmur3_32Hash.
+@pytest.mark.proves("C48")
+@pytest.mark.parametrize(
+    ("key", "java", "murmur"),
+    [
+        ("key1", 3288498, 462881061),
+        ("test", 3556498, 980144659),
+        ("my-key", 1086286526, 1844492593),
+        ("中文", 646394, 1529246103),
+    ],
+)
+def test_hashes_equal_the_java_client(key: str, java: int, murmur: int) -> None:
+    assert java_string_hash(key) == java
+    assert murmur3_32(key.encode()) == murmur
+
+
+# client.md F.9: partitions the Java client really sent these keys to, of 7.
+@pytest.mark.proves("C48")
+@pytest.mark.parametrize(
+    ("key", "java", "murmur"),
+    [
+        ("key1", 3, 6),
+        ("test", 1, 4),
+        ("my-key", 3, 6),
+        ("中文", 0, 0),
+        ("a", 6, 4),
+        ("user-42", 4, 0),
+        ("0", 6, 6),
+        ("", 0, 0),
+    ],
+)
+def test_partitions_equal_the_java_client(key: str, java: int, murmur: int) -> None:
+    assert choose_partition(key, HashingScheme.JavaStringHash, 7) == java
+    assert choose_partition(key, HashingScheme.Murmur3_32Hash, 7) == murmur
+
+
+@pytest.mark.proves("C48")
+def test_key_of_bytes_is_hashed_as_its_base64_text() -> None:
+    assert choose_partition("a2V5MQ==", HashingScheme.JavaStringHash, 7) == 2
+
+
+# Values of Java's definition, s[0]*31^(n-1) + ... over UTF-16 code units in 32 bits, on which Java's own is documented.
+def _java_by_definition(key: str) -> int:
+    data = key.encode("utf-16-be", "surrogatepass")
+    units = [int.from_bytes(data[i : i + 2], "big") for i in range(0, len(data), 2)]
+    return int(sum(unit * 31 ** (len(units) - 1 - i) for i, unit in enumerate(units)) % (1 << 32)) & 0x7FFFFFFF
+
+
+@given(st.text())
+@example("\ud83d")  # half a character: a Java string may hold it
+def test_java_hash_follows_its_definition(key: str) -> None:
+    assert java_string_hash(key) == _java_by_definition(key)
+
+
+def test_java_hash_of_a_character_beyond_16_bits_counts_two_units() -> None:
+    assert java_string_hash("😀") == (0xD83D * 31 + 0xDE00) & 0x7FFFFFFF
+
+
+@given(st.text(st.characters(codec="utf-8")), st.sampled_from(HashingScheme), st.integers(1, 1000))
+def test_partition_is_always_one_of_them(key: str, scheme: HashingScheme, partitions: int) -> None:
+    assert 0 <= choose_partition(key, scheme, partitions) < partitions
+
+
+# Published test values of Murmur3 x86 32-bit with seed 0, one for each length of the tail; the sign bit is dropped.
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0),
+        (b"\x21", 0x72661CF4),
+        (b"\x21\x43", 0xA0F7B07A),
+        (b"\x21\x43\x65", 0x7E4A8634),
+        (b"\x21\x43\x65\x87", 0xF55B516B),
+        (b"\0\0\0\0", 0x2362F9DE),
+        (b"\xff\xff\xff\xff", 0x76293B50),
+    ],
+)
+def test_murmur_of_every_tail(data: bytes, expected: int) -> None:
+    assert murmur3_32(data) == expected & 0x7FFFFFFF
+
+
+def test_topics_hash_is_the_checksum_of_the_sorted_names_in_little_endian() -> None:
+    names = ["persistent://public/default/b", "persistent://public/default/a"]
+    joined = b"persistent://public/default/a,persistent://public/default/b"
+    number = crc32c(joined)
+    assert topics_hash(names) == "".join(f"{number >> shift & 255:02x}" for shift in (0, 8, 16, 24))
+    assert topics_hash(reversed(names)) == topics_hash(names)
+    assert topics_hash([]) == "00000000"  # client.md F.7
+    assert topics_hash(["123456789"]) == "839206e3"

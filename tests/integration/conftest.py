@@ -1,0 +1,77 @@
+"""What the integration tests share: both faces, clients of the shared broker, and reading back what was published."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from pulsar_native import Client, MessageId
+from support.brokers import Broker
+from support.faces import Face
+
+T = TypeVar("T")
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Give each of the two faces in turn."""
+    made = Face(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(face: Face, broker: Broker) -> Any:
+    """Give a client of the face on the shared broker."""
+    return face.client(broker.service_url)
+
+
+@pytest.fixture
+def plain_client(broker: Broker) -> Iterator[Client]:
+    """Give a blocking client, where the face makes no difference."""
+    with Client(broker.service_url) as made:
+        yield made
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """Give a function that asks until the answer is true, and returns it; fails after `seconds`."""
+
+    def ask(question: Callable[[], T], seconds: float = 15) -> T:
+        deadline = time.monotonic() + seconds
+        while not (answer := question()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"still {answer!r} after {seconds} s")
+            time.sleep(0.02)
+        return answer
+
+    return ask
+
+
+@pytest.fixture
+def read_all(broker: Broker) -> Callable[..., list[Any]]:
+    """Give a function that reads a topic (or a partition) from its first message to its last."""
+
+    def read(topic: str, service_url: str = broker.service_url) -> list[Any]:
+        with Client(service_url) as reading:
+            messages = []
+            for name in reading.get_topic_partitions(topic):
+                with reading.create_reader(name, MessageId.earliest) as reader:
+                    while reader.has_message_available():
+                        messages.append(reader.read_next(20_000))
+            return messages
+
+    return read
+
+
+@pytest.fixture
+def stats(broker: Broker) -> Callable[[str], Any]:
+    """Give a function that returns the admin statistics of a topic."""
+
+    def ask(topic: str) -> Any:
+        return broker.admin("GET", topic.replace("://", "/") + "/stats?getPreciseBacklog=true")
+
+    return ask

@@ -1,0 +1,241 @@
+"""Readers: where they start, what they leave, what is left to read, and the end of a topic, on a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native import Client, ConsumerType, InitialPosition, Message, MessageId, Timeout
+from support.brokers import Broker, NewTopic
+from support.faces import Face
+from support.relay import NewRelay
+
+Eventually = Callable[..., Any]
+
+EARLIEST = InitialPosition.Earliest
+
+
+def publish(face: Face, client: Any, name: str, *counts: int) -> list[MessageId]:
+    """Publish numbered messages, each count as one batch."""
+    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    ids: list[MessageId] = []
+    for count in counts:
+        ids += face.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
+    producer.close()
+    return ids
+
+
+def read_on(reader: Any) -> list[int]:
+    """Read to the end of the topic and return the numbers of the messages."""
+    numbers = []
+    while reader.has_message_available():
+        numbers.append(int(reader.read_next(10_000).data()))
+    return numbers
+
+
+@pytest.mark.proves("C165")
+def test_a_reader_reads_from_its_place_and_leaves_nothing(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    ids = publish(face, client, name, 1, 3, 1, 4)
+    reader = client.create_reader(name, MessageId.earliest)
+    messages = [reader.read_next(10_000) for _ in range(9)]
+    assert [message.message_id() for message in messages] == ids
+    with pytest.raises(Timeout):
+        reader.read_next(100)
+    others = [client.create_reader(name, MessageId.earliest, reader_name="r", subscription_role_prefix="role")]
+    assert read_on(others[0]) == list(range(9))
+
+    def cursors() -> list[str]:
+        found: Any = broker.admin("GET", name.replace("://", "/") + "/internalStats")
+        return list(found["cursors"])
+
+    assert len(cursors()) == 2
+    reader.close()
+    others[0].close()
+    eventually(lambda: cursors() == [])
+
+
+@pytest.mark.proves("C113", "C129")
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_a_start_position_includes_its_message_or_not(
+    face: Face, client: Any, topic: NewTopic, inclusive: bool
+) -> None:
+    name = topic()
+    ids = publish(face, client, name, 1, 5, 1)
+    # A message of its own, the first, a middle and the last of a batch, the topic's last one.
+    for number in (0, 1, 3, 5, 6):
+        # As a position comes from a database: nothing but its bytes.
+        start = MessageId.deserialize(ids[number].serialize())
+        reader = client.create_reader(name, start, start_message_id_inclusive=inclusive)
+        assert read_on(reader) == list(range(number + (not inclusive), 7)), number
+        reader.close()
+
+
+@pytest.mark.proves("C129")
+def test_unpacking_leaves_out_what_was_acknowledged(face: Face, client: Any, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(face, client, name, 10)
+    options = {"initial_position": EARLIEST, "batch_index_ack_enabled": True, "receiver_queue_size": 20}
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, **options)
+    messages = [consumer.receive(10_000) for _ in range(10)]
+    consumer.acknowledge([messages[number] for number in (0, 4, 5, 9)])
+    consumer.close()
+    again = face.client(broker.service_url).subscribe(name, "sub", ConsumerType.Shared, **options)
+    assert [int(again.receive(10_000).data()) for _ in range(6)] == [1, 2, 3, 6, 7, 8]
+    # What was left out gave its permits back: the queue of 20 takes all of these.
+    publish(face, client, name, 40)
+    assert len([again.receive(10_000) for _ in range(40)]) == 40
+
+
+@pytest.mark.proves("C129")
+def test_a_compacted_batch_gives_only_its_last_values(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    for number in range(12):
+        face.enqueue(producer, b"%d" % number, partition_key=f"key{number % 4}")
+        if number == 6:
+            producer.flush()
+    producer.flush()
+    path = name.replace("://", "/")
+    broker.admin("PUT", f"{path}/compaction")
+    eventually(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS")  # type: ignore[call-overload]
+    reader = client.create_reader(name, MessageId.earliest, is_read_compacted=True)
+    assert read_on(reader) == [8, 9, 10, 11]
+
+
+@pytest.mark.proves("C168")
+@pytest.mark.parametrize("inclusive", [True, False])
+class TestMessageAvailable:
+    """Every kind of position, on an empty topic and on one with messages."""
+
+    def test_empty(self, client: Any, topic: NewTopic, inclusive: bool) -> None:
+        for start in (MessageId.earliest, MessageId.latest, MessageId(-1, 7, 7, -1)):
+            reader = client.create_reader(topic(), start, start_message_id_inclusive=inclusive)
+            assert not reader.has_message_available(), start
+        reader.seek(0)
+        assert not reader.has_message_available()
+
+    def test_with_messages(self, face: Face, client: Any, topic: NewTopic, inclusive: bool) -> None:
+        name = topic()
+        ids = publish(face, client, name, 1, 3)
+        time.sleep(0.02)  # so that "now" is after their publish time
+        for start, wanted in (
+            (MessageId.earliest, 4),
+            (MessageId.latest, 1 if inclusive else 0),
+            (ids[0], 4 if inclusive else 3),
+            (ids[2], 2 if inclusive else 1),
+            (ids[3], 1 if inclusive else 0),
+        ):
+            reader = client.create_reader(name, start, start_message_id_inclusive=inclusive)
+            for left in range(wanted, 0, -1):
+                assert reader.has_message_available(), (start, left)
+                assert reader.read_next(10_000).message_id() == ids[-left]
+            assert not reader.has_message_available(), start
+            reader.close()
+        reader = client.create_reader(name, MessageId.earliest, start_message_id_inclusive=inclusive)
+        reader.seek(int(time.time() * 1000) + 60_000)
+        assert not reader.has_message_available()
+        reader.seek(0)
+        assert read_on(reader) == [0, 1, 2, 3]
+        publish(face, client, name, 2)
+        assert reader.has_message_available()
+
+
+@pytest.mark.proves("C119")
+@pytest.mark.parametrize("start", [MessageId.earliest, MessageId.latest])
+def test_an_unload_while_reading_loses_and_repeats_nothing(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, start: MessageId
+) -> None:
+    name = topic()
+    if start == MessageId.latest:
+        publish(face, client, name, 3)
+    reader = client.create_reader(name, start, receiver_queue_size=50)
+    producer = client.create_producer(name, batching_enabled=True, batching_max_messages=7)
+    got: list[int] = []
+
+    def read() -> None:
+        got.extend(int(reader.read_next(30_000).data()) for _ in range(2000))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    for part in range(5):
+        face.send_all(producer, [b"%d" % number for number in range(part * 400, part * 400 + 400)])
+        broker.admin("PUT", name.replace("://", "/") + "/unload")
+    reading.join(60)
+    assert got == list(range(2000))
+
+
+def test_a_reader_at_the_end_keeps_its_place_while_nothing_was_read(
+    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, 3)
+    through = relay(broker.service_url)
+    reader = face.client(through.service_url).create_reader(name, MessageId.latest)
+    through.refuse()
+    through.cut()
+    eventually(lambda: not reader.is_connected())
+    publish(face, client, name, 2)
+    through.accept()
+    assert [int(reader.read_next(20_000).data()) for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.proves("C169")
+def test_the_end_of_a_terminated_topic(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, 2)
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    messages = [consumer.receive(10_000) for _ in range(2)]
+    broker.admin("POST", name.replace("://", "/") + "/terminate")
+    consumer.acknowledge(messages[0])
+    with pytest.raises(Timeout):
+        consumer.receive(300)
+    assert not consumer.has_reached_end_of_topic(), "one message is still to be acknowledged"
+    consumer.acknowledge(messages[1])
+    eventually(consumer.has_reached_end_of_topic)
+
+
+def test_the_last_id(face: Face, client: Any, topic: NewTopic) -> None:
+    name, split = topic(), topic("split", partitions=2)
+    reader = client.create_reader(name, MessageId.earliest)
+    assert reader.get_last_message_id().entry_id() == -1
+    ids = publish(face, client, name, 1, 3)
+    assert reader.get_last_message_id() == ids[-1] == reader.get_last_message_ids()[0]
+    consumer = client.subscribe(split, "sub")
+    places = {place.partition(): place for place in publish(face, client, split, *[1] * 8)}
+    found = consumer.get_last_message_ids()
+    assert {each.partition() for each in found} == {0, 1}
+    assert all(places[each.partition()] == each for each in found if each.entry_id() >= 0)
+
+
+def test_a_listener_of_a_reader(plain_client: Client, face: Face, topic: NewTopic, eventually: Eventually) -> None:
+    name = topic()
+    publish(face, plain_client if face.name == "blocking" else face.client(plain_client.config.service_url), name, 5)
+    heard: list[Message] = []
+    reader = plain_client.create_reader(
+        name, MessageId.earliest, reader_listener=lambda reader, message: heard.append(message)
+    )
+    eventually(lambda: len(heard) == 5)
+    assert [int(message.data()) for message in heard] == list(range(5))
+    reader.close()
+
+
+def test_a_reader_over_partitions(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic(partitions=3)
+    producer = client.create_producer(name, batching_enabled=False)
+    ids = face.send_all(producer, [b"x"] * 12)
+    reader = client.create_reader(name, MessageId.earliest)
+    read = []
+    while reader.has_message_available():
+        read.append(reader.read_next(10_000).message_id())
+    assert sorted(read) == sorted(ids)

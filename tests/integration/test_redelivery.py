@@ -1,0 +1,193 @@
+"""Messages that come again: refused, not acknowledged in time, or all of them, on a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native import ConsumerType, InitialPosition, Message, MessageId, Timeout
+from support.brokers import Broker, NewTopic
+from support.faces import Face
+from support.raw import commands_of
+from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
+
+Eventually = Callable[..., Any]
+
+EARLIEST = InitialPosition.Earliest
+REDELIVER = Command.REDELIVER_UNACKNOWLEDGED_MESSAGES
+
+
+def publish(face: Face, client: Any, name: str, count: int, *, batch: bool = False) -> list[MessageId]:
+    """Publish numbered messages, one entry each or all in one batch."""
+    producer = client.create_producer(name, batching_enabled=batch, batching_max_publish_delay_ms=60_000)
+    return face.send_all(producer, [b"%d" % number for number in range(count)])
+
+
+def numbers(consumer: Any, count: int) -> list[int]:
+    """Receive so many messages and return their numbers."""
+    return [int(consumer.receive(10_000).data()) for _ in range(count)]
+
+
+def nothing_comes(consumer: Any, wait_ms: int = 300) -> bool:
+    """Tell whether no message arrives for a while."""
+    try:
+        consumer.receive(wait_ms)
+    except Timeout:
+        return True
+    return False
+
+
+@pytest.mark.proves("C146")
+@pytest.mark.parametrize("batch", [True, False])
+def test_refused_messages_come_after_the_delay_in_one_request(
+    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, batch: bool
+) -> None:
+    name = topic()
+    publish(face, client, name, 5, batch=batch)
+    through = relay(broker.service_url)
+    consumer = face.client(through.service_url).subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=600
+    )
+    messages = [consumer.receive(10_000) for _ in range(5)]
+    consumer.acknowledge([messages[0], messages[4]])
+    started = time.monotonic()
+    for message in messages[1:4]:
+        consumer.negative_acknowledge(message)
+    assert numbers(consumer, 3) == [1, 2, 3]
+    assert 0.55 < time.monotonic() - started < 2.5
+    assert nothing_comes(consumer)
+    (request,) = commands_of(through, REDELIVER)
+    # A batch comes again as the one entry it is, less what was acknowledged.
+    assert len(request.redeliverUnacknowledgedMessages.message_ids) == (1 if batch else 3)
+
+
+@pytest.mark.proves("C144")
+def test_single_redelivery_leaves_the_others_in_the_queue(
+    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+) -> None:
+    name = topic()
+    ids = publish(face, client, name, 10)
+    through = relay(broker.service_url)
+    consumer = face.client(through.service_url).subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100
+    )
+    first = consumer.receive(10_000)
+    through.wait_for(Command.MESSAGE, 10)
+    consumer.negative_acknowledge(first)
+    (request,) = (through.wait_for(REDELIVER), commands_of(through, REDELIVER))[
+        1
+    ]  # the rest lies in the queue meanwhile
+    places = [(each.ledgerId, each.entryId) for each in request.redeliverUnacknowledgedMessages.message_ids]
+    assert places == [(ids[0].ledger_id(), ids[0].entry_id())]
+    through.wait_for(Command.MESSAGE, 11)
+    assert numbers(consumer, 10) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
+    assert nothing_comes(consumer)
+
+
+@pytest.mark.proves("C145")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover, ConsumerType.Shared])
+def test_redelivery_of_all_starts_over(
+    face: Face, client: Any, topic: NewTopic, kind: ConsumerType, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, 50)
+    consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=200)
+    (child,) = (consumer.target if face.name == "asyncio" else consumer)._inner.children
+    for _ in range(3):
+        assert numbers(consumer, 15) == list(range(15))
+        eventually(lambda: len(child._messages) + len(child._deliveries) == 35)
+        consumer.redeliver_unacknowledged_messages()
+    received = [consumer.receive(10_000) for _ in range(50)]
+    assert [int(message.data()) for message in received] == list(range(50))
+    consumer.acknowledge(received)
+    assert nothing_comes(consumer)
+
+
+@pytest.mark.proves("C145")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_what_was_on_its_way_before_does_not_arrive_after(
+    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, kind: ConsumerType
+) -> None:
+    name = topic()
+    publish(face, client, name, 20)
+    through = relay(broker.service_url)
+    consumer = face.client(through.service_url).subscribe(
+        name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=100
+    )
+    assert numbers(consumer, 20) == list(range(20))
+    through.hold(Command.MESSAGE, TO_CLIENT)
+    for round_ in (1, 2):
+        consumer.redeliver_unacknowledged_messages()
+        through.wait_for(Command.MESSAGE, 20 + 20 * round_)
+    assert all(not each.redeliverUnacknowledgedMessages.message_ids for each in commands_of(through, REDELIVER))
+    # Both rounds arrive now, and only the second counts.
+    assert through.release() == 40
+    assert numbers(consumer, 20) == list(range(20))
+    assert nothing_comes(consumer)
+
+
+@pytest.mark.proves("C148")
+def test_the_count_of_redeliveries(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    publish(face, client, name, 3)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100
+    )
+    counts: list[list[int]] = []
+    for _ in range(4):
+        messages: list[Message] = [consumer.receive(10_000) for _ in range(3)]
+        counts.append([message.redelivery_count() for message in messages])
+        for message in messages:
+            consumer.negative_acknowledge(message)
+    assert counts == [[0] * 3, [1] * 3, [2] * 3, [3] * 3]
+    # Where the broker rewinds instead of redelivering, it counts nothing.
+    exclusive = client.subscribe(name, "other", initial_position=EARLIEST)
+    exclusive.receive(10_000)
+    exclusive.redeliver_unacknowledged_messages()
+    assert exclusive.receive(10_000).redelivery_count() == 0
+
+
+@pytest.mark.proves("C96")
+def test_what_is_not_acknowledged_in_time_comes_again(
+    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+) -> None:
+    name = topic()
+    publish(face, client, name, 4)
+    through = relay(broker.service_url)
+    consumer = face.client(through.service_url).subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=2000
+    )
+    started = time.monotonic()
+    messages = [consumer.receive(10_000) for _ in range(4)]
+    consumer.acknowledge([messages[0], messages[3]])
+    assert numbers(consumer, 2) == [1, 2]
+    assert 2 <= time.monotonic() - started < 3.6
+    assert through.count(REDELIVER, TO_BROKER) == 1
+
+
+def test_an_acknowledgement_takes_a_refusal_back(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    publish(face, client, name, 2)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=300
+    )
+    first, second = (consumer.receive(10_000) for _ in range(2))
+    consumer.negative_acknowledge(first)
+    consumer.negative_acknowledge(second)
+    consumer.acknowledge(first)
+    assert numbers(consumer, 1) == [1]
+    assert nothing_comes(consumer)
+
+
+def test_refusals_of_several_partitions(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic(partitions=3)
+    ids = publish(face, client, name, 9)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100
+    )
+    for message in [consumer.receive(10_000) for _ in range(9)]:
+        consumer.negative_acknowledge(message)
+    assert sorted(consumer.receive(10_000).message_id() for _ in range(9)) == sorted(ids)

@@ -1,0 +1,134 @@
+"""Moving a subscription or a reader: by id, inside batches, by time, on a real broker."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native import ConsumerType, InitialPosition, InvalidConfiguration, Message, MessageId, Timeout
+from support.brokers import Broker, NewTopic
+from support.faces import Face
+
+Stats = Callable[[str], Any]
+
+EARLIEST = InitialPosition.Earliest
+
+
+def publish(face: Face, client: Any, name: str, *counts: int) -> list[MessageId]:
+    """Publish numbered messages, each count as one batch."""
+    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    ids: list[MessageId] = []
+    for count in counts:
+        ids += face.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
+    producer.close()
+    return ids
+
+
+def number(message: Message) -> int:
+    """Return the number a message holds."""
+    return int(message.data())
+
+
+@pytest.mark.proves("C166")
+@pytest.mark.parametrize("kind", list(ConsumerType))
+def test_to_an_id(face: Face, client: Any, topic: NewTopic, kind: ConsumerType) -> None:
+    name = topic()
+    ids = publish(face, client, name, 1, 6, 1, 2)
+    consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=4)
+    for _ in range(10):
+        consumer.acknowledge(consumer.receive(10_000))
+    consumer.seek(MessageId.earliest)
+    assert [number(consumer.receive(10_000)) for _ in range(10)] == list(range(10))
+    # Each attachment of a Failover consumer gets nothing for its first second.
+    for target in (4,) if kind is ConsumerType.Failover else (7, 0, 1, 4, 6, 8, 9):
+        consumer.seek(MessageId.deserialize(ids[target].serialize()))
+        assert [number(consumer.receive(10_000)) for _ in range(10 - target)] == list(range(target, 10)), target
+        with pytest.raises(Timeout):
+            consumer.receive(50)
+    consumer.seek(MessageId.latest)
+    with pytest.raises(Timeout):
+        consumer.receive(200)
+    publish(face, client, name, 1)
+    assert number(consumer.receive(10_000)) == 0
+
+
+@pytest.mark.proves("C166")
+def test_a_hundred_times_at_random(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    ids = publish(face, client, name, 1, 20, 1, 9, 9, 1, 1)
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    chance = random.Random(4)
+    for _ in range(100):
+        target = chance.randrange(len(ids))
+        consumer.seek(ids[target])
+        for expected in range(target, min(target + 3, len(ids))):
+            assert number(consumer.receive(10_000)) == expected
+
+
+@pytest.mark.proves("C166")
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_a_reader(face: Face, client: Any, topic: NewTopic, inclusive: bool) -> None:
+    name = topic()
+    ids = publish(face, client, name, 1, 5, 1)
+    reader = client.create_reader(name, MessageId.latest, start_message_id_inclusive=inclusive)
+    for target in (3, 0, 6, 1, 5):
+        reader.seek(ids[target])
+        got = []
+        while reader.has_message_available():
+            got.append(number(reader.read_next(10_000)))
+        # As in the other clients, a reader goes on behind the message sought unless it was made inclusive.
+        assert got == list(range(target + (not inclusive), 7)), target
+
+
+@pytest.mark.proves("C167")
+def test_to_a_publish_time(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=False)
+    for at in range(100):
+        face.send_all(producer, [b"%d" % at])
+        time.sleep(0.002)  # each has a publish time of its own
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    messages = [consumer.receive(10_000) for _ in range(100)]
+    times = [message.publish_timestamp() for message in messages]
+    assert times == sorted(set(times))
+    reader = client.create_reader(name, MessageId.earliest)
+    for target in (50, 0, 99):
+        consumer.seek(times[target])
+        reader.seek(times[target])
+        for expected in range(target, min(target + 5, 100)):
+            assert number(consumer.receive(10_000)) == expected
+            assert number(reader.read_next(10_000)) == expected
+    consumer.seek(times[99] + 60_000)
+    with pytest.raises(Timeout):
+        consumer.receive(200)
+    consumer.seek(0)
+    assert number(consumer.receive(10_000)) == 0
+
+
+def test_acknowledgements_from_before_do_not_count_after(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats
+) -> None:
+    name = topic()
+    ids = publish(face, client, name, *[1] * 6)
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST)
+    for _ in range(6):
+        consumer.acknowledge(consumer.receive(10_000))
+    consumer.seek(ids[2])
+    assert [number(consumer.receive(10_000)) for _ in range(4)] == [2, 3, 4, 5]
+    consumer.close()
+    assert stats(name)["subscriptions"]["sub"]["msgBacklog"] == 4
+
+
+def test_a_wrong_position_leaves_the_consumer_where_it_was(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    publish(face, client, name, *[1] * 3)
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    assert number(consumer.receive(10_000)) == 0
+    for wrong in ("here", None, 1.5, -1):
+        with pytest.raises(InvalidConfiguration, match="ms since 1970"):
+            consumer.seek(wrong)
+    assert number(consumer.receive(10_000)) == 1

@@ -1,0 +1,117 @@
+"""Fixtures around a real broker: one shared by the run, private ones to break, unique topics and namespaces.
+
+Imports only pytest, the standard library and dev/broker.py, since every environment loads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from broker import Standalone
+
+
+@dataclass(frozen=True)
+class Broker:
+    """The addresses of the shared broker: no authentication, no TLS, default namespace public/default."""
+
+    service_url: str
+    admin_url: str
+
+    def admin(self, method: str, path: str, body: object = None) -> object:
+        """Call the admin interface (path below /admin/v2/) and return the JSON of its answer, None for no content."""
+        return admin(self.admin_url, method, path, body)
+
+
+class OwnBroker(Protocol):
+    """Start a private broker with the options of `broker.Standalone`; it is ready, and stopped after the test."""
+
+    def __call__(self, **options: object) -> Standalone:
+        """Return the started broker."""
+
+
+class NewTopic(Protocol):
+    """Name a topic nobody else uses; with partitions it is created as a partitioned one, else on first use."""
+
+    def __call__(self, name: str = "topic", *, partitions: int = 0, namespace: str = "public/default") -> str:
+        """Return the full name, persistent://…"""
+
+
+def admin(admin_url: str, method: str, path: str, body: object = None, *, token: str | None = None) -> object:
+    """Call a broker's admin interface; raises urllib's HTTPError when it refuses."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{admin_url}/admin/v2/{path}", data=data, method=method)
+    request.add_header("Content-Type", "application/json")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Give the shared broker: the one the runner started, else one of this session."""
+    service_url, admin_url = os.environ.get("PULSAR_TEST_SERVICE_URL"), os.environ.get("PULSAR_TEST_ADMIN_URL")
+    if service_url and admin_url:
+        yield Broker(service_url, admin_url)
+        return
+    with Standalone(tmp_path_factory.mktemp("broker")) as started:
+        yield Broker(started.service_url, started.admin_url)
+
+
+@pytest.fixture(scope="session")
+def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """Give a broker of this session that demands tokens (`token()`) and also listens on TLS ports (`certificates`)."""
+    with Standalone(tmp_path_factory.mktemp("secure_broker"), tokens=True, tls=True) as started:
+        yield started
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[OwnBroker]:
+    """Give a factory of private brokers that the test may configure, kill, pause and restart."""
+    started: list[Standalone] = []
+
+    def start(**options: object) -> Standalone:
+        fresh = Standalone(tmp_path / f"broker{len(started)}", **options)  # type: ignore[arg-type]
+        started.append(fresh)
+        return fresh.start().wait_ready()
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def topic(broker: Broker, request: pytest.FixtureRequest) -> NewTopic:
+    """Give a factory of topic names on the shared broker."""
+
+    def name_it(name: str = "topic", *, partitions: int = 0, namespace: str = "public/default") -> str:
+        local = f"{name}-{uuid.uuid4().hex[:12]}"
+        if partitions:
+            broker.admin("PUT", f"persistent/{namespace}/{local}/partitions", partitions)
+        return f"persistent://{namespace}/{local}"
+
+    return name_it
+
+
+@pytest.fixture
+def namespace(broker: Broker, request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Give a factory of fresh namespaces (public/…) on the shared broker, for tests that set policies."""
+
+    def create() -> str:
+        words = re.sub(r"\W+", "-", request.node.name)[:40].strip("-")
+        name = f"public/{words}-{uuid.uuid4().hex[:8]}"
+        broker.admin("PUT", f"namespaces/{name}")
+        return name
+
+    return create

@@ -1,0 +1,80 @@
+"""A pytest plugin that writes what every test of a run did, and which feature rows it proves, to .results/ROOM.json.
+
+May not import anything of ours but the row ids: it runs in every environment. Rules: the room is named by the variable
+PULSAR_TEST_ROOM, which only whole-room runs set (dev/test.py), so that a run of one test replaces no room's result; a
+test that names an unknown row is an error at collection.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ROWS = ROOT / "docs" / "rows.toml"
+FOLDER = ROOT / ".results"
+
+
+def known_rows() -> set[str]:
+    """Return the ids of all feature rows."""
+    return set(tomllib.loads(ROWS.read_text())["rows"])
+
+
+class Results:
+    """Gather the outcome of each test from its set-up, call and tear-down."""
+
+    def __init__(self, room: str) -> None:
+        self._room = room
+        self._started = time.time()
+        self._tests: dict[str, dict[str, object]] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note which rows each selected test proves and refuse ids that do not exist."""
+        known = known_rows()
+        for item in session.items:
+            rows = [str(row) for mark in item.iter_markers("proves") for row in mark.args]
+            if unknown := sorted(set(rows) - known):
+                raise pytest.UsageError(f"{item.nodeid} proves unknown rows: {', '.join(unknown)} (see docs/rows.toml)")
+            self._tests[item.nodeid] = {"outcome": "not run", "rows": sorted(set(rows)), "seconds": 0.0}
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take one phase's report: a failed phase fails the test, a skipped one skips it, a passed call passes it."""
+        test = self._tests[report.nodeid]
+        test["seconds"] = round(float(str(test["seconds"])) + report.duration, 3)
+        if report.failed:
+            test["outcome"] = "failed"
+            test["message"] = report.longreprtext[-2000:]
+        elif report.skipped and test["outcome"] != "failed":
+            test["outcome"] = "skipped"
+            test["message"] = _reason(report)
+        elif report.when == "call":
+            # A test marked xfail that passes anyway reports itself as passed; it is no pass.
+            test["outcome"] = "failed" if hasattr(report, "wasxfail") else "passed"
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write the room's file."""
+        FOLDER.mkdir(exist_ok=True)
+        seconds = round(time.time() - self._started, 1)
+        content = {"room": self._room, "exit": int(exitstatus), "seconds": seconds, "tests": self._tests}
+        target = FOLDER / f"{self._room}.json"
+        fresh = target.with_suffix(f".{os.getpid()}.new")
+        fresh.write_text(json.dumps(content, indent=1) + "\n")
+        fresh.replace(target)
+
+
+def _reason(report: pytest.TestReport) -> str:
+    if isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2])
+    return str(getattr(report, "wasxfail", report.longreprtext))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the collector for this run."""
+    if not config.option.collectonly:
+        config.pluginmanager.register(Results(os.environ.get("PULSAR_TEST_ROOM", "last")), "pulsar-results")
