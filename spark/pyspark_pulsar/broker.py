@@ -1,0 +1,162 @@
+"""Questions to the broker about one topic partition: where it begins and ends, and what stands at a time.
+
+Asked through a non-durable reader, so nothing is left behind; the admin interface is not needed. Rules: the answers
+hold at the moment they are given, and every call is bounded by a time-out. GET_LAST_MESSAGE_ID names the last message
+that can be delivered (never a transaction's marker), so an end taken from it is always reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from pulsar_native import Client, MessageId, Reader
+from pulsar_native.admin import AdminClient
+from pulsar_native.auth import Authentication
+from pulsar_native.exceptions import TopicNotFound
+from pulsar_native.topic import TopicName
+from pyspark_pulsar.offsets import Found, Probe, Range, resolve
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
+
+# How many partitions are asked about at once while planning.
+_PARALLEL = 8
+
+
+class Broker:
+    """Hold one client for a plan or a task; close it when done. Blocking and thread-safe; made where it is used."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._admin: AdminClient | None = None
+        credentials = options.credentials.resolve() if options.credentials is not None else None
+        self.client = Client.from_config(options.client_config().replace(authentication=credentials))
+        if options.admin_url is not None:
+            self._admin = admin_client(options, credentials)
+
+    def topics(self) -> list[str]:
+        """Return the topics the options name, or those that match their pattern now; `TopicNotFound` when none does."""
+        pattern = self._options.topics_pattern
+        if pattern is None:
+            return list(self._options.topics)
+        assert self._admin is not None
+        bases = dict.fromkeys(TopicName.parse(name).base.full for name in self._admin.topics(pattern.namespace))
+        found = [name for name in bases if pattern.matches(name)]
+        if not found:
+            raise TopicNotFound(f"No topic of {pattern.namespace} matches topicsPattern {pattern.expression!r}")
+        return found
+
+    def partitions(self, topic: str) -> list[str]:
+        """Return the partitions of a topic, or itself; raises `TopicNotFound`, never creates it."""
+        count = self.client.get_partition_count(topic)
+        name = TopicName.parse(topic)
+        return [name.with_partition(index).full for index in range(count)] if count else [name.full]
+
+    def reader(self, topic: str, start: MessageId, queue_size: int | None = None) -> Reader:
+        """Return a non-durable reader that begins at `start`, that message included."""
+        return self.client.create_reader(
+            topic,
+            start,
+            receiver_queue_size=queue_size or self._options.receiver_queue_size,
+            subscription_role_prefix=self._options.subscription_prefix,
+            start_message_id_inclusive=True,
+        )
+
+    @contextmanager
+    def probe(self, topic: str) -> Iterator[Probe]:
+        """Open a probe of one topic partition for the length of a `with` block."""
+        # The queue is the number of entries the broker sends ahead: only the first message is looked at.
+        reader = self.reader(topic, MessageId.earliest, queue_size=1)
+        try:
+            yield _ReaderProbe(topic, reader, self._options.poll_timeout_ms, self._admin)
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        """Close the client and its connections."""
+        if self._admin is not None:
+            self._admin.close()
+        self.client.close()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+def admin_client(options: ReadOptions, credentials: Authentication | None) -> AdminClient:
+    """Return a client of the admin interface (option admin.url) with the TLS settings of the client."""
+    assert options.admin_url is not None
+    config = options.client_config()
+    return AdminClient(
+        options.admin_url,
+        credentials,
+        tls_trust_certs_file_path=config.tls_trust_certs_file_path,
+        tls_allow_insecure_connection=config.tls_allow_insecure_connection,
+        tls_validate_hostname=bool(dict(options.client_settings).get("tls_validate_hostname", True)),
+        timeout_seconds=config.operation_timeout_seconds,
+    )
+
+
+class _ReaderProbe:
+    """Answer by moving one reader about. Not thread-safe."""
+
+    def __init__(self, topic: str, reader: Reader, timeout_ms: int, admin: AdminClient | None) -> None:
+        self._topic = topic
+        self._admin = admin
+        self._reader = reader
+        self._timeout_ms = timeout_ms
+        self._fresh = True
+
+    def last(self) -> Position | None:
+        last = self._reader.get_last_message_id()
+        # An empty topic answers with -1; a ledger without an entry yet with entry -1.
+        return None if last.ledger_id() < 0 or last.entry_id() < 0 else Position.of_message(last)
+
+    def first(self) -> Found | None:
+        if not self._fresh:
+            self._reader.seek(MessageId.earliest)
+        return self._next()
+
+    def first_at(self, time_ms: int) -> Found | None:
+        # The broker takes time 0 and below for "no time given".
+        self._reader.seek(max(1, time_ms))
+        return self._next()
+
+    def is_trimmed(self) -> bool:
+        if self._admin is None:
+            return False
+        stats = self._admin.internal_stats(self._topic)
+        # The first counts from when the broker loaded the topic, so it can only say too little.
+        return stats["entriesAddedCounter"] > stats["numberOfEntries"]
+
+    def _next(self) -> Found | None:
+        self._fresh = False
+        if not self._reader.has_message_available():
+            return None
+        message = self._reader.read_next(self._timeout_ms)
+        return Found(Position.of_message(message.message_id()), message.publish_timestamp(), message.index())
+
+
+def plan(options: ReadOptions) -> list[Range]:
+    """Resolve what the options ask into one frozen range per topic partition, in order of topics and partitions.
+
+    Blocking: a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, or what
+    keeps the client from its broker.
+    """
+    with Broker(options) as broker:
+        topics = [partition for topic in broker.topics() for partition in broker.partitions(topic)]
+        topics = list(dict.fromkeys(topics))
+        options.starting_offsets.check_names(topics)
+        options.ending_offsets.check_names(topics)
+
+        def of_topic(topic: str) -> Range:
+            with broker.probe(topic) as probe:
+                return resolve(topic, options, probe)
+
+        if len(topics) == 1:
+            return [of_topic(topics[0])]
+        with ThreadPoolExecutor(min(_PARALLEL, len(topics)), thread_name_prefix="pulsar-plan") as pool:
+            return list(pool.map(of_topic, topics))

@@ -1,0 +1,342 @@
+"""The load application: one bounded range of topics into one Parquet path, with a manifest, run by spark-submit.
+
+    spark-submit … load.py --request '{"source": {…}, "output": {"path": …}}'
+
+Rules: the ends are frozen and written to the manifest before anything is read, so a second run of the same request
+reads the same messages and replaces the same path; what was written is counted on disk and compared with what was
+read; no secret is on the command line, in the manifest or in what is printed. Exit codes: 0 done, 1 failed and a
+retry may help, 2 the request or the credentials are wrong, 3 data loss. The last line of its own output is one JSON
+object that begins with {"pulsar_load":.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pyspark_pulsar.manifest import Delivered, Document, Manifest
+    from pyspark_pulsar.request import LoadRequest
+
+DONE, FAILED, REFUSED, LOST = 0, 1, 2, 3
+
+_REFUSALS = (
+    "InvalidConfiguration",
+    "InvalidTopicName",
+    "InvalidUrl",
+    "AuthenticationError",
+    "AuthorizationError",
+    "ErrorGettingAuthenticationData",
+    "OperationNotSupported",
+)
+# An error of a task or of the planner arrives as text that holds the traceback of the Python process, or Spark's own.
+_OF_SPARK = re.compile(r"SparkException: (\[[A-Z_.]+\].*)")
+_LONGEST_MESSAGE = 2000
+_IN_TRACEBACK = re.compile(r"(?:pulsar_native\.exceptions|pyspark_pulsar\.errors)\.(\w+): ?(.*)")
+
+
+def application() -> str:
+    """Return the path of this file, for spark-submit."""
+    return os.path.abspath(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a load ended; `exit_code` says what a scheduler should do about it."""
+
+    exit_code: int
+    rows: int | None = None
+    partitions: int | None = None
+    replayed: bool = False
+    path: str | None = None
+    manifest: str | None = None
+    seconds: float = 0.0
+    error: str | None = None
+
+    def to_line(self) -> str:
+        """Return the one line of JSON that ends the output."""
+        status = "done" if self.exit_code == DONE else "failed"
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps({"pulsar_load": {"status": status, **fields}})
+
+
+def say(text: str) -> None:
+    """Print one progress line at once."""
+    print(f"pulsar-load: {text}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the load the arguments describe and return the exit code. Blocking; for a process of its own."""
+    started = time.monotonic()
+    try:
+        outcome = _run(request_text(arguments), started)
+    except Exception as error:
+        code, message = judge(error)
+        outcome = Outcome(code, seconds=round(time.monotonic() - started, 3), error=message)
+        say(f"failed: {message}")
+    print(outcome.to_line(), flush=True)
+    return outcome.exit_code
+
+
+def request_text(arguments: Sequence[str] | None) -> str:
+    """Return the request of a command line; raises `InvalidConfiguration` for a wrong one or an unreadable file."""
+    parser = _Parser(prog="load", description="Load Pulsar topics into Parquet.", allow_abbrev=False)
+    one = parser.add_mutually_exclusive_group(required=True)
+    one.add_argument("--request", metavar="JSON", help="what to load")
+    one.add_argument("--request-file", metavar="PATH", help="a file with the same JSON")
+    options = parser.parse_args(arguments)
+    if options.request is not None:
+        return str(options.request)
+    try:
+        with open(options.request_file, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        parser.error(f"--request-file cannot be read: {error}")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        from pulsar_native.exceptions import InvalidConfiguration
+
+        raise InvalidConfiguration(message)
+
+
+def judge(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the text for an error of the driver, or of a task as Spark tells of it."""
+    name, message = type(error).__name__, str(error)
+    ours, spark_s = _IN_TRACEBACK.findall(message), _OF_SPARK.search(message)
+    if ours:
+        name, message = ours[-1]
+    elif spark_s:
+        message = spark_s[1]
+    message = message.strip()[:_LONGEST_MESSAGE]
+    if name == "DataLoss":
+        return LOST, message
+    return (REFUSED if name in _REFUSALS else FAILED), message or name
+
+
+def _run(text: str, started: float) -> Outcome:
+    from pyspark.sql import SparkSession
+
+    from pyspark_pulsar.request import LoadRequest
+
+    request = LoadRequest.parse(text)
+    spark = SparkSession.builder.appName("pulsar-load").getOrCreate()
+    try:
+        return Load(spark, request, started).run()
+    finally:
+        spark.stop()
+
+
+class Load:
+    """Carry out one request in a session that is up. Blocking; used once."""
+
+    def __init__(self, spark: SparkSession, request: LoadRequest, started: float) -> None:
+        self._spark = spark
+        self._request = request
+        self._started = started
+
+    def run(self) -> Outcome:
+        """Plan or replay, read, decode, write, count, and complete the manifest."""
+        from pyspark_pulsar import register
+        from pyspark_pulsar.credentials import share
+        from pyspark_pulsar.manifest import Document
+
+        register(self._spark)
+        self._spark.conf.set("spark.sql.session.timeZone", self._request.time_zone)
+        source = dict(self._request.source)
+        options = self._request.read_options()
+        forget: Callable[[], None] = lambda: None  # noqa: E731
+        if options.credentials is not None:
+            shared, forget = share(self._spark, options.credentials)
+            source = {name: value for name, value in source.items() if name.lower() != "credentialsref"}
+            source["credentialsRef"] = str(shared)
+        try:
+            document = Document(self._spark, self._request.manifest)
+            plan, replayed = self._plan(document, source)
+            return self._complete(document, plan, replayed, self._write(self._frame(source, plan)))
+        finally:
+            forget()
+
+    def _plan(self, document: Document, source: dict[str, str]) -> tuple[Manifest, bool]:
+        """Return the ranges to read and whether they are those of an earlier run; fresh ones go to the manifest."""
+        from pulsar_native.exceptions import InvalidConfiguration
+        from pyspark_pulsar.broker import plan
+        from pyspark_pulsar.manifest import Manifest
+        from pyspark_pulsar.options import ReadOptions
+
+        kept = document.read() if self._request.replay != "never" else None
+        if kept is None and self._request.replay == "require":
+            raise InvalidConfiguration(f"replay=require: there is no manifest at {self._request.manifest}")
+        found = Manifest.from_json(kept) if kept is not None else None
+        if found is not None and self._replays(found):
+            say(f"replaying the plan of {found.written_at}: {len(found.ranges)} topic partitions")
+            return found, True
+        fresh = Manifest(self._request.canonical(), plan(ReadOptions.parse(source)))
+        document.write(fresh.to_json())
+        filled = sum(1 for item in fresh.ranges if not item.is_empty)
+        say(f"planned {len(fresh.ranges)} topic partitions, {filled} with messages ({self._elapsed():.1f} s)")
+        return fresh, False
+
+    def _replays(self, found: Manifest) -> bool:
+        """Return whether the ranges of a manifest are the ones to read.
+
+        They are when the request is the same, unless that run has ended well and its end was only "up to now".
+        """
+        from pulsar_native.exceptions import InvalidConfiguration
+
+        same = found.request == self._request.canonical()
+        if self._request.replay == "require" and not same:
+            where = self._request.manifest
+            raise InvalidConfiguration(f"replay=require: the manifest at {where} is of another request")
+        return same and (
+            self._request.replay == "require" or self._request.ended_before(found.time) or not found.is_done
+        )
+
+    def _frame(self, source: dict[str, str], plan: Manifest) -> DataFrame:
+        """Return what is to be written: the frozen ranges, decoded, with derived and metadata columns."""
+        from pyspark.sql import functions
+
+        request = self._request
+        frame = (
+            self._spark.read.format("pulsar")
+            .options(**frozen(source, plan))
+            .options(columns=",".join(request.source_columns()))
+            .load()
+        )
+        frame = self._decoded(frame, plan)
+        kept = [functions.col(f"`{name}`") for name in request.source_columns()[1:]]
+        value = functions.col("value") if request.value_format == "raw" else functions.col("value.*")
+        frame = frame.select(value, *kept)
+        for name, expression in request.derive.items():
+            frame = frame.withColumn(name, functions.expr(expression))
+        self._check_columns(frame)
+        return frame
+
+    def _decoded(self, frame: DataFrame, plan: Manifest) -> DataFrame:
+        from pyspark_pulsar.decoding import decode_avro, decode_json
+        from pyspark_pulsar.schema import registered_type, struct_of
+
+        request = self._request
+        if request.value_format == "raw":
+            return frame
+        if request.value_format == "avro":
+            return decode_avro(frame, request.value_schema or self._registered(plan, "AVRO"))
+        if request.value_schema is not None:
+            return decode_json(frame, struct_of(request.value_schema))
+        return decode_json(frame, registered_type(self._registered(plan, "JSON"), logical=False))
+
+    def _registered(self, plan: Manifest, kind: str) -> str:
+        """Return the definition of the schema registered at the topics; blocking; it must be one for all of them."""
+        from pulsar_native.topic import TopicName
+        from pyspark_pulsar.registered import registered_definition
+
+        topics = list(dict.fromkeys(TopicName.parse(item.topic).base.full for item in plan.ranges))
+        return registered_definition(self._request.read_options(), topics, kind)
+
+    def _check_columns(self, frame: DataFrame) -> None:
+        from pulsar_native.exceptions import InvalidConfiguration
+
+        folded = [name.lower() for name in frame.columns]
+        double = sorted({name for name in folded if folded.count(name) > 1})
+        missing = [name for name in self._request.partition_by if name.lower() not in folded]
+        if double:
+            raise InvalidConfiguration(f"The output would have columns twice: {', '.join(double)}")
+        if missing:
+            raise InvalidConfiguration(
+                f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(frame.columns)}"
+            )
+
+    def _write(self, frame: DataFrame) -> dict[str, Delivered]:
+        """Write, count and put the rows in place; return what was delivered by topic partition."""
+        from pyspark_pulsar.output import Output
+
+        output = Output(self._spark, self._request.path)
+        with Progress(self._spark):
+            read = output.write(frame, self._request.partition_by)
+        delivered = output.count()
+        written = sum(part.rows for part in delivered.values())
+        if written != read:
+            raise RuntimeError(f"{read} rows were read and {written} written: {self._request.path} stays as it was")
+        output.publish()
+        return delivered
+
+    def _complete(self, document: Document, plan: Manifest, replayed: bool, delivered: dict[str, Delivered]) -> Outcome:
+        from dataclasses import replace
+
+        seconds = round(self._elapsed(), 3)
+        done = replace(plan, delivered=delivered, seconds=seconds, is_done=True)
+        document.write(done.to_json())
+        request, rows = self._request, done.rows or 0
+        say(f"wrote {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s) to {request.path}")
+        return Outcome(DONE, rows, len(plan.ranges), replayed, request.path, request.manifest, seconds)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+
+def frozen(source: dict[str, str], plan: Manifest) -> dict[str, str]:
+    """Return the options that read exactly the ranges of a plan; the time bounds stay, for they filter rows."""
+    from pyspark_pulsar.offsets import bounds
+    from pyspark_pulsar.positions import format_offsets
+
+    chosen = ("topic", "topics", "topicspattern", "startingoffsets", "endingoffsets")
+    kept = {name: value for name, value in source.items() if name.lower() not in chosen}
+    starts, ends = bounds(plan.ranges)
+    return {
+        **kept,
+        "topics": ",".join(starts),
+        "startingOffsets": format_offsets(starts),
+        "endingOffsets": format_offsets(ends),
+    }
+
+
+class Progress:
+    """Print how many tasks are done while a write runs; a thread that lives as long as the `with` block."""
+
+    def __init__(self, spark: SparkSession, every_seconds: float = 2.0) -> None:
+        self._status = spark.sparkContext.statusTracker()
+        self._every = every_seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="pulsar-load-progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        started, said = time.monotonic(), ""
+        while not self._over.wait(self._every):
+            done = running = tasks = 0
+            for stage in self._status.getActiveStageIds():
+                info: Any = self._status.getStageInfo(stage)
+                if info is not None:
+                    done, running, tasks = (
+                        done + info.numCompletedTasks,
+                        running + info.numActiveTasks,
+                        tasks + info.numTasks,
+                    )
+            text = f"reading: {done} of {tasks} tasks done, {running} running"
+            if tasks and text != said:
+                say(f"{text} ({time.monotonic() - started:.0f} s)")
+                said = text
+
+
+if __name__ == "__main__":
+    # The folder of a script comes first on the path; ours holds modules, not packages others may import.
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != os.path.dirname(application())]
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The manifest of a load: which messages it covers, written beside the output before reading, completed afterwards.
+
+A JSON document on any filesystem Spark can reach. Rules: written to a temporary name and renamed, so a reader sees a
+whole document or none; it holds positions and counts, never a secret; a run with the same request and a manifest
+replays its ranges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pyspark_pulsar.offsets import Range
+from pyspark_pulsar.positions import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What was written of one topic partition: how many rows, and the first and last message."""
+
+    rows: int
+    first: Position
+    last: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The ranges of a load and, when it is done, what was delivered of them by topic partition."""
+
+    request: Mapping[str, Any]
+    ranges: Sequence[Range]
+    delivered: Mapping[str, Delivered] | None = None
+    seconds: float | None = None
+    is_done: bool = False
+    written_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows written, None before the load is done."""
+        return None if self.delivered is None else sum(part.rows for part in self.delivered.values())
+
+    @property
+    def time(self) -> datetime:
+        """When the ranges were frozen, by the driver's clock."""
+        return datetime.fromisoformat(self.written_at)
+
+    def to_json(self) -> str:
+        """Return the document."""
+        document = {
+            "version": VERSION,
+            "status": "done" if self.is_done else "planned",
+            "written_at": self.written_at,
+            "rows": self.rows,
+            "seconds": self.seconds,
+            "partitions": [self._partition(item) for item in self.ranges],
+            "request": self.request,
+        }
+        return json.dumps(document, indent=2) + "\n"
+
+    def _partition(self, item: Range) -> dict[str, Any]:
+        found: dict[str, Any] = {"topic": item.topic, "start": str(item.start), "end": str(item.end)}
+        if self.delivered is not None:
+            part = self.delivered.get(item.topic)
+            found["rows"] = part.rows if part else 0
+            found["first"] = str(part.first) if part else None
+            found["last"] = str(part.last) if part else None
+        return found
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """Return the request and the ranges of a document; raises `InvalidConfiguration` when it is not one of ours."""
+        try:
+            document = json.loads(text)
+            if document["version"] != VERSION:
+                raise InvalidConfiguration(
+                    f"The manifest has version {document['version']}; this program reads {VERSION}"
+                )
+            ranges = [
+                Range(part["topic"], Position.parse(part["start"]), Position.parse(part["end"]))
+                for part in document["partitions"]
+            ]
+            return Manifest(
+                dict(document["request"]),
+                ranges,
+                is_done=document["status"] == "done",
+                written_at=datetime.fromisoformat(document["written_at"]).isoformat(timespec="milliseconds"),
+            )
+        except PulsarException:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidConfiguration(
+                f"This is not the manifest of a load ({type(error).__name__}: {error})"
+            ) from error
+
+
+class Document:
+    """A text on a filesystem of Spark's (Hadoop's FileSystem). Blocking; for the driver."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        # py4j makes these at run time: there is nothing to check them against.
+        context: Any = spark.sparkContext
+        self._jvm = context._jvm
+        self._path: Any = self._jvm.org.apache.hadoop.fs.Path(location)
+        self._files: Any = self._path.getFileSystem(context._jsc.hadoopConfiguration())
+
+    def read(self) -> str | None:
+        """Return the text, None when there is no such document."""
+        if not self._files.exists(self._path):
+            return None
+        stream = self._files.open(self._path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, text: str) -> None:
+        """Put the text there in place of what was."""
+        fresh = self._path.suffix(".new")
+        stream = self._files.create(fresh, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        self._files.delete(self._path, False)
+        if not self._files.rename(fresh, self._path):
+            raise OSError(f"{fresh.toString()} could not be renamed to {self._path.toString()}")

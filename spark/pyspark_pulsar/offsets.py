@@ -1,0 +1,153 @@
+"""The plan of a read: both ends of every topic partition, resolved once and frozen before any task starts.
+
+Rules: a range is `[start, end)` in order of positions; `latest` is the last message that can be delivered when the
+plan is made, so what is published later never enters; times narrow the range through the broker's search, widened by
+the slack, and the rows are filtered exactly by the task. What the range needs and the topic no longer holds is data
+loss: checked here, and again by the task (`check_retained`). A range whose ends are given as positions is read as it
+is, so a stored plan replays exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.topic import TopicName
+from pyspark_pulsar.errors import ADVICE, DataLoss
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Bound, Position
+
+# Both ends of a range in a topic without messages.
+_NOWHERE = Position(0, 0)
+
+
+class Found(NamedTuple):
+    """A message the broker holds: where it begins and when it was published (ms).
+
+    `number` counts the messages of the topic, from 0, where the broker counts them (its index interceptor), else None.
+    """
+
+    position: Position
+    publish_time: int
+    number: int | None = None
+
+
+class Probe(Protocol):
+    """What planning and checking ask about a topic partition; positions are those of messages that can be read."""
+
+    def last(self) -> Position | None:
+        """Return the last message, None when there is none."""
+
+    def first(self) -> Found | None:
+        """Return the first message that is retained, None when there is none."""
+
+    def first_at(self, time_ms: int) -> Found | None:
+        """Return the first message of the first entry that the broker's search finds at or after a time, or None."""
+
+    def is_trimmed(self) -> bool:
+        """Return whether messages are known to have been removed since the broker loaded the topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The messages of one topic partition from `start` up to, and without, `end`; empty when both are equal."""
+
+    topic: str
+    start: Position
+    end: Position
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be read."""
+        return self.start >= self.end
+
+    @property
+    def partition(self) -> int:
+        """The partition's number, -1 for a topic without partitions."""
+        return TopicName.parse(self.topic).partition
+
+
+def resolve(topic: str, options: ReadOptions, probe: Probe) -> Range:
+    """Return the frozen range of one topic partition. Blocking as the probe is."""
+    start_bound, end_bound = options.starting_offsets.of(topic), options.ending_offsets.of(topic)
+    if isinstance(start_bound, Position) and isinstance(end_bound, Position):
+        if end_bound < start_bound:
+            raise InvalidConfiguration(
+                f"endingOffsets of {topic} ({end_bound}) is before startingOffsets ({start_bound})"
+            )
+        if end_bound == start_bound:
+            return Range(topic, start_bound, end_bound)
+    last = probe.last()  # before anything else: what comes later is not part of the plan
+    end = _end(topic, end_bound, last, options, probe)
+    start = _start(topic, start_bound, end, options, probe)
+    return Range(topic, min(start, end), end)
+
+
+def _end(topic: str, bound: Bound, last: Position | None, options: ReadOptions, probe: Probe) -> Position:
+    behind_last = last.after_entry if last is not None else _NOWHERE
+    if isinstance(bound, Position):
+        if bound > behind_last and options.fail_on_data_loss:
+            there = f"its last message is {last}" if last is not None else "it holds no message"
+            raise DataLoss(
+                f"endingOffsets asks for messages up to {bound}, but {there}: they are gone, not there yet, or held "
+                f"back by an open transaction. {ADVICE}",
+                topic=topic,
+            )
+        return min(bound, behind_last)
+    if options.ending_time is None or last is None:
+        return behind_last
+    found = probe.first_at(options.ending_time + options.time_slack_ms)
+    # A message may have come between the two questions: the frozen end stays.
+    return behind_last if found is None else min(found.position.entry_start, behind_last)
+
+
+def _start(topic: str, bound: Bound, end: Position, options: ReadOptions, probe: Probe) -> Position:
+    if isinstance(bound, Position):
+        if bound < end and options.fail_on_data_loss:
+            check_retained(topic, bound, probe.first())
+        return bound
+    if options.starting_time is None:
+        found = probe.first()
+    else:
+        found = probe.first_at(options.starting_time - options.time_slack_ms)
+        if options.fail_on_data_loss:
+            _check_beginning(topic, options.starting_time, probe)
+    return end if found is None else found.position.entry_start
+
+
+def _check_beginning(topic: str, starting_time: int, probe: Probe) -> None:
+    """Raise `DataLoss` when messages were trimmed and none is left from before the starting time.
+
+    Nobody can say then whether the trimmed ones were in the interval. That messages were trimmed is known from the
+    first one's index or from the admin interface; without both it stays unknown.
+    """
+    first = probe.first()
+    if first is not None and first.publish_time <= starting_time:
+        return
+    if (first is not None and first.number) or probe.is_trimmed():
+        left = "no message is left" if first is None else f"the first message left is of {first.publish_time} ms"
+        raise DataLoss(
+            f"The topic was trimmed and {left}, startingTime is {starting_time} ms: messages of the interval may be "
+            f"gone. {ADVICE}",
+            topic=topic,
+        )
+
+
+def check_retained(topic: str, start: Position, first: Found | None) -> None:
+    """Raise `DataLoss` when messages from `start` on are gone: the first one retained lies behind it.
+
+    Compares entries, for trimming removes whole ledgers from the front.
+    """
+    if first is None:
+        raise DataLoss(f"The messages from {start} on are gone: the topic holds none. {ADVICE}", topic=topic)
+    if first.position.entry_start > start.entry_start:
+        raise DataLoss(
+            f"Messages from {start} on are gone: the first one still there is {first.position}. {ADVICE}", topic=topic
+        )
+
+
+def bounds(ranges: Sequence[Range]) -> tuple[dict[str, Position], dict[str, Position]]:
+    """Return the starts and the ends by topic, as `format_offsets` takes them."""
+    return {item.topic: item.start for item in ranges}, {item.topic: item.end for item in ranges}

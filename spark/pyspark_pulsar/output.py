@@ -1,0 +1,64 @@
+"""The Parquet a load writes: staged beside its place, counted, and only then put there.
+
+Rules: what was at the place stays until the new rows are on disk and counted, so a load that fails changes nothing;
+the place belongs to one load and is replaced as a whole. Staging and manifest have names that begin with a dot: those
+who read the folder above do not see them. A rename is no single step on object stores; the manifest tells whether a
+load was finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark_pulsar.manifest import Delivered
+from pyspark_pulsar.positions import Position
+from pyspark_pulsar.request import IDENTITY
+from pyspark_pulsar.schema import ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Output:
+    """The rows of one load at one path, on any filesystem Spark can reach. Blocking; for the driver."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        context: Any = spark.sparkContext
+        paths = context._jvm.org.apache.hadoop.fs.Path
+        self._place: Any = paths(path)
+        self._staging: Any = paths(self._place.getParent(), f".{self._place.getName()}.writing")
+        self._files: Any = self._place.getFileSystem(context._jsc.hadoopConfiguration())
+
+    def write(self, frame: DataFrame, partition_by: Sequence[str]) -> int:
+        """Write the frame beside the place and return how many rows were read."""
+        from pyspark.sql import Observation, functions
+
+        read = Observation()
+        observed = frame.observe(read, functions.count(functions.lit(1)).alias("rows"))
+        writer = observed.write.mode("overwrite").option("partitionOverwriteMode", "static")
+        writer.partitionBy(*partition_by).parquet(self._staging.toString())
+        return int(read.get["rows"])
+
+    def count(self) -> dict[str, Delivered]:
+        """Return what is on disk beside the place, by topic partition."""
+        from pyspark.sql import functions
+
+        place = functions.struct(*(functions.col(f"`{name}`") for name in IDENTITY[1:]))
+        frame = self._spark.read.schema(ddl(IDENTITY)).parquet(self._staging.toString())
+        grouped = frame.groupBy("__topic").agg(
+            functions.count(functions.lit(1)).alias("rows"),
+            functions.min(place).alias("first"),
+            functions.max(place).alias("last"),
+        )
+        return {
+            row["__topic"]: Delivered(row["rows"], Position(*row["first"]), Position(*row["last"]))
+            for row in grouped.collect()
+        }
+
+    def publish(self) -> None:
+        """Put what was written in place of what was there."""
+        self._files.delete(self._place, True)
+        if not self._files.rename(self._staging, self._place):
+            raise OSError(f"{self._staging.toString()} could not be renamed to {self._place.toString()}")

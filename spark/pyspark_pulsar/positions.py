@@ -1,0 +1,159 @@
+"""Positions in one topic partition: `ledger:entry[:batch index]`, and the offsets options made of them.
+
+Pure values: no I/O, no Spark. Rules: positions compare by order and never by contiguity, since ledger numbers jump; a
+position without a batch index stands before every message of its entry, so a range `[start, end)` may begin or end
+inside a batch. What the JVM connector writes (byte arrays of a serialised MessageIdData) is read, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pulsar_native.message_id import MessageId
+from pulsar_native.topic import TopicName
+
+Symbol = Literal["earliest", "latest"]
+
+_TEXT = re.compile(r"(\d{1,19}):(\d{1,19})(?::(\d{1,10}))?")
+_FORM = 'write "ledger:entry" or "ledger:entry:batchIndex"'
+
+
+class Position(NamedTuple):
+    """Stand before a message: before the whole entry when `batch` is -1. Immutable; orders by ledger, entry, batch."""
+
+    ledger: int
+    entry: int
+    batch: int = -1
+
+    @staticmethod
+    def parse(text: str) -> Position:
+        """Return the position written as `ledger:entry[:batch]`; raises `InvalidConfiguration`."""
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise InvalidConfiguration(f"{text!r} is not a position; {_FORM}")
+        return Position(int(match[1]), int(match[2]), int(match[3]) if match[3] else -1)
+
+    @staticmethod
+    def of_message(message_id: MessageId) -> Position:
+        """Return where a message begins: a chunked one at its first chunk, though its id names the last."""
+        first = message_id.first_chunk_message_id() or message_id
+        return Position(first.ledger_id(), first.entry_id(), first.batch_index())
+
+    @property
+    def entry_start(self) -> Position:
+        """The position before the first message of the same entry."""
+        return Position(self.ledger, self.entry)
+
+    @property
+    def after_entry(self) -> Position:
+        """The position behind the last message of the same entry."""
+        return Position(self.ledger, self.entry + 1)
+
+    def message_id(self, partition: int = -1) -> MessageId:
+        """Return the client's message id for this position."""
+        return MessageId(partition, self.ledger, self.entry, self.batch)
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}" + (f":{self.batch}" if self.batch >= 0 else "")
+
+
+Bound = Position | Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What `startingOffsets` or `endingOffsets` says: one symbol for all partitions, or a bound for each by name."""
+
+    option: str
+    default: Symbol | None
+    by_topic: Mapping[str, Bound] = field(default_factory=dict)
+
+    def of(self, topic: str) -> Bound:
+        """Return the bound of a topic partition (full name); raises `InvalidConfiguration` when it has none."""
+        bound = self.by_topic.get(topic, self.default)
+        if bound is None:
+            known = ", ".join(sorted(self.by_topic))
+            raise InvalidConfiguration(f"{self.option} says nothing about {topic}; it names {known}")
+        return bound
+
+    def check_names(self, topics: list[str]) -> None:
+        """Raise `InvalidConfiguration` when a named topic is not among the partitions that are read."""
+        for name in self.by_topic:
+            if name not in topics:
+                known = ", ".join(sorted(topics))
+                raise InvalidConfiguration(f"{self.option} names {name}, which is not read; the partitions are {known}")
+
+
+def parse_offsets(option: str, text: str, symbol: Symbol) -> Offsets:
+    """Return what an offsets option says; `symbol` is the one word it may hold in a batch read.
+
+    The JSON form maps topic partitions to that word, to a position, or to the JVM connector's array of bytes. Raises
+    `InvalidConfiguration` naming the option. Does no I/O.
+    """
+    if text.strip().lower() == symbol:
+        return Offsets(option, symbol)
+    if not text.lstrip().startswith("{"):
+        raise InvalidConfiguration(_advice(option, text.strip(), symbol))
+    try:
+        given = json.loads(text, object_pairs_hook=_no_doubles)
+    except ValueError as error:
+        raise InvalidConfiguration(f"{option} is not valid JSON: {error}") from error
+    by_topic = {_topic(option, name): _bound(option, name, value, symbol) for name, value in given.items()}
+    if not by_topic or len(by_topic) < len(given):
+        raise InvalidConfiguration(f"{option} names no topic, or one topic twice")
+    return Offsets(option, None, by_topic)
+
+
+def format_offsets(bounds: Mapping[str, Position]) -> str:
+    """Return the option text that `parse_offsets` reads back to the same positions."""
+    return json.dumps({topic: str(position) for topic, position in bounds.items()})
+
+
+def _advice(option: str, text: str, symbol: Symbol) -> str:
+    if text.lower() in ("earliest", "latest"):
+        return f"{option} cannot be {text!r} in a batch read: write {symbol!r} or a JSON object of positions"
+    example = '{"persistent://public/default/t-partition-0": "12:0"}'
+    return f"{option} must be {symbol!r} or JSON such as {example}, not {text[:80]!r}"
+
+
+def _no_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a topic is named twice")
+    return found
+
+
+def _topic(option: str, name: str) -> str:
+    try:
+        return TopicName.parse(name).full
+    except PulsarException as error:
+        raise InvalidConfiguration(f"{option}: {error.message}") from error
+
+
+def _bound(option: str, name: str, value: object, symbol: Symbol) -> Bound:
+    try:
+        if isinstance(value, list):
+            return _from_bytes(value, symbol)
+        if isinstance(value, str):
+            return symbol if value.strip().lower() == symbol else Position.parse(value)
+    except PulsarException as error:
+        raise InvalidConfiguration(f"{option} of {name}: {error.message}") from error
+    raise InvalidConfiguration(f"{option} of {name}: {value!r} is not a position; {_FORM}")
+
+
+def _from_bytes(values: list[object], symbol: Symbol) -> Bound:
+    if not all(isinstance(value, int) and -128 <= value <= 255 for value in values):
+        raise InvalidConfiguration("an array must hold the bytes of a serialised message id")
+    message_id = MessageId.deserialize(bytes(int(str(value)) & 0xFF for value in values))
+    symbols: tuple[tuple[MessageId, Symbol], ...] = ((MessageId.earliest, "earliest"), (MessageId.latest, "latest"))
+    for known, word in symbols:
+        if (message_id.ledger_id(), message_id.entry_id()) == (known.ledger_id(), known.entry_id()):
+            if word != symbol:
+                raise InvalidConfiguration(f"the id {word!r} has no meaning here in a batch read")
+            return symbol
+    return Position.of_message(message_id)

@@ -1,0 +1,173 @@
+"""What a load is asked to do: the JSON document given to `load`, checked before Spark starts.
+
+Pure values: no I/O, no Spark. Rules: unknown names are errors that tell the nearest right one; a request never holds
+a secret, since it stands on a command line and in the manifest; two requests are the same when their canonical text
+is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.schema import METADATA_COLUMNS
+
+# What tells a row from every other one: always written, for merging and for checking what was written.
+IDENTITY = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
+FORMATS = ("raw", "json", "avro")
+REPLAYS = ("auto", "never", "require")
+_DEFAULT_METADATA = ("__key", "__publishTime", "__eventTime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """Say what to read, how to decode it and where to write it. Immutable; `source` are options of the data source."""
+
+    source: Mapping[str, str]
+    path: str
+    manifest: str
+    partition_by: tuple[str, ...] = ()
+    value_format: str = "raw"
+    value_schema: str | None = None
+    derive: Mapping[str, str] = field(default_factory=dict)
+    metadata: tuple[str, ...] = _DEFAULT_METADATA
+    replay: str = "auto"
+    time_zone: str = "UTC"
+    run: str | None = None
+
+    @staticmethod
+    def parse(text: str) -> LoadRequest:
+        """Return the checked request; raises `InvalidConfiguration` naming the part and the fix. Does no I/O."""
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise InvalidConfiguration(f"The request is not valid JSON: {error}") from error
+        top = _object(document, "request")
+        _known(
+            top,
+            "request",
+            ("source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run"),
+        )
+        source = _texts(top, "source", "request")
+        _check_source(source)
+        value = _object(top.get("value", {}), "value")
+        _known(value, "value", ("format", "schema"))
+        output = _object(top.get("output", {}), "output")
+        _known(output, "output", ("path", "partition_by"))
+        path = _text(output, "path", "output").rstrip("/")
+        if not path.strip(":/") or path.endswith(":"):
+            raise InvalidConfiguration("output.path must name a folder of its own: it is replaced as a whole")
+        return LoadRequest(
+            source=source,
+            path=path,
+            manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else beside(path),
+            partition_by=_names(output, "partition_by", "output"),
+            value_format=_choice(value, "format", "value", FORMATS),
+            value_schema=_text(value, "schema", "value") if value.get("schema") is not None else None,
+            derive=_texts(top, "derive", "request") if top.get("derive") is not None else {},
+            metadata=_metadata(top),
+            replay=_choice(top, "replay", "request", REPLAYS),
+            time_zone=_text(top, "time_zone", "request") if "time_zone" in top else "UTC",
+            run=_text(top, "run", "request") if top.get("run") is not None else None,
+        )
+
+    def read_options(self) -> ReadOptions:
+        """Return the options of the planning read."""
+        return ReadOptions.parse(self.source)
+
+    def ended_before(self, planned_at: datetime) -> bool:
+        """Return whether the request itself says where to end, and a plan made then could see all up to that end."""
+        options = self.read_options()
+        if options.ending_time is not None:
+            return planned_at.timestamp() * 1000 >= options.ending_time + options.time_slack_ms
+        return options.ending_offsets.default is None
+
+    def source_columns(self) -> tuple[str, ...]:
+        """Return the columns the data source must deliver."""
+        return ("value", *IDENTITY, *(name for name in self.metadata if name not in IDENTITY))
+
+    def canonical(self) -> dict[str, Any]:
+        """Return what decides the rows of a load, for the manifest: the same request gives the same document."""
+        return {
+            "source": dict(sorted(self.source.items())),
+            "value": {"format": self.value_format, "schema": self.value_schema},
+            "derive": dict(self.derive),
+            "metadata": list(self.metadata),
+            "output": {"path": self.path, "partition_by": list(self.partition_by)},
+            "time_zone": self.time_zone,
+            "run": self.run,
+        }
+
+
+def beside(path: str) -> str:
+    """Return the manifest's place where none is given: beside the output, hidden from those who read the folder."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.manifest.json"
+
+
+def _check_source(source: Mapping[str, str]) -> None:
+    for name in ("columns", "includemetadata"):
+        if name in (given.lower() for given in source):
+            raise InvalidConfiguration(f"source must not choose columns ({name}): name them in metadata")
+    ReadOptions.parse(source)
+
+
+def _metadata(top: Mapping[str, Any]) -> tuple[str, ...]:
+    if "metadata" not in top:
+        return _DEFAULT_METADATA
+    names = _names(top, "metadata", "request")
+    for name in names:
+        if name not in METADATA_COLUMNS:
+            raise InvalidConfiguration(f"metadata: there is no column {name!r}{_hint(name, METADATA_COLUMNS)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidConfiguration(f"{what} must be a JSON object")
+    return value
+
+
+def _known(given: Mapping[str, Any], what: str, names: Sequence[str]) -> None:
+    for name in given:
+        if name not in names:
+            raise InvalidConfiguration(f"{what} has no part {name!r}{_hint(name, names)}")
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(names)}"
+
+
+def _text(given: Mapping[str, Any], name: str, what: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidConfiguration(f"{what}.{name} must be a text that is not empty")
+    return value.strip()
+
+
+def _texts(given: Mapping[str, Any], name: str, what: str) -> dict[str, str]:
+    value = given.get(name)
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise InvalidConfiguration(f"{what}.{name} must be a JSON object of texts")
+    return value
+
+
+def _names(given: Mapping[str, Any], name: str, what: str) -> tuple[str, ...]:
+    value = given.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
+        raise InvalidConfiguration(f"{what}.{name} must be a list of column names")
+    return tuple(value)
+
+
+def _choice(given: Mapping[str, Any], name: str, what: str, choices: Sequence[str]) -> str:
+    value = given.get(name, choices[0])
+    if value not in choices:
+        raise InvalidConfiguration(f"{what}.{name} must be one of {', '.join(choices)}, not {value!r}")
+    return str(value)

@@ -1,0 +1,191 @@
+"""The columns of a read, and Spark's types for a schema registered at a topic.
+
+Names and types of the first six metadata columns are the JVM connector's. The Arrow types Spark makes of
+`spark_schema` are those the client's record batches have; `batch_reader` checks nothing again. Rules: pyspark is
+imported in functions, so that this module loads where only the load is described; a registered type without a column
+type of its own is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.exceptions import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+# What the JVM connector adds to the value, in its order.
+_JVM_METADATA = ("__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties")
+_MORE_METADATA = ("__partition", "__sequenceId", "__producerName", "__ledgerId", "__entryId", "__batchIndex")
+METADATA_COLUMNS = _JVM_METADATA + _MORE_METADATA
+DEFAULT_COLUMNS = ("value", *_JVM_METADATA)
+SOURCE_COLUMNS = ("value", *METADATA_COLUMNS)
+
+_DDL = {
+    "value": "BINARY",
+    "__key": "BINARY",
+    "__topic": "STRING",
+    "__messageId": "BINARY",
+    "__publishTime": "TIMESTAMP",
+    "__eventTime": "TIMESTAMP",
+    "__messageProperties": "MAP<STRING, STRING>",
+    "__partition": "INT",
+    "__sequenceId": "BIGINT",
+    "__producerName": "STRING",
+    "__ledgerId": "BIGINT",
+    "__entryId": "BIGINT",
+    "__batchIndex": "INT",
+}
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """Return the columns as a Spark schema text."""
+    return ", ".join(f"`{name}` {_DDL[name]}" for name in columns)
+
+
+def check_schema(given: StructType, columns: Sequence[str]) -> None:
+    """Raise `InvalidConfiguration` unless the schema a user gave to `spark.read.schema` is that of the columns."""
+    wanted = [(name, _DDL[name].replace(" ", "").lower()) for name in columns]
+    found = [(field.name, field.dataType.simpleString().replace(" ", "").lower()) for field in given.fields]
+    if found != wanted or not all(field.nullable for field in given.fields):
+        raise InvalidConfiguration(
+            f"The schema of this read is {ddl(columns)}; leave .schema(...) out and choose columns with option columns"
+        )
+
+
+def struct_of(text: str) -> StructType:
+    """Return the columns of a Spark schema text; raises `InvalidConfiguration`. Needs a session: Spark parses it."""
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StructType
+
+    try:
+        found = StructType.fromDDL(text)
+    except ParseException as error:
+        raise InvalidConfiguration(f"The schema {text[:200]!r} is not a list of columns: {error}") from error
+    if not isinstance(found, StructType):
+        raise InvalidConfiguration(
+            f"The schema {text[:200]!r} is not a list of columns: write for example a INT, b STRING"
+        )
+    return found
+
+
+def registered_type(definition: str, *, logical: bool) -> StructType:
+    """Return Spark's type for a record as registered at a topic (an Avro definition, which JSON schemas use, too).
+
+    `logical` takes dates, timestamps and decimals by their Avro meaning; a JSON value holds their plain numbers.
+    Raises `InvalidConfiguration` for recursive records, for unions of several types, and for anything but a record.
+    Does no I/O.
+    """
+    from pyspark.sql.types import StructType
+
+    try:
+        parsed = json.loads(definition)
+    except ValueError as error:
+        raise InvalidConfiguration(f"The registered schema is not an Avro definition: {error}") from error
+    found = _Types(logical).of(parsed, "value")
+    if not isinstance(found, StructType):
+        raise InvalidConfiguration("The registered schema is not a record; give a schema for the value")
+    return found
+
+
+class _Types:
+    """Turn one Avro definition into Spark types, remembering the types it names."""
+
+    def __init__(self, logical: bool) -> None:
+        self._logical = logical
+        self._named: dict[str, Any] = {}
+        self._open: list[str] = []
+
+    def of(self, avro: Any, where: str) -> DataType:
+        if isinstance(avro, list):
+            return self._union(avro, where)
+        if isinstance(avro, Mapping):
+            return self._complex(avro, where)
+        if avro in self._named:
+            return self.of(self._named[avro], where)
+        if avro in self._open:
+            raise InvalidConfiguration(f"{where}: the record {avro} contains itself, which no column type can")
+        return _primitive(str(avro), where)
+
+    def _union(self, members: Sequence[Any], where: str) -> DataType:
+        real = [member for member in members if member != "null"]
+        if len(real) != 1:
+            raise InvalidConfiguration(
+                f"{where}: a union of several types has no column type; give a schema for the value"
+            )
+        return self.of(real[0], where)
+
+    def _complex(self, avro: Mapping[str, Any], where: str) -> DataType:
+        from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType
+
+        kind = avro.get("type")
+        if kind == "record":
+            return self._record(avro, where)
+        if kind == "array":
+            return ArrayType(self.of(avro["items"], where), True)
+        if kind == "map":
+            return MapType(StringType(), self.of(avro["values"], where), True)
+        if kind in ("enum", "fixed"):
+            self._named[str(avro.get("name"))] = {"type": "string" if kind == "enum" else "bytes"}
+            decimal = self._decimal(avro) if kind == "fixed" else None
+            return decimal or (StringType() if kind == "enum" else BinaryType())
+        if self._logical and "logicalType" in avro:
+            return self._logical_type(avro, where)
+        return self.of(kind, where)
+
+    def _record(self, avro: Mapping[str, Any], where: str) -> DataType:
+        from pyspark.sql.types import StructField, StructType
+
+        name = str(avro.get("name"))
+        if name in self._open:
+            raise InvalidConfiguration(f"{where}: the record {name} contains itself, which no column type can")
+        self._open.append(name)
+        fields = avro.get("fields", [])
+        # All nullable: a message may lack its value, and JSON any field.
+        made = [
+            StructField(field["name"], self.of(field["type"], f"{where}.{field['name']}"), True) for field in fields
+        ]
+        self._open.pop()
+        self._named[name] = avro
+        return StructType(made)
+
+    def _decimal(self, avro: Mapping[str, Any]) -> DataType | None:
+        from pyspark.sql.types import DecimalType
+
+        if not self._logical or avro.get("logicalType") != "decimal" or int(avro.get("precision", 0)) > 38:
+            return None
+        return DecimalType(int(avro["precision"]), int(avro.get("scale", 0)))
+
+    def _logical_type(self, avro: Mapping[str, Any], where: str) -> DataType:
+        from pyspark.sql.types import DateType, StringType, TimestampNTZType, TimestampType
+
+        kind = str(avro["logicalType"])
+        if kind == "decimal":
+            return self._decimal(avro) or self.of(avro["type"], where)
+        if kind == "date":
+            return DateType()
+        if kind in ("timestamp-millis", "timestamp-micros"):
+            return TimestampType()
+        if kind in ("local-timestamp-millis", "local-timestamp-micros"):
+            return TimestampNTZType()
+        return StringType() if kind == "uuid" else self.of(avro["type"], where)
+
+
+def _primitive(name: str, where: str) -> DataType:
+    from pyspark.sql.types import BinaryType, BooleanType, DoubleType, FloatType, IntegerType, LongType, StringType
+
+    types: dict[str, type[DataType]] = {
+        "boolean": BooleanType,
+        "int": IntegerType,
+        "long": LongType,
+        "float": FloatType,
+        "double": DoubleType,
+        "bytes": BinaryType,
+        "string": StringType,
+    }
+    if name not in types:
+        raise InvalidConfiguration(f"{where}: the type {name!r} has no column type")
+    return types[name]()

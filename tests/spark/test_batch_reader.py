@@ -1,0 +1,298 @@
+"""The batch reader in this process, against a real broker: frozen plans, Arrow batches, and loss in the middle."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import InputPartition
+
+from pulsar_native import MessageId
+from pulsar_native.exceptions import Timeout, TopicNotFound
+from pyspark_pulsar.batch_reader import PulsarBatchReader
+from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.options import ReadOptions
+from support.brokers import Broker, NewTopic
+from support.publishing import Publish
+from support.relay import TO_CLIENT, Command, NewRelay
+
+
+def reader_of(broker: Broker, topic: str, **options: str) -> PulsarBatchReader:
+    """Return the reader Spark would make for these options."""
+    given = {"service.url": broker.service_url, "topic": topic, "columns": "value", **options}
+    return PulsarBatchReader(ReadOptions.parse(given))
+
+
+def values(reader: PulsarBatchReader) -> list[bytes]:
+    """Return the values of all partitions, planned now."""
+    return [value for split in reader.partitions() for value in read_split(reader, split)]
+
+
+def read_split(reader: PulsarBatchReader, split: InputPartition) -> list[bytes]:
+    """Return the values of one planned split."""
+    return [value for batch in reader.read(split) for value in batch["value"].to_pylist()]
+
+
+def test_spark_s_stand_in_for_no_partitions_reads_nothing(broker: Broker, topic: NewTopic) -> None:
+    assert list(reader_of(broker, topic()).read(InputPartition(None))) == []
+
+
+@pytest.mark.proves("S2")
+def test_rows_come_as_record_batches_with_the_chosen_columns(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    import pyarrow
+
+    name = topic()
+    publish(name, ["a", "b"], ["c"])
+    reader = reader_of(broker, name, columns="value,__topic")
+    (split,) = reader.partitions()
+    batches = list(reader.read(split))
+    assert all(isinstance(batch, pyarrow.RecordBatch) for batch in batches)
+    table = pyarrow.Table.from_batches(batches)
+    assert table.schema.names == ["value", "__topic"]
+    assert table.to_pydict() == {"value": [b"a", b"b", b"c"], "__topic": [name] * 3}
+
+
+def test_the_end_is_frozen_when_the_plan_is_made(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, ["1", "2"], ["3"])
+    reader = reader_of(broker, name)
+    (split,) = reader.partitions()
+    publish(name, ["4"], ["5", "6"])
+    assert read_split(reader, split) == [b"1", b"2", b"3"]
+    assert read_split(reader, split) == [b"1", b"2", b"3"], "a second try of the task reads the same"
+    assert values(reader) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+@pytest.mark.proves("S3")
+def test_each_topic_partition_is_one_split_and_one_partition_can_be_read_alone(
+    broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name, plain = topic("many", partitions=3), topic("plain")
+    for index in range(3):
+        publish(f"{name}-partition-{index}", [f"p{index}"])
+    publish(plain, ["q"])
+    both = reader_of(broker, name).partitions()
+    assert [split.value for split in both] == [f"{name}-partition-{index}" for index in range(3)]
+    assert values(reader_of(broker, f"{name}-partition-1")) == [b"p1"]
+    options = {"service.url": broker.service_url, "topics": f"{name},{plain}", "columns": "value"}
+    assert values(PulsarBatchReader(ReadOptions.parse(options))) == [b"p0", b"p1", b"p2", b"q"]
+
+
+@pytest.mark.proves("S3")
+def test_a_pattern_takes_the_topics_of_its_namespace_that_are_there(
+    broker: Broker, publish: Publish, topic: NewTopic, namespace: Callable[[], str]
+) -> None:
+    space = namespace()
+    for name in ("a-1", "a-2", "b-1"):
+        publish(f"persistent://{space}/{name}", [name])
+    broker.admin("PUT", f"persistent/{space}/a-3/partitions", 2)
+    publish(f"persistent://{space}/a-3-partition-1", ["a-3"])
+
+    def matching(pattern: str) -> list[bytes]:
+        options = {"service.url": broker.service_url, "admin.url": broker.admin_url, "columns": "value"}
+        return values(PulsarBatchReader(ReadOptions.parse({**options, "topicsPattern": pattern})))
+
+    assert sorted(matching(f"{space}/a-.")) == [b"a-1", b"a-2", b"a-3"]
+    assert matching(f"persistent://{space}/.*-2") == [b"a-2"]
+    with pytest.raises(TopicNotFound, match=r"No topic of .* matches"):
+        matching(f"{space}/a")
+
+
+def test_an_empty_partition_makes_no_split(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic(partitions=3)
+    publish(f"{name}-partition-2", ["only"])
+    assert [split.value for split in reader_of(broker, name).partitions()] == [f"{name}-partition-2"]
+
+
+@pytest.mark.proves("D4")
+def test_an_end_that_no_entry_has_is_passed_by_order(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    first = publish(name, ["1"], ["2"])[-1]
+    broker.admin("PUT", f"{name.replace('://', '/')}/unload")
+    second = publish(name, ["3"])[-1]
+    assert second.ledger_id() > first.ledger_id()
+    for end in (f"{first.ledger_id()}:{first.entry_id() + 1}", f"{first.ledger_id()}:999:5"):
+        assert values(reader_of(broker, name, endingOffsets=f'{{"{name}": "{end}"}}')) == [b"1", b"2"]
+
+
+@pytest.mark.proves("D4", "D5")
+def test_a_range_whose_entries_are_gone_ends_at_once_with_data_loss_or_what_is_left(
+    broker: Broker, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
+) -> None:
+    name = topic(namespace=trimmable)
+    first, *_, last = publish(name, ["1"], ["2"], ["3"])
+    trim(name)
+    gone = {
+        "startingOffsets": f'{{"{name}": "{first.ledger_id()}:{first.entry_id()}"}}',
+        "endingOffsets": f'{{"{name}": "{last.ledger_id()}:{last.entry_id()}"}}',
+    }
+    with pytest.raises(DataLoss, match="on are gone: the first one still there is"):
+        reader_of(broker, name, **gone).partitions()
+    assert values(reader_of(broker, name, failOnDataLoss="false", **gone)) == []
+    assert values(reader_of(broker, name, failOnDataLoss="false", startingOffsets=gone["startingOffsets"])) == [b"kept"]
+    assert values(reader_of(broker, name)) == [b"kept"], "earliest means the first message that is there"
+
+
+@pytest.mark.proves("S9")
+def test_messages_trimmed_between_plan_and_task_fail_the_task_before_its_first_row(
+    broker: Broker, publish: Publish, namespace: Callable[[], str]
+) -> None:
+    space = namespace()
+    name = f"persistent://{space}/t"
+    (first,) = publish(name, ["1"])
+    broker.admin("PUT", f"persistent/{space}/t/unload")
+    publish(name, ["2"])
+    reader = reader_of(broker, name)
+    (split,) = reader.partitions()
+    assert read_split(reader, split) == [b"1", b"2"]
+    drop_closed_ledgers(broker, space, "t", first.ledger_id())
+    with pytest.raises(DataLoss, match=r"Messages from .* on are gone: the first one still there is"):
+        next(reader.read(split))
+
+
+def drop_closed_ledgers(broker: Broker, space: str, topic: str, closed: int) -> None:
+    """Let the broker delete what is not in the topic's open ledger, and wait until it has."""
+    nothing = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    broker.admin("POST", f"namespaces/{space}/retention", nothing)
+    deadline = time.monotonic() + 20
+    while True:
+        broker.admin("POST", f"persistent/{space}/{topic}/trim")
+        stats = broker.admin("GET", f"persistent/{space}/{topic}/internalStats")
+        assert isinstance(stats, dict)
+        if closed not in [ledger["ledgerId"] for ledger in stats["ledgers"]]:
+            return
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.1)
+
+
+@pytest.mark.proves("S9")
+def test_messages_trimmed_while_a_task_reads_fail_it_at_the_end(
+    broker: Broker, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
+) -> None:
+    name = topic(namespace=trimmable)
+    publish(name, ["1"], ["2"])
+    reader = reader_of(broker, name)
+    (split,) = reader.partitions()
+    batches = reader.read(split)
+    next(batches)
+    trim(name)
+    with pytest.raises(DataLoss, match=r"Messages from .* on are gone"):
+        list(batches)
+
+
+def test_messages_trimmed_before_the_first_one_of_an_interval_are_data_loss(
+    broker: Broker, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
+) -> None:
+    name = topic(namespace=trimmable)
+    publish(name, ["1"], ["2"])
+    timed = {"startingTime": "1000", "admin.url": broker.admin_url}
+    assert values(reader_of(broker, name, **timed)) == [b"1", b"2"]
+    trim(name)
+    with pytest.raises(DataLoss, match="The topic was trimmed"):
+        reader_of(broker, name, **timed).partitions()
+    assert values(reader_of(broker, name, failOnDataLoss="false", **timed)) == [b"kept"]
+
+
+def test_a_topic_whose_messages_are_all_gone_is_empty_or_data_loss(
+    broker: Broker, publish: Publish, namespace: Callable[[], str]
+) -> None:
+    space = namespace()
+    name = f"persistent://{space}/t"
+    first, last = publish(name, ["1"], ["2"])
+    broker.admin("PUT", f"persistent/{space}/t/unload")
+    drop_closed_ledgers(broker, space, "t", first.ledger_id())
+    assert values(reader_of(broker, name)) == []
+    gone = {"endingOffsets": f'{{"{name}": "{last.ledger_id()}:{last.entry_id()}"}}'}
+    with pytest.raises(DataLoss, match=r"the topic holds none|it holds no message"):
+        reader_of(
+            broker, name, startingOffsets=f'{{"{name}": "{first.ledger_id()}:{first.entry_id()}"}}', **gone
+        ).partitions()
+
+
+def test_a_topic_deleted_between_plan_and_task_fails_the_task_and_stays_deleted(
+    broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name, many = topic(), topic("many", partitions=1)
+    publish(name, ["1"])
+    publish(f"{many}-partition-0", ["1"])
+    readers = [reader_of(broker, one, failOnDataLoss="false") for one in (name, many)]
+    splits = [reader.partitions()[0] for reader in readers]
+    broker.admin("DELETE", f"{name.replace('://', '/')}?force=true")
+    broker.admin("DELETE", f"{many.replace('://', '/')}/partitions?force=true")
+    for reader, split in zip(readers, splits, strict=True):
+        with pytest.raises(TopicNotFound):
+            list(reader.read(split))
+    left = str(broker.admin("GET", "persistent/public/default"))
+    assert name not in left and many not in left
+
+
+@pytest.mark.proves("D7")
+def test_connections_that_break_while_a_task_reads_lose_and_double_nothing(
+    broker: Broker, topic: NewTopic, publish: Publish, relay: NewRelay
+) -> None:
+    name = topic()
+    groups = [[f"{batch:04d}-{index:04d}" + "x" * 290 for index in range(100)] for batch in range(400)]
+    publish(name, *groups)
+    between = relay(broker.service_url)
+    options = {"service.url": between.service_url, "topic": name, "columns": "value"}
+    # The broker takes the first permits for entries, not for messages: few, or all is on its way before the first cut.
+    reader = PulsarBatchReader(ReadOptions.parse({**options, "pulsar.reader.receiverQueueSize": "10"}))
+    (split,) = reader.partitions()
+    found: list[bytes] = []
+    for number, batch in enumerate(reader.read(split)):
+        found += batch["value"].to_pylist()
+        if number == 0:
+            between.cut_after(300_000, TO_CLIENT)  # in the middle of a frame
+        elif number == 1:
+            broker.admin("PUT", f"{name.replace('://', '/')}/unload")
+        elif number == 2:
+            between.cut(reset=True)
+    assert between.count(Command.SUBSCRIBE) >= 6, (
+        "a probe to plan, one before and one after, and the reader three times"
+    )
+    assert found == [value.encode() for group in groups for value in group]
+
+
+def test_a_broker_that_goes_silent_fails_the_task_within_the_time_out(
+    broker: Broker, topic: NewTopic, publish: Publish, relay: NewRelay
+) -> None:
+    name = topic()
+    publish(name, *([f"{batch}" * 1000] * 500 for batch in range(20)))
+    between = relay(broker.service_url)
+    options = {"service.url": between.service_url, "topic": name, "columns": "value", "pollTimeoutMs": "2000"}
+    options.update({"pulsar.reader.receiverQueueSize": "100", "pulsar.client.operationTimeoutMs": "2000"})
+    reader = PulsarBatchReader(ReadOptions.parse(options))
+    (split,) = reader.partitions()
+    batches = reader.read(split)
+    next(batches)
+    between.stall()
+    started = time.monotonic()
+    with pytest.raises(Timeout):
+        list(batches)
+    assert time.monotonic() - started < 20
+
+
+def test_a_task_that_is_given_up_closes_its_client(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, *(["x" * 1000] * 20 for _ in range(20)))
+    reader = reader_of(broker, name)
+    (split,) = reader.partitions()
+    batches = reader.read(split)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    stats = broker.admin("GET", f"{name.replace('://', '/')}/stats")
+    assert isinstance(stats, dict) and stats["subscriptions"] == {}
+
+
+def test_what_travels_to_the_tasks_holds_no_secret(
+    broker: Broker, topic: NewTopic, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULSAR_TEST_CREDENTIALS", "s3cret-value")
+    name = topic()
+    publish(name, ["1"])
+    reader = reader_of(broker, name, credentialsRef="env:PULSAR_TEST_CREDENTIALS")
+    (split,) = reader.partitions()
+    list(reader.read(split))
+    assert b"s3cret" not in cloudpickle.dumps((reader, split))

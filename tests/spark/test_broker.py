@@ -1,0 +1,91 @@
+"""Questions to a real broker: where a topic begins and ends, what stands at a time, and that asking leaves nothing."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+
+import pulsar_native
+from pulsar_native import MessageId
+from pulsar_native.exceptions import TopicNotFound
+from pyspark_pulsar import broker as live
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
+from support.brokers import Broker, NewTopic
+from support.publishing import Publish
+
+
+def connected(broker: Broker, topic: str, **options: str) -> live.Broker:
+    """Return a connection with the options of a read of the topic."""
+    return live.Broker(ReadOptions.parse({"service.url": broker.service_url, "topic": topic, **options}))
+
+
+def test_a_topic_tells_its_first_and_last_message_and_those_at_a_time(
+    broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    ids = publish(name, ["1", "2"])
+    time.sleep(1)
+    ids += publish(name, ["3"], ["4", "5"])
+    first, second = Position.of_message(ids[0]), Position.of_message(ids[2])
+    with connected(broker, name) as asked, asked.probe(name) as probe:
+        found = probe.first()
+        assert found is not None and (found.position, found.number) == (first, 0)
+        assert probe.last() == Position.of_message(ids[4])
+        between = probe.first_at(found.publish_time + 500)
+        assert between is not None and (between.position, between.number) == (second, 2)
+        assert between.publish_time > found.publish_time
+        # The broker searches by its own time of arrival here, which a busy machine makes later than the publish time.
+        assert probe.first_at(0) == found == probe.first_at(found.publish_time - 1000)
+        assert probe.first_at(between.publish_time + 10**7) is None
+        assert probe.first() == found, "whatever was asked before"
+
+
+def test_an_empty_topic_has_neither(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    broker.admin("PUT", name.replace("://", "/"))
+    with connected(broker, name) as asked, asked.probe(name) as probe:
+        assert (probe.last(), probe.first(), probe.first_at(5)) == (None, None, None)
+        assert not probe.is_trimmed()
+
+
+def test_trimming_shows_in_the_admin_interface(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, ["1"])
+    with connected(broker, name, **{"admin.url": broker.admin_url}) as asked, asked.probe(name) as probe:
+        assert not probe.is_trimmed()
+
+
+def test_asking_for_partitions_never_creates_a_topic(broker: Broker, topic: NewTopic) -> None:
+    name, many = topic("absent"), topic("many", partitions=2)
+    with connected(broker, name) as asked:
+        assert asked.partitions(many) == [f"{many}-partition-0", f"{many}-partition-1"]
+        assert asked.partitions(f"{many}-partition-1") == [f"{many}-partition-1"]
+        for unknown in (name, f"{many}-partition-2"):
+            with pytest.raises(TopicNotFound):
+                asked.partitions(unknown)
+    assert name not in str(broker.admin("GET", "persistent/public/default"))
+
+
+def test_readers_have_names_of_their_own_with_the_prefix_asked_for_and_are_gone_when_closed(
+    broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, ["1"])
+    with connected(broker, name, subscriptionPrefix="my-job") as asked:
+        readers = [closing(asked.reader(name, MessageId.earliest)) for _ in range(2)]
+        with readers[0], readers[1]:
+            stats = broker.admin("GET", f"{name.replace('://', '/')}/stats")
+            assert isinstance(stats, dict) and len(stats["subscriptions"]) == 2
+            assert all(subscription.startswith("my-job") for subscription in stats["subscriptions"])
+            assert not any(one["durable"] for one in stats["subscriptions"].values())
+    assert broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == []
+
+
+def test_a_closed_broker_connection_refuses_to_work(broker: Broker, topic: NewTopic) -> None:
+    asked = connected(broker, topic())
+    asked.close()
+    with pytest.raises(pulsar_native.AlreadyClosed):
+        asked.partitions("t")

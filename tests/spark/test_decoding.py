@@ -1,0 +1,87 @@
+"""Values to columns inside Spark: JSON and Avro, and what does not parse."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from pyspark_pulsar.decoding import decode_avro, decode_json, without_times
+from pyspark_pulsar.schema import struct_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def values(spark: SparkSession, *payloads: bytes | None) -> DataFrame:
+    """Return a frame with the payloads as its column `value`."""
+    return spark.createDataFrame(
+        [(None if payload is None else bytearray(payload),) for payload in payloads], "value BINARY"
+    )
+
+
+def test_json_values_become_typed_columns_and_a_missing_value_a_row_of_nulls(spark: SparkSession) -> None:
+    frame = values(spark, b'{"a": 1, "b": {"c": ["x", "\xc3\xa9"]}, "other": 5}', b'{"a": null}', None)
+    decoded = decode_json(frame, struct_of("a BIGINT, b STRUCT<c: ARRAY<STRING>>")).select("value.*")
+    assert [row.asDict(recursive=True) for row in decoded.collect()] == [
+        {"a": 1, "b": {"c": ["x", "é"]}},
+        {"a": None, "b": None},
+        {"a": None, "b": None},
+    ]
+
+
+@pytest.mark.parametrize("payload", [b'{"a": "no number"}', b'{"a": 1', b"\xff\xfe", b"[1"])
+def test_a_value_that_is_no_such_json_fails_the_read(spark: SparkSession, payload: bytes) -> None:
+    decoded = decode_json(values(spark, b'{"a": 1}', payload), struct_of("a INT"))
+    with pytest.raises((Py4JError, PySparkException), match="MALFORMED_RECORD_IN_PARSING"):
+        decoded.collect()
+
+
+DEFINITION: dict[str, Any] = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "delay", "type": ["null", "double"]},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "tags", "type": {"type": "map", "values": "string"}},
+        {"name": "legs", "type": {"type": "array", "items": {"type": "record", "name": "Leg", "fields": []}}},
+    ],
+}
+
+
+def test_avro_values_become_typed_columns_by_their_logical_types(spark: SparkSession) -> None:
+    at = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
+    row = {
+        "id": 7,
+        "delay": None,
+        "day": date(2013, 1, 1),
+        "at": at,
+        "clock": 1234,
+        "price": Decimal("12.50"),
+        "tags": {"carrier": "UA"},
+        "legs": [],
+    }
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(without_times(DEFINITION)), row)
+    frame = decode_avro(values(spark, out.getvalue(), None), json.dumps(DEFINITION)).select("value.*")
+    first, second = frame.collect()
+    # Spark gives a timestamp without its zone, in that of this process.
+    assert first.asDict() == {**row, "at": at.astimezone().replace(tzinfo=None)}
+    assert all(value is None for value in second)
+
+
+def test_bytes_that_are_no_such_avro_fail_the_read(spark: SparkSession) -> None:
+    decoded = decode_avro(values(spark, b"\x02"), json.dumps(DEFINITION))
+    with pytest.raises(PySparkException):
+        decoded.collect()

@@ -1,0 +1,47 @@
+"""The package itself: light to import, and harmless to Spark's search when it cannot work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(code: str, *blocked: str) -> str:
+    """Return what code prints in a fresh interpreter in which some packages cannot be imported."""
+    block = f"import sys\nfor name in {blocked!r}: sys.modules[name] = None\n"
+    done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_the_package_or_the_load_description_imports_nothing_heavy() -> None:
+    code = "import pyspark_pulsar, pyspark_pulsar.load as load\nprint(load.application())\n"
+    heavy = "print([name for name in ('pyspark', 'pyarrow', 'pulsar_native') if name in sys.modules])"
+    path, modules = run(code + heavy).splitlines()
+    assert Path(path).is_file() and path.endswith("load.py")
+    assert modules == "[]"
+
+
+def test_a_request_can_be_checked_without_pyspark() -> None:
+    request = '{"source": {"service.url": "pulsar://h", "topic": "t"}, "output": {"path": "/x"}}'
+    code = f"from pyspark_pulsar.request import LoadRequest\nprint(LoadRequest.parse({request!r}).path)"
+    assert run(code, "pyspark", "pyarrow") == "/x"
+
+
+@pytest.mark.parametrize("blocked", ["pyspark", "pyspark.sql.datasource"])
+def test_a_part_that_is_missing_makes_only_this_source_unknown(blocked: str) -> None:
+    code = "import pyspark_pulsar\nprint(hasattr(pyspark_pulsar, 'DefaultSource'), hasattr(pyspark_pulsar, 'other'))"
+    assert run(code, blocked) == "False False"
+
+
+def test_the_source_is_found_even_when_the_client_is_broken_and_says_so_when_used() -> None:
+    code = (
+        "import pyspark_pulsar\n"
+        "source = pyspark_pulsar.DefaultSource({})\n"
+        "print(source.name())\n"
+        "try: source.schema()\n"
+        "except ImportError as error: print('pulsar_native' in str(error))\n"
+    )
+    assert run(code, "pulsar_native", "pulsar_native.config").split() == ["pulsar", "True"]

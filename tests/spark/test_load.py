@@ -1,0 +1,477 @@
+"""The load application: decoded Parquet with a manifest, replays, replacement, how it ends; and by spark-submit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pulsar_native
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pyspark_pulsar import load
+from pyspark_pulsar.request import LoadRequest
+from support.brokers import Broker, NewTopic
+from support.publishing import Publish, publish_groups
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker import Standalone
+
+SCHEMA = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "carrier", "type": ["null", "string"]},
+        {"name": "day", "type": "int"},
+        {"name": "delay", "type": ["null", "double"]},
+    ],
+}
+
+
+def flights(first: int, count: int) -> list[str]:
+    """Return flights as JSON, numbered by their delay, spread over three days and two carriers."""
+    return [
+        json.dumps({"carrier": "UA" if number % 2 else None, "day": number % 3 + 1, "delay": float(number)})
+        for number in range(first, first + count)
+    ]
+
+
+class Loads:
+    """Run loads of one topic into one folder in the shared session."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
+        self.spark, self.broker, self.folder = spark, broker, folder
+
+    def request(self, topic: str, source: dict[str, str] | None = None, **parts: Any) -> dict[str, Any]:
+        """Return a request for JSON flights by day, with other parts and options of the source."""
+        output = {"path": f"file://{self.folder}/interval=1", "partition_by": ["day"]}
+        options = {"service.url": self.broker.service_url, "topic": topic, **(source or {})}
+        value = {"format": "json", "schema": "carrier STRING, day INT, delay DOUBLE"}
+        return {"source": options, "value": value, "output": output, **parts}
+
+    def run(self, topic: str, source: dict[str, str] | None = None, **parts: Any) -> load.Outcome:
+        """Run one load."""
+        request = LoadRequest.parse(json.dumps(self.request(topic, source, **parts)))
+        return load.Load(self.spark, request, time.monotonic()).run()
+
+    def delays(self) -> list[int]:
+        """Return the delays found on disk, sorted: the numbers of the flights."""
+        rows = self.spark.read.parquet(f"file://{self.folder}").select("delay").collect()
+        return sorted(int(row["delay"]) for row in rows)
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the manifest beside the output."""
+        found: dict[str, Any] = json.loads((self.folder / ".interval=1.manifest.json").read_text())
+        return found
+
+
+@pytest.fixture
+def loads(spark: SparkSession, broker: Broker, tmp_path: Path) -> Loads:
+    """Give a fresh folder to load into."""
+    return Loads(spark, broker, tmp_path)
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def test_json_becomes_parquet_by_day_with_every_row_once_and_a_manifest(
+    loads: Loads, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic(partitions=2)
+    first = publish(f"{name}-partition-0", flights(0, 20), flights(20, 10), partition_key="k")
+    last = publish(f"{name}-partition-1", flights(30, 12))
+    outcome = loads.run(name, derive={"late": "delay > 35"})
+    assert (outcome.exit_code, outcome.rows, outcome.partitions, outcome.replayed) == (0, 42, 2, False)
+    assert loads.delays() == list(range(42))
+    assert sorted(entry.name for entry in (loads.folder / "interval=1").glob("day=*")) == ["day=1", "day=2", "day=3"]
+    rows = loads.spark.read.parquet(f"file://{loads.folder}/interval=1").collect()
+    assert sum(row["late"] for row in rows) == 6
+    assert Counter(row["carrier"] for row in rows) == {"UA": 21, None: 21}
+    assert Counter(bytes(row["__key"] or b"-") for row in rows) == {b"k": 30, b"-": 12}
+    assert len({(row["__topic"], row["__ledgerId"], row["__entryId"], row["__batchIndex"]) for row in rows}) == 42
+    manifest = loads.manifest()
+    assert (manifest["status"], manifest["rows"]) == ("done", 42)
+    ledger, other = first[0].ledger_id(), last[0].ledger_id()
+    assert manifest["partitions"] == [
+        {
+            "topic": f"{name}-partition-0",
+            "start": f"{ledger}:0",
+            "end": f"{ledger}:2",
+            "rows": 30,
+            "first": f"{ledger}:0:0",
+            "last": f"{ledger}:1:9",
+        },
+        {
+            "topic": f"{name}-partition-1",
+            "start": f"{other}:0",
+            "end": f"{other}:1",
+            "rows": 12,
+            "first": f"{other}:0:0",
+            "last": f"{other}:0:11",
+        },
+    ]
+
+
+@pytest.mark.parametrize("kind", ["JSON", "AVRO"])
+def test_the_registered_schema_decodes_the_values(
+    loads: Loads, topic: NewTopic, publish: Publish, broker: Broker, kind: str
+) -> None:
+    import io
+
+    import fastavro
+
+    name = topic()
+    values: list[str | bytes] = list(flights(0, 5))
+    if kind == "AVRO":
+        for index, text in enumerate(flights(0, 5)):
+            out = io.BytesIO()
+            fastavro.schemaless_writer(out, fastavro.parse_schema(SCHEMA), json.loads(text))
+            values[index] = out.getvalue()
+    publish(name, values)
+    schema = {"type": kind, "schema": json.dumps(SCHEMA), "properties": {}}
+    broker.admin("POST", f"schemas/{name.partition('://')[2]}/schema", schema)
+    loads.run(name, {"admin.url": broker.admin_url}, value={"format": kind.lower()})
+    assert loads.delays() == list(range(5))
+    other = "avro" if kind == "JSON" else "json"
+    with pytest.raises(InvalidConfiguration, match=f"has a schema of kind {kind}, not {other.upper()}"):
+        loads.run(name, {"admin.url": broker.admin_url}, value={"format": other})
+
+
+def test_a_missing_schema_is_an_error_that_says_what_to_give(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, flights(0, 1))
+    with pytest.raises(InvalidConfiguration, match=r"has no registered schema: give value\.schema"):
+        loads.run(name, {"admin.url": loads.broker.admin_url}, value={"format": "json"})
+    with pytest.raises(InvalidConfiguration, match=r"needs admin\.url, or give value\.schema"):
+        loads.run(name, value={"format": "json"})
+
+
+def test_raw_values_are_written_as_they_are(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, [b"\x00\xff", b""])
+    output = {"path": f"file://{loads.folder}/raw"}
+    assert loads.run(name, value={"format": "raw"}, output=output, metadata=["__messageProperties"]).rows == 2
+    frame = loads.spark.read.parquet(f"file://{loads.folder}/raw")
+    assert sorted(bytes(row["value"]) for row in frame.collect()) == [b"", b"\x00\xff"]
+    assert "__messageProperties" in frame.columns and "__key" not in frame.columns
+
+
+def test_an_interval_without_messages_is_an_empty_output(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, flights(0, 3))
+    assert loads.run(name).rows == 3
+    outcome = loads.run(name, {"startingTime": "1000", "endingTime": "2000"})
+    assert (outcome.exit_code, outcome.rows) == (0, 0)
+    assert list((loads.folder / "interval=1").glob("day=*")) == []
+    assert (loads.folder / "interval=1" / "_SUCCESS").exists()
+
+
+def test_a_secret_of_the_driver_s_configuration_is_shared_for_the_load_only(
+    loads: Loads, secure_broker: Standalone
+) -> None:
+    name = f"persistent://public/default/shared-{time.time_ns()}"
+    token = secure_broker.token()
+    with pulsar_native.Client(secure_broker.service_url, pulsar_native.AuthenticationToken(token)) as client:
+        publish_groups(client, name, flights(0, 5))
+    loads.spark.sparkContext._conf.set("spark.pulsar.load.token", token)
+    source = {"service.url": secure_broker.service_url, "credentialsRef": "conf:spark.pulsar.load.token"}
+    before = shared_files()
+    assert loads.run(name, source).rows == 5
+    assert shared_files() == before
+    assert loads.manifest()["request"]["source"]["credentialsRef"] == "conf:spark.pulsar.load.token"
+
+
+def shared_files() -> set[Path]:
+    """Return the files through which a configuration's credentials are shared."""
+    return set(Path(tempfile.gettempdir()).glob("pulsar-credentials-*"))
+
+
+# ---- again -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_load_up_to_now_takes_what_is_new_and_one_with_an_end_replays(
+    loads: Loads, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, flights(0, 5))
+    assert loads.run(name).rows == 5
+    publish(name, flights(5, 5))
+    up_to_now = loads.run(name)
+    assert (up_to_now.rows, up_to_now.replayed) == (10, False)
+    ids = {part["topic"]: part["end"] for part in loads.manifest()["partitions"]}
+    bounded = {"endingOffsets": json.dumps(ids)}
+    assert loads.run(name, bounded).replayed is False, "another request"
+    publish(name, flights(10, 5))
+    again = loads.run(name, bounded)
+    assert (again.rows, again.replayed) == (10, True)
+    assert loads.delays() == list(range(10))
+    assert loads.run(name, bounded, replay="never").replayed is False
+    assert loads.run(name, bounded, run="another").replayed is False
+
+
+def test_a_load_that_was_broken_off_is_done_again_with_the_same_messages(
+    loads: Loads, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, flights(0, 5), ["no json"])
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING") as failed:
+        loads.run(name)
+    assert load.judge(failed.value)[0] == load.FAILED
+    assert "MALFORMED" in load.judge(failed.value)[1] and len(load.judge(failed.value)[1]) < 2001
+    assert loads.manifest()["status"] == "planned"
+    frozen = loads.manifest()["partitions"]
+    publish(name, flights(6, 5))
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+        loads.run(name)
+    assert loads.manifest()["partitions"] == frozen
+    assert loads.run(name, value={"format": "raw"}, output={"path": f"file://{loads.folder}/raw"}).rows == 11
+
+
+def test_a_load_that_fails_leaves_what_was_there(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, flights(0, 5))
+    loads.run(name)
+    publish(name, ["no json"])
+    with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+        loads.run(name)
+    assert loads.delays() == list(range(5))
+
+
+def test_a_replay_of_messages_that_are_gone_is_data_loss(
+    loads: Loads, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], object]
+) -> None:
+    name = topic(namespace=trimmable)
+    publish(name, flights(0, 5))
+    loads.run(name, {"endingTime": str(int(time.time() * 1000) + 1), "timeSlackMs": "0"})
+    trim(name)
+    with pytest.raises(Exception, match="DataLoss") as lost:
+        loads.run(name, loads.manifest()["request"]["source"], replay="require")
+    assert load.judge(lost.value)[0] == load.LOST
+    assert "are gone" in load.judge(lost.value)[1]
+    assert loads.delays() == list(range(5)), "what was loaded stays"
+
+
+def test_a_required_replay_needs_the_manifest_of_the_same_request(
+    loads: Loads, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, flights(0, 1))
+    with pytest.raises(InvalidConfiguration, match="there is no manifest at"):
+        loads.run(name, replay="require")
+    loads.run(name)
+    with pytest.raises(InvalidConfiguration, match="is of another request"):
+        loads.run(name, replay="require", run="x")
+    assert loads.run(name, replay="require").replayed
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"derive": {"Delay": "1"}, "metadata": ["__key"]}, None),
+        ({"output": {"path": "file:///x", "partition_by": ["dya"]}}, "partition_by names dya; the columns are"),
+        ({"value": {"format": "json", "schema": "a INT, A STRING, day INT"}}, "columns twice: a"),
+        ({"value": {"format": "json", "schema": "a INTEGRAL"}}, "is not a list of columns"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_before_reading(
+    loads: Loads, topic: NewTopic, publish: Publish, parts: dict[str, Any], message: str | None
+) -> None:
+    name = topic()
+    publish(name, flights(0, 1))
+    if message is None:
+        assert loads.run(name, **parts).rows == 1
+        return
+    with pytest.raises(InvalidConfiguration, match=message):
+        loads.run(name, **parts)
+
+
+def test_the_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "request.json"
+    file.write_text("{}")
+    assert load.request_text(["--request", "{1}"]) == "{1}"
+    assert load.request_text(["--request-file", str(file)]) == "{}"
+    for wrong in (
+        [],
+        ["--request", "{}", "--request-file", str(file)],
+        ["--request-file", "/no/such"],
+        ["--reqest", "x"],
+    ):
+        assert load.main(wrong) == load.REFUSED
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert json.loads(last)["pulsar_load"]["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        (
+            "… pyspark_pulsar.errors.DataLoss: Messages from 1:2 on are gone. [topic=t]\n…",
+            load.LOST,
+            "Messages from 1:2",
+        ),
+        ("… pulsar_native.exceptions.AuthenticationError: no such token\n", load.REFUSED, "no such token"),
+        (
+            "… pulsar_native.exceptions.InvalidConfiguration: There is no option x\n",
+            load.REFUSED,
+            "There is no option x",
+        ),
+        ("… pulsar_native.exceptions.Timeout: nothing came\n", load.FAILED, "nothing came"),
+        ("pulsar_native.exceptions.ConnectError: a\n…\npyspark_pulsar.errors.DataLoss: b\n", load.LOST, "b"),
+        ("a Java trace: SparkException: [FAILED_READ_FILE.X] why\n\tat org", load.FAILED, "[FAILED_READ_FILE.X] why"),
+        ("", load.FAILED, "RuntimeError"),
+    ],
+)
+def test_an_error_told_by_spark_is_judged_by_the_error_below_it(text: str, code: int, message: str) -> None:
+    found = load.judge(RuntimeError(text))
+    assert found[0] == code and found[1].startswith(message)
+
+
+def test_an_error_of_the_driver_is_judged_by_its_class() -> None:
+    assert load.judge(InvalidConfiguration("x"))[0] == load.REFUSED
+    assert load.judge(PulsarException("x"))[0] == load.FAILED
+    assert load.judge(OSError("x")) == (load.FAILED, "x")
+
+
+# ---- by spark-submit, as the provider runs it ------------------------------------------------------------------------
+
+
+@dataclass
+class Submitted:
+    """What a spark-submit left: its exit code, its output, and the command lines of all processes while it ran."""
+
+    code: int
+    stdout: str
+    stderr: str
+    command_lines: set[str]
+
+    def result(self) -> dict[str, Any]:
+        """Return the result the load printed last."""
+        found: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])["pulsar_load"]
+        return found
+
+
+Submit = Callable[..., Submitted]
+
+
+@pytest.fixture
+def submit(spark_environment: None, tmp_path: Path) -> Submit:
+    """Give what runs spark-submit with a request and credentials in its environment, its events logged in clear."""
+    (tmp_path / "events").mkdir()
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{tmp_path}/events",
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+    }
+    settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    folder = os.path.dirname(sys.executable)
+    command = [f"{folder}/spark-submit", "--master", "local[2]", *settings]
+
+    def run(request: dict[str, Any], credentials: str, *more: str) -> Submitted:
+        env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PULSAR_CREDENTIALS": credentials}
+        out, err = tmp_path / "stdout", tmp_path / "stderr"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            process = subprocess.Popen(
+                [*command, *more, load.application(), "--request", json.dumps(request)],
+                env=env,
+                cwd=tmp_path,
+                stdout=stdout,
+                stderr=stderr,
+            )
+            seen: set[str] = set()
+            deadline = time.monotonic() + 200
+            while process.poll() is None:
+                seen |= command_lines()
+                if time.monotonic() > deadline:
+                    process.kill()
+                time.sleep(0.2)
+        return Submitted(process.returncode, out.read_text(), err.read_text(), seen)
+
+    return run
+
+
+def command_lines() -> set[str]:
+    """Return the command lines of all processes, as `ps` shows them to everybody."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.add(entry.read_text(errors="replace").replace("\0", " "))
+    return found
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.proves("D10")
+def test_spark_submit_loads_with_a_token_that_shows_up_nowhere(
+    submit: Submit, secure_broker: Standalone, tmp_path: Path
+) -> None:
+    token = secure_broker.token()
+    name = f"persistent://public/default/submitted-{time.time_ns()}"
+    with pulsar_native.Client(secure_broker.service_url, pulsar_native.AuthenticationToken(token)) as client:
+        publish_groups(client, name, flights(0, 50))
+    request = {
+        "source": {
+            "service.url": secure_broker.service_url,
+            "topic": name,
+            "credentialsRef": "env:PULSAR_CREDENTIALS",
+        },
+        "value": {"format": "json", "schema": "carrier STRING, day INT, delay DOUBLE"},
+        "output": {"path": f"file://{tmp_path}/table/interval=1", "partition_by": ["day"]},
+    }
+    done = submit(request, json.dumps({"method": "token", "token": token}))
+    assert done.code == 0, done.stdout + done.stderr[-3000:]
+    assert (done.result()["status"], done.result()["rows"], done.result()["exit_code"]) == ("done", 50, 0)
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("pulsar-load: planned 1 topic partitions, 1 with messages")]
+    events = "".join(file.read_text() for file in (tmp_path / "events").rglob("*") if file.is_file())
+    assert "SparkListenerApplicationEnd" in events and "pulsar" in events
+    processes = "\n".join(done.command_lines)
+    assert "load.py --request" in processes and "PULSAR_CREDENTIALS" in processes
+    places = {
+        "stdout": done.stdout,
+        "stderr": done.stderr,
+        "event log": events,
+        "manifest": (tmp_path / "table" / ".interval=1.manifest.json").read_text(),
+        "process list": processes,
+    }
+    secret = token.rpartition(".")[2]
+    assert [place for place, text in places.items() if secret in text] == []
+    assert "operation_timeout" not in done.stderr + done.stdout, "the client's configuration is not logged"
+
+
+@pytest.mark.timeout(400)
+def test_spark_submit_ends_with_the_code_that_says_what_to_do(
+    submit: Submit, secure_broker: Standalone, tmp_path: Path
+) -> None:
+    shipped = tmp_path / "pulsar.token"
+    shipped.write_text(expired := secure_broker.token(lifetime_seconds=-60))
+    request = {
+        "source": {
+            "service.url": secure_broker.service_url,
+            "topic": "persistent://public/default/any",
+            "credentialsRef": "file:pulsar.token",
+        },
+        "output": {"path": f"file://{tmp_path}/out"},
+    }
+    done = submit(request, "", "--files", str(shipped))
+    assert done.code == load.REFUSED, done.stdout + done.stderr[-3000:]
+    assert done.result()["status"] == "failed"
+    assert "refused the credentials" in done.result()["error"], "the broker saw the token of the shipped file"
+    assert expired.rpartition(".")[2] not in done.stdout + done.stderr

@@ -1,0 +1,148 @@
+"""The plan of one topic partition against a scripted topic: both ends, and every kind of loss."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.offsets import Found, Range, bounds, check_retained, resolve
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
+
+T = "persistent://public/default/t"
+
+
+class Topic:
+    """A topic as a list of (position, publish time), in the broker's order; `late` arrives after the first question."""
+
+    def __init__(self, *messages: tuple[str, int], late: tuple[str, int] | None = None, trimmed: bool = False) -> None:
+        self.messages = [Found(Position.parse(text), time) for text, time in messages]
+        self._late = late
+        self._trimmed = trimmed
+
+    def last(self) -> Position | None:
+        found = self.messages[-1].position if self.messages else None
+        if self._late is not None:
+            self.messages.append(Found(Position.parse(self._late[0]), self._late[1]))
+            self._late = None
+        return found
+
+    def first(self) -> Found | None:
+        return self.messages[0] if self.messages else None
+
+    def first_at(self, time_ms: int) -> Found | None:
+        return next((found for found in self.messages if found.publish_time >= time_ms), None)
+
+    def is_trimmed(self) -> bool:
+        return self._trimmed
+
+
+FIVE = (("3:0", 100), ("3:1:0", 200), ("3:1:1", 200), ("3:2", 300), ("5:0", 400))
+
+
+def planned(topic: Topic, **options: str) -> str:
+    """Return the range as text, its topic left out."""
+    given = {"service.url": "pulsar://h", "topic": T, "timeSlackMs": "0", **options}
+    found = resolve(T, ReadOptions.parse(given), topic)
+    assert found.topic == T
+    return f"{found.start} {found.end}" + (" empty" if found.is_empty else "")
+
+
+@pytest.mark.parametrize(
+    ("options", "range_"),
+    [
+        ({}, "3:0 5:1"),
+        ({"startingOffsets": '{"t": "3:1:1"}'}, "3:1:1 5:1"),
+        ({"endingOffsets": '{"t": "3:1:1"}'}, "3:0 3:1:1"),
+        ({"startingOffsets": '{"t": "3:1:1"}', "endingOffsets": '{"t": "3:2"}'}, "3:1:1 3:2"),
+        ({"startingOffsets": '{"t": "3:1"}', "endingOffsets": '{"t": "3:1"}'}, "3:1 3:1 empty"),
+        ({"startingOffsets": '{"t": "5:1"}'}, "5:1 5:1 empty"),
+        ({"startingOffsets": '{"t": "9:9"}'}, "5:1 5:1 empty"),
+        ({"startingTime": "200"}, "3:1 5:1"),
+        ({"startingTime": "201"}, "3:2 5:1"),
+        ({"startingTime": "401"}, "5:1 5:1 empty"),
+        ({"endingTime": "300"}, "3:0 3:2"),
+        ({"endingTime": "301"}, "3:0 5:0"),
+        ({"endingTime": "9999"}, "3:0 5:1"),
+        ({"endingTime": "50"}, "3:0 3:0 empty"),
+        ({"startingTime": "200", "endingTime": "300"}, "3:1 3:2"),
+        ({"startingTime": "300", "endingTime": "350", "timeSlackMs": "100"}, "3:1 5:1"),
+        ({"startingTime": "200", "startingOffsets": '{"t": "3:0"}', "endingOffsets": '{"t": "3:2"}'}, "3:0 3:2"),
+    ],
+)
+def test_both_ends_are_resolved(options: dict[str, str], range_: str) -> None:
+    assert planned(Topic(*FIVE), **options) == range_
+
+
+def test_an_empty_topic_gives_an_empty_range() -> None:
+    assert planned(Topic()).endswith("empty")
+    assert planned(Topic(), startingTime="5", endingTime="10").endswith("empty")
+
+
+def test_a_message_that_comes_while_planning_stays_out() -> None:
+    assert planned(Topic(*FIVE, late=("5:1", 500))) == "3:0 5:1"
+    assert planned(Topic(*FIVE, late=("5:1", 500)), endingTime="450") == "3:0 5:1"
+    assert planned(Topic(late=("5:1", 500))).endswith("empty")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": '{"t": "2:7"}'}, "Messages from 2:7 on are gone: the first one still there is 3:0"),
+        ({"endingOffsets": '{"t": "5:2"}'}, "asks for messages up to 5:2, but its last message is 5:0"),
+        ({"startingOffsets": '{"t": "2:0"}', "endingOffsets": '{"t": "3:1"}'}, "Messages from 2:0 on are gone"),
+    ],
+)
+def test_a_range_that_is_no_longer_whole_fails_and_is_cut_only_on_request(
+    options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(DataLoss, match=message) as lost:
+        planned(Topic(*FIVE), **options)
+    assert "failOnDataLoss=false" in str(lost.value) and lost.value.topic == T
+    assert planned(Topic(*FIVE), failOnDataLoss="false", **options)
+
+
+def test_an_empty_topic_that_should_hold_messages_is_data_loss() -> None:
+    with pytest.raises(DataLoss, match="it holds no message"):
+        planned(Topic(), endingOffsets='{"t": "3:1"}')
+    with pytest.raises(DataLoss, match="the topic holds none"):
+        check_retained(T, Position(3, 0), None)
+
+
+def test_trimming_before_the_starting_time_is_fine_and_after_it_is_data_loss() -> None:
+    trimmed = Topic(*FIVE, trimmed=True)
+    assert planned(trimmed, startingTime="100") == "3:0 5:1"
+    with pytest.raises(DataLoss, match="The topic was trimmed and the first message left is of 100 ms"):
+        planned(trimmed, startingTime="99")
+    with pytest.raises(DataLoss, match="no message is left"):
+        planned(Topic(trimmed=True), startingTime="99")
+    assert planned(trimmed, startingTime="99", failOnDataLoss="false") == "3:0 5:1"
+    assert planned(trimmed) == "3:0 5:1"
+    counted = Topic(*FIVE)
+    counted.messages[0] = counted.messages[0]._replace(number=7)
+    assert planned(counted, startingTime="100") == "3:0 5:1"
+    with pytest.raises(DataLoss, match="The topic was trimmed"):
+        planned(counted, startingTime="99")
+    counted.messages[0] = counted.messages[0]._replace(number=0)
+    assert planned(counted, startingTime="99") == "3:0 5:1"
+
+
+def test_ends_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match=r"endingOffsets of .*t \(3:0\) is before startingOffsets \(3:1\)"):
+        planned(Topic(*FIVE), startingOffsets='{"t": "3:1"}', endingOffsets='{"t": "3:0"}')
+
+
+def test_a_start_inside_the_first_batch_is_no_loss() -> None:
+    check_retained(T, Position(3, 1), Found(Position(3, 1, 0), 5))
+    check_retained(T, Position(3, 1, 4), Found(Position(3, 1, 0), 5))
+    with pytest.raises(DataLoss):
+        check_retained(T, Position(3, 1, 4), Found(Position(3, 2), 5))
+
+
+def test_bounds_and_partitions_of_ranges() -> None:
+    ranges = [Range(f"{T}-partition-2", Position(1, 2), Position(1, 3)), Range(T, Position(4, 0), Position(4, 0))]
+    starts, ends = bounds(ranges)
+    assert starts == {f"{T}-partition-2": Position(1, 2), T: Position(4, 0)}
+    assert ends[f"{T}-partition-2"] == Position(1, 3)
+    assert [item.partition for item in ranges] == [2, -1]

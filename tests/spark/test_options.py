@@ -1,0 +1,162 @@
+"""The options of a read: what they mean, and the refusals, each with the way out."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl, PulsarException
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
+from pyspark_pulsar.schema import DEFAULT_COLUMNS, SOURCE_COLUMNS
+
+URL = {"service.url": "pulsar://localhost:6650"}
+MINIMUM = {**URL, "topic": "t"}
+
+
+def test_the_defaults() -> None:
+    options = ReadOptions.parse(MINIMUM)
+    assert options.topics == ("persistent://public/default/t",)
+    assert options.starting_offsets.of("any") == "earliest"
+    assert options.ending_offsets.of("any") == "latest"
+    assert (options.starting_time, options.ending_time, options.time_slack_ms) == (None, None, 60_000)
+    assert options.columns == DEFAULT_COLUMNS
+    assert options.credentials is None and options.admin_url is None
+    assert options.poll_timeout_ms == 60_000
+
+
+@pytest.mark.proves("D5")
+def test_data_loss_fails_unless_the_user_says_otherwise() -> None:
+    assert ReadOptions.parse(MINIMUM).fail_on_data_loss is True
+    assert ReadOptions.parse({**MINIMUM, "failOnDataLoss": "FALSE"}).fail_on_data_loss is False
+
+
+def test_names_are_matched_without_case_as_spark_folds_them() -> None:
+    given = {
+        "service.url": "pulsar+ssl://a:1,b:2",
+        "topics": "t, tenant/ns/u-partition-3,t",
+        "startingoffsets": '{"t": "1:2"}',
+        "startingtime": "1000",
+        "endingtime": "2000",
+        "timeslackms": "5",
+        "polltimeoutms": "7",
+        "admin.url": "http://localhost:8080/",
+        "credentialsref": "env:TOKEN",
+        "subscriptionprefix": "me",
+        "pulsar.reader.receiverqueuesize": "9",
+        "pulsar.client.operationtimeoutms": "1500",
+        "pulsar.client.tlshostnameverificationenable": "true",
+        "pulsar.client.initialbackoffintervalnanos": "200000000",
+    }
+    options = ReadOptions.parse(given)
+    assert options.topics == ("persistent://public/default/t", "persistent://tenant/ns/u-partition-3")
+    assert options.starting_offsets.of("persistent://public/default/t") == Position(1, 2)
+    assert (options.starting_time, options.ending_time, options.time_slack_ms) == (1000, 2000, 5)
+    assert options.poll_timeout_ms == 7 and options.receiver_queue_size == 9
+    assert options.admin_url == "http://localhost:8080"
+    assert str(options.credentials) == "env:TOKEN" and options.subscription_prefix == "me"
+    config = options.client_config()
+    assert config.operation_timeout_seconds == 1.5 and config.tls_validate_hostname is True
+    assert config.starting_backoff_interval_ms == 200
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize("text", ["t-.", "public/default/t-.", "persistent://public/default/t-."])
+def test_a_pattern_matches_whole_names_of_its_namespace(text: str) -> None:
+    pattern = ReadOptions.parse({**URL, "topicsPattern": text, "admin.url": "http://h:8080"}).topics_pattern
+    assert pattern is not None
+    names = ["t-1", "t-12", "at-1", "public/other/t-1", "non-persistent://public/default/t-1"]
+    assert [name for name in names if pattern.matches(name)] == ["t-1"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "columns"),
+    [
+        ({"includeMetadata": "true"}, DEFAULT_COLUMNS),
+        ({"includeMetadata": "false"}, ("value",)),
+        ({"includeMetadata": "ALL"}, SOURCE_COLUMNS),
+        ({"columns": "__topic, VALUE ,__ledgerid"}, ("__topic", "value", "__ledgerId")),
+    ],
+)
+def test_columns_are_chosen_by_an_option(extra: dict[str, str], columns: tuple[str, ...]) -> None:
+    assert ReadOptions.parse({**MINIMUM, **extra}).columns == columns
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "t"}, "service.url is missing"),
+        (URL, "exactly one of topic, topics and topicsPattern, not none"),
+        ({**MINIMUM, "topics": "u"}, "not topic and topics"),
+        ({**URL, "topic": "a/b"}, "topic: Invalid short topic name"),
+        ({**URL, "topics": "t,"}, "topics: Invalid topic name"),
+        ({**URL, "topic": "non-persistent://public/default/t"}, "nothing stored"),
+        ({**MINIMUM, "startingOfsets": "earliest"}, "no option startingOfsets; did you mean startingOffsets"),
+        ({**MINIMUM, "endingtimes": "5"}, "did you mean endingTime"),
+        ({**MINIMUM, "serviceurl": "x"}, "did you mean service.url"),
+        ({**MINIMUM, "pulsar.client.operationTimeout": "5"}, "did you mean pulsar.client.operationTimeoutMs"),
+        ({**MINIMUM, "zzz": "5"}, "no option zzz; known are service.url"),
+        ({**MINIMUM, "predefinedSubscription": "s"}, "leaves no subscription behind; leave it out"),
+        ({**URL, "topicsPattern": "t.*"}, "topicsPattern needs admin.url"),
+        ({**MINIMUM, "topicsPattern": "t.*"}, "not topic and topicsPattern"),
+        ({**URL, "topicsPattern": "(", "admin.url": "http://h"}, r"topicsPattern '\('"),
+        ({**URL, "topicsPattern": "non-persistent://a/b/c", "admin.url": "http://h"}, "topicsPattern"),
+        ({**URL, "topicsPattern": "a/b/", "admin.url": "http://h"}, "write tenant/namespace/expression"),
+        ({**MINIMUM, "minPartitions": "5"}, "not supported in this version"),
+        ({**MINIMUM, "maxBytesPerTrigger": "5"}, "streaming reads are not supported in this version"),
+        ({**MINIMUM, "valueFormat": "auto"}, "valueFormat can only be raw in this version"),
+        ({**MINIMUM, "path": "t"}, "takes no path; name the topic"),
+        ({**MINIMUM, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
+        ({**MINIMUM, "timeSlackMs": "-1"}, "timeSlackMs must be at least 0"),
+        ({**MINIMUM, "pollTimeoutMs": "soon"}, "pollTimeoutMs must be a whole number"),
+        ({**MINIMUM, "pulsar.reader.receiverQueueSize": "0"}, "receiverQueueSize must be at least 1"),
+        ({**MINIMUM, "startingTime": "2000", "endingTime": "1000"}, "endingTime .* is before startingTime"),
+        ({**MINIMUM, "columns": "value,__kye"}, "no column '__kye'; did you mean __key"),
+        ({**MINIMUM, "columns": "value,value"}, "named twice"),
+        ({**MINIMUM, "columns": "value", "includeMetadata": "true"}, "not both"),
+        ({**MINIMUM, "includeMetadata": "some"}, "includeMetadata must be true or false"),
+        ({**MINIMUM, "admin.url": "localhost:8080"}, "admin.url must be http://"),
+        ({**MINIMUM, "pulsar.client.connectionTimeoutMs": "0"}, "connection_timeout_ms must be at least 1"),
+        ({**MINIMUM, "pulsar.client.useTls": "1"}, "pulsar.client.useTls must be true or false"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_the_way_out(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        ReadOptions.parse(options)
+
+
+@pytest.mark.parametrize("url", ["http://localhost:8080", "localhost:6650", "", "pulsar://user:secret@host:1"])
+def test_a_wrong_service_url_is_refused_without_repeating_a_password(url: str) -> None:
+    with pytest.raises(InvalidUrl) as refused:
+        ReadOptions.parse({"service.url": url, "topic": "t"})
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pulsar.client.authParams",
+        "pulsar.client.authPluginClassName",
+        "pulsar.client.authParamMap",
+        "pulsar.admin.authParams",
+        "token",
+        "authentication",
+        "password",
+        "credentials",
+    ],
+)
+def test_a_literal_secret_is_refused_with_advice_and_never_repeated(name: str) -> None:
+    with pytest.raises(PulsarException) as refused:
+        ReadOptions.parse({**MINIMUM, name: "token:s3cret-value"})
+    assert "credentialsRef=env:VARIABLE, file:NAME" in str(refused.value)
+    assert "s3cret-value" not in str(refused.value)
+
+
+def test_a_secret_in_place_of_the_reference_is_not_repeated() -> None:
+    with pytest.raises(InvalidConfiguration, match="must be env:VARIABLE, file:NAME or conf:KEY") as refused:
+        ReadOptions.parse({**MINIMUM, "credentialsRef": "token:s3cret-value"})
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(InvalidConfiguration) as refused:
+        ReadOptions.parse({**MINIMUM, "admin.url": "http://me:s3cret-value@host:8080"})
+    assert "s3cret" not in str(refused.value)

@@ -1,0 +1,62 @@
+"""The Parquet of a load: staged out of sight, counted, and put in place of what was there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyspark_pulsar.manifest import Delivered
+from pyspark_pulsar.output import Output
+from pyspark_pulsar.positions import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def rows(spark: SparkSession, *places: tuple[str, int, int, int]) -> DataFrame:
+    """Return rows with the identities given: topic, ledger, entry and batch index."""
+    return spark.createDataFrame(list(places), "__topic STRING, __ledgerId LONG, __entryId LONG, __batchIndex INT")
+
+
+def test_rows_are_counted_by_topic_with_the_first_and_last_by_order(spark: SparkSession, tmp_path: Path) -> None:
+    output = Output(spark, f"file://{tmp_path}/table/day=1")
+    frame = rows(spark, ("t", 9, 1, -1), ("t", 10, 0, 0), ("t", 10, 0, 11), ("t", 10, 0, 2), ("u", 3, 4, -1))
+    assert output.write(frame, []) == 5
+    assert output.count() == {
+        "t": Delivered(4, Position(9, 1), Position(10, 0, 11)),
+        "u": Delivered(1, Position(3, 4), Position(3, 4)),
+    }
+
+
+def test_nothing_is_visible_before_it_is_published_and_then_it_replaces_all(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table, path = f"file://{tmp_path}/table", f"file://{tmp_path}/table/day=1"
+    output = Output(spark, path)
+    output.write(rows(spark, ("t", 1, 0, -1), ("t", 1, 1, -1)), ["__entryId"])
+    assert list((tmp_path / "table").glob("day=*")) == []
+    output.publish()
+    Path(tmp_path / "table" / ".day=1.manifest.json").write_text("{}")
+    assert sorted(row["__entryId"] for row in spark.read.parquet(table).collect()) == [0, 1]
+    again = Output(spark, path)
+    again.write(rows(spark, ("t", 2, 7, -1)), ["__entryId"])
+    assert sorted(row["__entryId"] for row in spark.read.parquet(table).collect()) == [0, 1], "staging is not seen"
+    again.publish()
+    (left,) = spark.read.parquet(table).collect()
+    assert (left["__ledgerId"], left["__entryId"], left["day"]) == (2, 7, 1)
+
+
+def test_a_write_that_fails_leaves_the_place_and_the_next_one_starts_anew(spark: SparkSession, tmp_path: Path) -> None:
+    path = f"file://{tmp_path}/out"
+    output = Output(spark, path)
+    output.write(rows(spark, ("t", 1, 0, -1)), [])
+    output.publish()
+    bad = rows(spark, ("t", 1, 0, -1)).selectExpr("*", "raise_error('no') AS x")
+    with pytest.raises(Exception, match="no"):
+        output.write(bad, [])
+    assert [row["__ledgerId"] for row in spark.read.parquet(path).collect()] == [1]
+    assert output.write(rows(spark, ("t", 5, 0, -1)), []) == 1
+    output.publish()
+    assert [row["__ledgerId"] for row in spark.read.parquet(path).collect()] == [5]

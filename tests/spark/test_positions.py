@@ -1,0 +1,105 @@
+"""Positions and offsets options: reading, order, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.message_id import MessageId
+from pyspark_pulsar.positions import Position, format_offsets, parse_offsets
+
+T0 = "persistent://public/default/t-partition-0"
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [("12:0", Position(12, 0)), ("12:7:3", Position(12, 7, 3)), (" 0:0:0 ", Position(0, 0, 0))],
+)
+def test_a_position_is_read_and_written(text: str, position: Position) -> None:
+    assert Position.parse(text) == position
+    assert Position.parse(str(position)) == position
+
+
+@pytest.mark.parametrize("text", ["", "12", "12:", "a:b", "-1:0", "1:2:3:4", "1:2:-1", "1.5:2", "1:2:x"])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="ledger:entry"):
+        Position.parse(text)
+
+
+def test_positions_order_by_ledger_entry_and_batch_index_and_an_entry_begins_before_its_messages() -> None:
+    ordered = ["1:9", "2:0", "2:0:0", "2:0:1", "2:0:10", "2:1", "10:0"]
+    assert [str(position) for position in sorted(map(Position.parse, reversed(ordered)))] == ordered
+    assert Position(2, 0, 5).entry_start == Position(2, 0)
+    assert Position(2, 0, 5).after_entry == Position(2, 1)
+
+
+def test_a_message_id_gives_its_position_and_a_chunked_one_that_of_its_first_chunk() -> None:
+    assert Position.of_message(MessageId(3, 5, 6, 7)) == Position(5, 6, 7)
+    assert Position.of_message(MessageId(3, 5, 9, -1, first_chunk=MessageId(3, 5, 6, -1))) == Position(5, 6)
+    assert Position(5, 6, 7).message_id(3) == MessageId(3, 5, 6, 7)
+
+
+def test_one_word_holds_for_every_topic() -> None:
+    assert parse_offsets("startingOffsets", "Earliest", "earliest").of(T0) == "earliest"
+    assert parse_offsets("endingOffsets", " latest ", "latest").of(T0) == "latest"
+
+
+def test_json_names_topics_in_short_or_full() -> None:
+    offsets = parse_offsets("endingOffsets", '{"t-partition-0": "4:5:6", "public/default/u": "latest"}', "latest")
+    assert offsets.of(T0) == Position(4, 5, 6)
+    assert offsets.of("persistent://public/default/u") == "latest"
+    with pytest.raises(InvalidConfiguration, match=r"says nothing about persistent://public/default/v"):
+        offsets.of("persistent://public/default/v")
+
+
+def test_the_byte_arrays_of_the_jvm_connector_are_read() -> None:
+    message_id = MessageId(2, 300, 4, 5, batch_size=9)
+    signed = [byte - 256 if byte > 127 else byte for byte in message_id.serialize()]
+    assert any(byte < 0 for byte in signed)
+    for array in (signed, list(message_id.serialize())):
+        offsets = parse_offsets("startingOffsets", json.dumps({T0: array}), "earliest")
+        assert offsets.of(T0) == Position(300, 4, 5)
+    earliest = json.dumps({T0: list(MessageId.earliest.serialize())})
+    assert parse_offsets("startingOffsets", earliest, "earliest").of(T0) == "earliest"
+    with pytest.raises(InvalidConfiguration, match="no meaning here"):
+        parse_offsets("endingOffsets", earliest, "latest")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "symbol", "message"),
+    [
+        ("startingOffsets", "latest", "earliest", "startingOffsets cannot be 'latest' in a batch read"),
+        ("endingOffsets", "earliest", "latest", "endingOffsets cannot be 'earliest' in a batch read"),
+        ("startingOffsets", "newest", "earliest", "must be 'earliest' or JSON"),
+        ("startingOffsets", "{", "earliest", "not valid JSON"),
+        ("startingOffsets", "{}", "earliest", "names no topic"),
+        ("startingOffsets", '{"t": "1:2", "t": "1:3"}', "earliest", "named twice"),
+        ("startingOffsets", '{"t": "1:2", "public/default/t": "1:3"}', "earliest", "one topic twice"),
+        ("startingOffsets", '{"t": 5}', "earliest", "startingOffsets of t: 5 is not a position"),
+        ("startingOffsets", '{"t": "x"}', "earliest", "startingOffsets of t: 'x' is not a position"),
+        ("startingOffsets", '{"t": [1, 2, 300]}', "earliest", "bytes of a serialised message id"),
+        ("startingOffsets", '{"t": [1]}', "earliest", "not a serialized message id"),
+        ("startingOffsets", '{"a/b": "1:2"}', "earliest", "startingOffsets: Invalid short topic name"),
+    ],
+)
+def test_wrong_offsets_are_refused_with_the_option_and_the_reason(
+    option: str, text: str, symbol: str, message: str
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        parse_offsets(option, text, symbol)  # type: ignore[arg-type]
+
+
+def test_a_topic_that_is_not_read_may_not_be_named() -> None:
+    offsets = parse_offsets("startingOffsets", '{"t-partition-9": "1:2"}', "earliest")
+    with pytest.raises(
+        InvalidConfiguration, match=r"t-partition-9, which is not read; the partitions are .*partition-0"
+    ):
+        offsets.check_names([T0])
+
+
+def test_formatted_offsets_are_read_back_to_the_same_positions() -> None:
+    bounds = {T0: Position(1, 2, 3), "persistent://a/b/c": Position(4, 5)}
+    offsets = parse_offsets("startingOffsets", format_offsets(bounds), "earliest")
+    assert dict(offsets.by_topic) == bounds

@@ -1,0 +1,102 @@
+"""The request of a load: what it means, and the refusals."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pyspark_pulsar.request import LoadRequest
+
+SOURCE = {"service.url": "pulsar://h:1", "topic": "t"}
+OUTPUT = {"path": "file:///data/out/"}
+
+
+def parse(**parts: Any) -> LoadRequest:
+    """Return the parsed request of a source, an output and the given parts."""
+    return LoadRequest.parse(json.dumps({"source": SOURCE, "output": OUTPUT, **parts}))
+
+
+def test_the_defaults() -> None:
+    request = parse()
+    assert (request.path, request.manifest) == ("file:///data/out", "file:///data/.out.manifest.json")
+    assert (request.value_format, request.value_schema, request.replay) == ("raw", None, "auto")
+    assert request.source_columns() == (
+        "value",
+        *("__topic", "__ledgerId", "__entryId", "__batchIndex"),
+        *("__key", "__publishTime", "__eventTime"),
+    )
+    assert request.read_options().topics == ("persistent://public/default/t",)
+
+
+def test_everything_can_be_said() -> None:
+    request = parse(
+        value={"format": "json", "schema": "a INT"},
+        derive={"b": "a + 1"},
+        metadata=["__messageId", "__topic"],
+        output={"path": "/x", "partition_by": ["b"]},
+        manifest="/y.json",
+        replay="never",
+        time_zone="Europe/Berlin",
+        run="r1",
+    )
+    assert (request.value_format, request.value_schema, request.derive) == ("json", "a INT", {"b": "a + 1"})
+    assert request.source_columns()[5:] == ("__messageId",)
+    assert (request.path, request.manifest, request.partition_by) == ("/x", "/y.json", ("b",))
+    assert (request.replay, request.time_zone, request.run) == ("never", "Europe/Berlin", "r1")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"sauce": {}}, "request has no part 'sauce'; did you mean 'source'"),
+        ({"value": {"fromat": "json"}}, "value has no part 'fromat'; did you mean 'format'"),
+        ({"value": {"format": "xml"}}, "value.format must be one of raw, json, avro, not 'xml'"),
+        ({"value": "json"}, "value must be a JSON object"),
+        ({"output": {}}, "output.path must be a text"),
+        ({"output": {"path": "/x", "partition_by": "day"}}, "output.partition_by must be a list"),
+        ({"output": {"path": "file:///"}}, "must name a folder of its own"),
+        ({"output": {"path": "/x", "mode": "append"}}, "output has no part 'mode'"),
+        ({"metadata": ["__key", "__topik"]}, "no column '__topik'; did you mean '__topic'"),
+        ({"derive": {"a": 1}}, "request.derive must be a JSON object of texts"),
+        ({"replay": "yes"}, "request.replay must be one of auto, never, require"),
+        ({"source": {**SOURCE, "columns": "value"}}, "source must not choose columns"),
+        ({"source": {**SOURCE, "IncludeMetadata": "all"}}, "source must not choose columns"),
+        ({"source": {**SOURCE, "topics": "u"}}, "not topic and topics"),
+        ({"source": {"topic": 5}}, "request.source must be a JSON object of texts"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_the_part(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        parse(**parts)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "5"])
+def test_what_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfiguration):
+        LoadRequest.parse(text)
+
+
+def test_a_literal_secret_in_the_request_is_refused_and_not_repeated() -> None:
+    with pytest.raises(PulsarException, match="Hand the secret over by reference") as refused:
+        parse(source={**SOURCE, "pulsar.client.authParams": "token:s3cret"})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_the_same_request_has_the_same_canonical_document_and_another_run_another() -> None:
+    reordered = dict(reversed(SOURCE.items()))
+    assert json.loads(json.dumps(parse().canonical())) == parse(source=reordered, replay="never").canonical()
+    assert parse(run="a").canonical() != parse(run="b").canonical()
+
+
+def test_a_plan_is_final_only_when_the_end_was_past_by_the_slack() -> None:
+    def at(seconds: int) -> datetime:
+        return datetime.fromtimestamp(seconds, UTC)
+
+    timed = parse(source={**SOURCE, "endingTime": "100000", "timeSlackMs": "5000"})
+    assert [timed.ended_before(at(seconds)) for seconds in (99, 104, 105)] == [False, False, True]
+    assert parse(source={**SOURCE, "endingOffsets": '{"t": "1:2"}'}).ended_before(at(0))
+    assert not parse().ended_before(at(10**9))
