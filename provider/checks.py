@@ -1,0 +1,72 @@
+"""Checks of arguments, used before anything is sent or read.
+
+Rules: every refusal names the argument, what is wrong, and the nearest right name where a name is wrong; no value that
+may be secret is repeated. Does no I/O and imports nothing of the client.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NoReturn
+
+
+def refuse(message: str) -> NoReturn:
+    """Raise the error for a wrong argument: a ValueError, which Airflow shows when the DAG file is read."""
+    raise ValueError(message)
+
+
+def known(what: str, names: Iterable[str], allowed: Sequence[str]) -> None:
+    """Refuse the first name that is not allowed, with the nearest one that is."""
+    for name in names:
+        if name not in allowed:
+            refuse(f"{what} has no {name!r}; {nearest(name, allowed)}")
+
+
+def nearest(name: object, allowed: Sequence[str]) -> str:
+    """Return the hint for a wrong name."""
+    near = difflib.get_close_matches(str(name).lower(), allowed, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(allowed)}"
+
+
+def choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Return the value in lower case if it is one of those allowed."""
+    if not isinstance(value, str) or value.lower() not in allowed:
+        refuse(f"{name}={value!r} is not known; {nearest(value, allowed)}")
+    return value.lower()
+
+
+def number(name: str, value: object, minimum: float, *, maximum: float = math.inf) -> None:
+    """Refuse anything but a number within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+        upper = "" if maximum == math.inf else f" and at most {maximum:g}"
+        refuse(f"{name} must be a number of at least {minimum:g}{upper}, not {value!r}")
+
+
+def text(name: str, value: object) -> str:
+    """Return a text that is not blank."""
+    if not isinstance(value, str) or not value.strip():
+        refuse(f"{name} must be a text that is not blank, not {value!r}")
+    return value
+
+
+def moment(name: str, value: datetime | str | int) -> int:
+    """Return a moment in milliseconds since 1970; takes a datetime, ISO-8601 text or milliseconds, UTC without zone."""
+    if isinstance(value, bool):
+        refuse(f"{name} must be a datetime, ISO-8601 text or milliseconds since 1970, not {value!r}")
+    if isinstance(value, int | float):
+        return int(value)
+    if isinstance(value, str):
+        value = value.strip()
+        if value.lstrip("-").isdigit():
+            return int(value)
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            refuse(f"{name}={value!r} is neither ISO-8601 text (2013-01-31T05:00:00+00:00) nor milliseconds since 1970")
+    if not isinstance(value, datetime):
+        refuse(f"{name} must be a datetime, ISO-8601 text or milliseconds since 1970, not {type(value).__name__}")
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return round(aware.timestamp() * 1000)

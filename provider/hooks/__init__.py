@@ -1,0 +1,1 @@
+"""Hooks: a connection of type pulsar, opened."""

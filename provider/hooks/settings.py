@@ -1,0 +1,327 @@
+"""What a connection of type pulsar says, checked: the standard fields and the extras as one typed value.
+
+May not import Airflow or do I/O. Rules: the names of `Settings`' extras are the conn-fields of provider.yaml; every
+refusal names the field and the fix, never the value of a field that may be secret; texts, numbers and switches may all
+be written as texts, since connection URIs have nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from pulsar_native import (
+    Authentication,
+    AuthenticationBasic,
+    AuthenticationOauth2,
+    AuthenticationTLS,
+    AuthenticationToken,
+    ClientConfig,
+)
+from pulsar_native.auth import SecretReference
+from pulsar_native.exceptions import InvalidConfiguration
+
+METHODS = ("none", "token", "token_file", "basic", "oauth2", "tls")
+_DEFAULT_TIMEOUT_SECONDS = 30
+# Names other tools use, which no likeness of letters would lead to ours.
+_KNOWN_AS = {
+    "token_file": "jwt_file",
+    "token_path": "jwt_file",
+    "username": "login",
+    "issuer_url": "oauth2_issuer_url",
+    "client_id": "oauth2_client_id",
+    "client_secret": "oauth2_client_secret",
+    "audience": "oauth2_audience",
+    "scope": "oauth2_scope",
+    "authParams": "auth_method",
+    "authPlugin": "auth_method",
+    "ca_cert": "tls_trust_certs_file_path",
+    "use_tls": "service_url (pulsar+ssl://…)",
+}
+
+
+class AirflowConnection(Protocol):
+    """What is read of Airflow's connection object."""
+
+    conn_type: str | None
+    host: str | None
+    port: int | None
+    login: str | None
+    password: str | None
+    extra: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The checked connection. Its repr shows no secret; `None` is what was left empty."""
+
+    service_url: str
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    admin_url: str | None = None
+    listener_name: str | None = None
+    operation_timeout_seconds: int = _DEFAULT_TIMEOUT_SECONDS
+    test_topic: str | None = None
+    auth_method: str = "none"
+    token: str | None = field(default=None, repr=False)
+    jwt_file: str | None = None
+    oauth2_issuer_url: str | None = None
+    oauth2_client_id: str | None = None
+    oauth2_client_secret: str | None = field(default=None, repr=False)
+    oauth2_credentials_file: str | None = None
+    oauth2_private_key: str | None = field(default=None, repr=False)
+    oauth2_audience: str | None = None
+    oauth2_scope: str | None = None
+    tls_trust_certs_file_path: str | None = None
+    tls_validate_hostname: bool = True
+    tls_allow_insecure_connection: bool = False
+    tls_certificate_file_path: str | None = None
+    tls_key_file_path: str | None = None
+    spark_service_url: str | None = None
+    spark_admin_url: str | None = None
+    spark_credentials_ref: str | None = None
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether telling the secrets means reading a file."""
+        return self.auth_method == "token_file" or bool(self.oauth2_credentials_file)
+
+    def client_config(self, authentication: Authentication | None) -> ClientConfig:
+        """Return the description of a client; raises `InvalidConfiguration` or `InvalidUrl`."""
+        # With the method tls the certificate belongs to the plug-in.
+        own = self.auth_method != "tls"
+        return ClientConfig(
+            service_url=self.service_url,
+            authentication=authentication,
+            operation_timeout_seconds=self.operation_timeout_seconds,
+            connection_timeout_ms=min(10, self.operation_timeout_seconds) * 1000,
+            tls_trust_certs_file_path=self.tls_trust_certs_file_path,
+            tls_allow_insecure_connection=self.tls_allow_insecure_connection,
+            tls_validate_hostname=self.tls_validate_hostname,
+            tls_certificate_file_path=self.tls_certificate_file_path if own else None,
+            tls_private_key_file_path=self.tls_key_file_path if own else None,
+            listener_name=self.listener_name,
+        )
+
+    def authentication(self, oauth2: Callable[[str], Authentication] = AuthenticationOauth2) -> Authentication | None:
+        """Return the plug-in of the method, None for none. `oauth2` makes the plug-in of that method."""
+        match self.auth_method:
+            case "token":
+                return AuthenticationToken(self._needed("token", self.token or self.password))
+            case "token_file":
+                return AuthenticationToken.from_reference(
+                    _file_url("jwt_file", self._needed("jwt_file", self.jwt_file))
+                )
+            case "basic":
+                login, password = self._needed("login", self.login), self._needed("password", self.password)
+                return AuthenticationBasic(login, password)
+            case "oauth2":
+                return oauth2(json.dumps(self._oauth2_parameters()))
+            case "tls":
+                return AuthenticationTLS(
+                    self._needed("tls_certificate_file_path", self.tls_certificate_file_path),
+                    self._needed("tls_key_file_path", self.tls_key_file_path),
+                )
+        return None
+
+    def credentials(self) -> dict[str, str] | None:
+        """Return the credentials to hand over to a program of its own, secrets included; None for none.
+
+        Blocks for reading a token file or a key file, whose content is handed over: the other program may not see
+        this machine's files. Raises `ErrorGettingAuthenticationData`.
+        """
+        match self.auth_method:
+            case "token" | "token_file":
+                plugin = self.authentication()
+                assert plugin is not None
+                return {"method": "token", "token": plugin.auth_data().decode()}
+            case "basic":
+                assert self.login is not None and self.password is not None
+                return {"method": "basic", "username": self.login, "password": self.password}
+            case "oauth2":
+                return {"method": "oauth2", **self._oauth2_parameters(inline=True)}
+            case "tls":
+                assert self.tls_certificate_file_path is not None and self.tls_key_file_path is not None
+                return {
+                    "method": "tls",
+                    "certificate_path": self.tls_certificate_file_path,
+                    "private_key_path": self.tls_key_file_path,
+                }
+        return None
+
+    def _oauth2_parameters(self, *, inline: bool = False) -> dict[str, str]:
+        """Return the parameters of `AuthenticationOauth2`; with `inline` a key file's content instead of its path."""
+        private_key = None
+        if self.oauth2_private_key is not None:
+            private_key = _data_url(self.oauth2_private_key)
+        elif self.oauth2_credentials_file is not None:
+            private_key = _file_url("oauth2_credentials_file", self.oauth2_credentials_file)
+            if inline:
+                private_key = _data_url(SecretReference.parse(private_key).read())
+        else:
+            self._needed("oauth2_client_id", self.oauth2_client_id)
+            self._needed("oauth2_client_secret", self.oauth2_client_secret)
+        given = {
+            "issuer_url": self._needed("oauth2_issuer_url", self.oauth2_issuer_url),
+            "client_id": self.oauth2_client_id,
+            "client_secret": self.oauth2_client_secret,
+            "private_key": private_key,
+            "audience": self.oauth2_audience,
+            "scope": self.oauth2_scope,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _needed(self, name: str, value: str | None) -> str:
+        if value is None:
+            raise InvalidConfiguration(f"auth_method {self.auth_method!r} needs the field {name!r}")
+        return value
+
+
+STANDARD_FIELDS = frozenset({"host", "port", "login", "password"})
+EXTRA_FIELDS = tuple(f.name for f in dataclasses.fields(Settings) if f.name not in STANDARD_FIELDS)
+
+
+def read_settings(connection: AirflowConnection) -> Settings:
+    """Return what the connection says; raises `InvalidConfiguration` (or `InvalidUrl`) naming the field."""
+    extras = _extras(connection.extra)
+    _refuse_unknown(extras)
+    given = {name: value for name, raw in extras.items() if (value := _PARSERS[name](name, raw)) is not None}
+    given["login"], given["password"] = connection.login or None, connection.password or None
+    given["service_url"] = _service_url(connection, given.get("service_url"))
+    if "auth_method" not in given:
+        given["auth_method"] = _evident_method(given)
+    settings = Settings(**given)
+    settings.client_config(settings.authentication())  # refuses what does not fit together
+    return settings
+
+
+def _extras(text: str | None) -> dict[str, Any]:
+    if not text or not text.strip():
+        return {}
+    try:
+        extras = json.loads(text)
+    except ValueError:
+        extras = None
+    if not isinstance(extras, dict):  # raised here: the parser's error would carry the text along
+        raise InvalidConfiguration("the field 'extra' is not a JSON object")
+    return extras
+
+
+def _refuse_unknown(extras: Mapping[str, Any]) -> None:
+    for name in extras:
+        if name in _PARSERS:
+            continue
+        near = difflib.get_close_matches(name, [*_PARSERS, *STANDARD_FIELDS], 1)
+        meant = _KNOWN_AS.get(name) or (near[0] if near else None)
+        hint = f"did you mean {meant!r}?" if meant else f"known are {', '.join(sorted(_PARSERS))}"
+        raise InvalidConfiguration(f"there is no field {name!r} in the extras; {hint}")
+
+
+def _text(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidConfiguration(f"the field {name!r} must be a text, not {type(value).__name__}")
+    return value.strip() or None
+
+
+def _seconds(name: str, value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 3600:
+        raise InvalidConfiguration(f"the field {name!r} must be a whole number from 1 to 3600, not {value!r}")
+    return number
+
+
+def _switch(name: str, value: Any) -> bool | None:
+    if value is None or value == "":
+        return None
+    word = str(value).strip().lower()
+    if word in ("true", "1", "yes", "on"):
+        return True
+    if word in ("false", "0", "no", "off"):
+        return False
+    raise InvalidConfiguration(f"the field {name!r} must be true or false, not {value!r}")
+
+
+def _method(name: str, value: Any) -> str | None:
+    text = _text(name, value)
+    if text is None or text in METHODS:
+        return text
+    near = difflib.get_close_matches(text.lower().replace(" ", "_").replace("-", "_"), METHODS, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(METHODS)} is needed"
+    raise InvalidConfiguration(f"the field {name!r} has an unknown method; {hint}")
+
+
+_PORT = re.compile(r":(\d+)$")
+_SPECIAL: dict[str, Callable[[str, Any], Any]] = {
+    "operation_timeout_seconds": _seconds,
+    "tls_validate_hostname": _switch,
+    "tls_allow_insecure_connection": _switch,
+    "auth_method": _method,
+}
+_PARSERS: dict[str, Callable[[str, Any], Any]] = {name: _SPECIAL.get(name, _text) for name in EXTRA_FIELDS}
+
+
+def _service_url(connection: AirflowConnection, url: str | None) -> str:
+    """Return the service URL of its own field or of the host; the port is that of the hosts that name none."""
+    host = (connection.host or "").strip()
+    if url is not None:
+        if host:
+            raise InvalidConfiguration("give either the field 'service_url' or the field 'host', not both")
+    elif not host:
+        raise InvalidConfiguration("the field 'service_url' (or 'host') is empty; write pulsar://host:6650")
+    elif "://" in host:
+        url = host
+    else:
+        scheme = "pulsar+ssl" if connection.conn_type == "pulsar+ssl" else "pulsar"
+        bare_ipv6 = host.count(":") > 1 and "[" not in host and "," not in host
+        url = f"{scheme}://[{host}]" if bare_ipv6 else f"{scheme}://{host}"
+    return _with_port(url, connection.port) if connection.port else url
+
+
+def _with_port(url: str, port: int) -> str:
+    scheme, separator, rest = url.partition("://")
+    hosts = [host.strip() for host in rest.rstrip("/").split(",")]
+    ports = [found[1] if (found := _PORT.search(host)) else None for host in hosts]
+    if None not in ports and str(port) not in ports:
+        raise InvalidConfiguration(f"the field 'port' says {port}, but the hosts have ports of their own")
+    named = [host if own else f"{host}:{port}" for host, own in zip(hosts, ports, strict=True)]
+    return f"{scheme}{separator}{','.join(named)}"
+
+
+def _evident_method(given: Mapping[str, Any]) -> str:
+    """Return the method the filled fields stand for, where the drop-down was left empty."""
+    signs = {
+        "token": given.get("token") or (given["password"] and not given["login"]),
+        "token_file": given.get("jwt_file"),
+        "basic": given["login"],
+        "oauth2": given.get("oauth2_issuer_url"),
+    }
+    found = [method for method, sign in signs.items() if sign]
+    if len(found) > 1:
+        raise InvalidConfiguration(f"the field 'auth_method' is empty, but {' and '.join(found)} fit: choose one")
+    if found:
+        return found[0]
+    return "tls" if given.get("tls_certificate_file_path") and given.get("tls_key_file_path") else "none"
+
+
+def _file_url(name: str, path: str) -> str:
+    if path.startswith("file:"):
+        return path
+    if not path.startswith("/"):
+        raise InvalidConfiguration(f"the field {name!r} must be an absolute path")
+    return f"file://{quote(path)}"
+
+
+def _data_url(content: str) -> str:
+    """Return a key file's content as the private_key that AuthenticationOauth2 takes."""
+    return f"data:application/json;base64,{base64.b64encode(content.encode()).decode()}"

@@ -1,0 +1,362 @@
+"""Consume a batch of a subscription into a JSONL file: bounded, and acknowledged only when it is safe.
+
+Rules: the end is a position taken when the task begins, not a pause in the flow. Order of events: the output is written
+under a temporary name, made durable and moved; `process` is called; what the batch holds is noted in Airflow's task
+state; then the broker is told. A failure before the note acknowledges nothing: the next try gets the same messages and
+overwrites the output. With the note, a next try of the same run (the worker died before Airflow knew of the success, or
+the run was cleared) acknowledges what the output holds and returns the same manifest, as long as the output is there
+unchanged: no message is lost, none is taken twice. Delivery is at least once: an acknowledgement lost on its way brings
+its messages again in a later run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar import checks
+from airflow_provider_pulsar.failures import staged
+from airflow_provider_pulsar.identity import TaskMemory
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_pulsar.batch import Batch
+    from airflow_provider_pulsar.output import Output
+    from pulsar_native import Client, Consumer, Message, MessageId
+
+SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
+DECODERS = ("auto", "json", "text", "bytes")
+_SLICE_MS = 200
+
+
+class ConsumeBatchOperator(BaseOperator):
+    """Take a bounded batch of messages from a subscription, write it as JSONL, and acknowledge it.
+
+    :param topic: one topic or a list; partitioned ones are read as a whole. Templated.
+    :param subscription: the subscription's name. Templated.
+    :param subscription_type: Exclusive, Shared, Failover or Key_Shared. The broker holds no more than 50,000
+        unacknowledged messages for one consumer of the shared types (maxUnackedMessagesPerConsumer).
+    :param initial_position: where a new subscription begins, Earliest or Latest.
+    :param max_messages: stop after so many messages. Templated, as the next two.
+    :param max_bytes: stop before the payloads exceed this; a first message that alone is larger is taken.
+    :param max_seconds: stop after so many seconds.
+    :param until_end: stop at the end the topic had when the task began; without it one of the other bounds is needed.
+    :param idle_seconds: with `until_end`, how long to wait for messages that are there but do not come, as the broker
+        keeps them for other consumers or for later.
+    :param decode: auto (by the schema each message was published with; text or base64 without one), json, text, or
+        bytes (base64).
+    :param path: the JSONL file, local or a URL that ObjectStoragePath knows; a file there is overwritten. Templated.
+    :param inline: return the messages in the manifest too (at most `inline_limit_bytes`, which ends the batch).
+    :param process: called with the manifest after the output is safe, before anything is acknowledged; if it raises,
+        nothing is.
+    :param progress_seconds: how often progress is logged.
+    :param pulsar_conn_id: the connection.
+
+    A partly consumed batch entry comes again from its start unless the broker keeps acknowledgements of single messages
+    (acknowledgmentAtBatchIndexLevelEnabled). Returns path, count, bytes, topics, subscription, partitions (count, first
+    and last id each), stop_reason (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds,
+    messages_per_second, and messages when inline.
+    """
+
+    template_fields: Sequence[str] = ("topic", "subscription", "path", "max_messages", "max_bytes", "max_seconds")
+    ui_color = "#d5e8fb"
+
+    def __init__(
+        self,
+        *,
+        topic: str | Sequence[str],
+        subscription: str,
+        subscription_type: str = "Exclusive",
+        initial_position: str = "Earliest",
+        max_messages: int | str | None = None,
+        max_bytes: int | str | None = None,
+        max_seconds: float | str | None = None,
+        until_end: bool = True,
+        idle_seconds: float = 10,
+        decode: str = "auto",
+        path: str | None = None,
+        inline: bool = False,
+        inline_limit_bytes: int = 48 * 1024,
+        process: Callable[[Mapping[str, Any]], object] | None = None,
+        progress_seconds: float = 5,
+        pulsar_conn_id: str = "pulsar_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.subscription = subscription
+        self.subscription_type = subscription_type
+        self.initial_position = initial_position
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.max_seconds = max_seconds
+        self.until_end = until_end
+        self.idle_seconds = idle_seconds
+        self.decode = decode
+        self.path = path
+        self.inline = inline
+        self.inline_limit_bytes = inline_limit_bytes
+        self.process = process
+        self.progress_seconds = progress_seconds
+        self.pulsar_conn_id = pulsar_conn_id
+        self._client: Client | None = None
+        self._killed = False
+        self._check_plain()
+
+    # ---- arguments ---------------------------------------------------------------------------------------------------
+
+    def _check_plain(self) -> None:
+        checks.choice("subscription_type", self.subscription_type, SUBSCRIPTION_TYPES)
+        checks.choice("initial_position", self.initial_position, ("earliest", "latest"))
+        checks.choice("decode", self.decode, DECODERS)
+        if self.path is None and not self.inline:
+            checks.refuse("ConsumeBatchOperator needs a path, or inline=True for a small result")
+        if not self.until_end and self.max_messages is self.max_bytes is self.max_seconds is None:
+            checks.refuse("with until_end=False one of max_messages, max_bytes and max_seconds must end the batch")
+        if self.process is not None and not callable(self.process):
+            checks.refuse("process must be callable")
+        checks.number("idle_seconds", self.idle_seconds, 0.1)
+        checks.number("inline_limit_bytes", self.inline_limit_bytes, 1)
+        checks.number("progress_seconds", self.progress_seconds, 0.1)
+
+    def _topics(self) -> list[str]:
+        from pulsar_native.topic import TopicName
+
+        given = [self.topic] if isinstance(self.topic, str) else self.topic
+        if not isinstance(given, Sequence) or not given:
+            checks.refuse("topic must be a name or a list of names")
+        names = [TopicName.parse(name).full for name in given]
+        if len(set(names)) < len(names):
+            checks.refuse("topic names the same topic twice")
+        return names
+
+    # ---- the work ----------------------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Consume the batch and return its manifest."""
+        from airflow_provider_pulsar.batch import Batch, Limits
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        self._killed = False
+        with staged(self._action(), "arguments"):
+            topics = self._topics()
+            checks.text("subscription", self.subscription)
+            inline = self.inline_limit_bytes if self.inline else None
+            batch = Batch(Limits.of(self.max_messages, self.max_bytes, self.max_seconds, inline))
+        self._client = client = PulsarHook(self.pulsar_conn_id).get_client()
+        memory = TaskMemory(context, "consumed")
+        try:
+            with staged(self._action(), "subscribe"):
+                consumers = [self._subscribe(client, topic) for topic in topics]
+            return self._repeat(memory, consumers, topics) or self._consume(memory, consumers, batch, topics)
+        finally:
+            self._client = None
+            _end(client.shutdown if self._killed else client.close)
+
+    def _action(self) -> str:
+        return f"Consuming {self.topic} as {self.subscription}"
+
+    def _subscribe(self, client: Client, topic: str) -> Consumer:
+        from airflow_provider_pulsar.schemas import RegisteredSchema
+        from pulsar_native import ConsumerType, InitialPosition
+
+        kinds = {
+            "exclusive": ConsumerType.Exclusive,
+            "shared": ConsumerType.Shared,
+            "failover": ConsumerType.Failover,
+            "key_shared": ConsumerType.KeyShared,
+        }
+        earliest = self.initial_position.lower() == "earliest"
+        return client.subscribe(
+            topic,
+            self.subscription,
+            consumer_type=kinds[self.subscription_type.lower()],
+            initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
+            schema=RegisteredSchema() if self.decode == "auto" else None,
+            # The batch may end inside an entry: the rest of it must come again, and only the rest.
+            batch_index_ack_enabled=True,
+        )
+
+    def _repeat(self, memory: TaskMemory, consumers: Sequence[Consumer], topics: list[str]) -> dict[str, Any] | None:
+        """Return the manifest of an earlier try of this run that made its batch safe, acknowledged; else None."""
+        from airflow_provider_pulsar.batch import acknowledge
+        from airflow_provider_pulsar.output import size_of
+
+        note = memory.recall()
+        if note is None:
+            return None
+        manifest: dict[str, Any] = note["manifest"]
+        if (manifest["path"], manifest["topics"], manifest["subscription"]) != (self.path, topics, self.subscription):
+            return None
+        if self.path is not None and size_of(self.path) != note["size"]:
+            self.log.warning("%s is not as this run wrote it before: consuming what is there now", self.path)
+            return None
+        with staged(self._action(), "acknowledge"):
+            acknowledge(consumers, note["entries"])
+        self.log.info("This run consumed %s messages before; its output is there and acknowledged", manifest["count"])
+        return manifest
+
+    def _consume(
+        self, memory: TaskMemory, consumers: Sequence[Consumer], batch: Batch, topics: list[str]
+    ) -> dict[str, Any]:
+        from airflow_provider_pulsar.batch import acknowledge
+        from airflow_provider_pulsar.output import Output
+
+        started = time.monotonic()
+        output = Output(self.path)
+        try:
+            with staged(self._action(), "write"):
+                output.open()
+            with staged(self._action(), "receive"):
+                self._receive(consumers, batch, output, started)
+            if self._killed:
+                raise AirflowException(f"{self._action()} was killed; nothing is acknowledged")
+            with staged(self._action(), "write"):
+                size = output.commit()
+        finally:
+            output.discard()
+        seconds = time.monotonic() - started
+        manifest = {
+            "path": self.path,
+            "topics": topics,
+            "subscription": self.subscription,
+            **batch.manifest(),
+            "seconds": round(seconds, 3),
+            "messages_per_second": round(batch.count / seconds) if seconds else 0,
+        }
+        if self.process is not None:
+            self.process(manifest)
+        if self._killed:
+            raise AirflowException(f"{self._action()} was killed; nothing is acknowledged")
+        memory.remember({"manifest": manifest, "entries": batch.entries(), "size": size})
+        with staged(self._action(), "acknowledge"):
+            acknowledge(consumers, batch.entries())
+        self._say("consumed", batch, started)
+        return manifest
+
+    def _receive(self, consumers: Sequence[Consumer], batch: Batch, output: Output, started: float) -> None:
+        """Fill the batch until a limit, the end, or a kill."""
+        from airflow_provider_pulsar.batch import record_of
+        from airflow_provider_pulsar.output import json_line
+
+        flow = _Flow(consumers, until_end=self.until_end, idle_seconds=self.idle_seconds)
+        limit = _seconds(self.max_seconds)
+        said = started
+        while batch.stop_reason is None and not self._killed:
+            now = time.monotonic()
+            if limit is not None and now - started >= limit:
+                batch.stop_reason = "max_seconds"
+                return
+            if now - said >= self.progress_seconds:
+                said = now
+                self._say("consuming", batch, started)
+            message = flow.next(_SLICE_MS if limit is None else min(_SLICE_MS, 1000 * (started + limit - now)))
+            if message is None:
+                batch.stop_reason = flow.ended
+                continue
+            record = record_of(message, self.decode)
+            line = json_line(record)
+            if batch.takes(len(message), len(line)):
+                output.write(line)
+                batch.add(message, record, len(line))
+
+    def _say(self, doing: str, batch: Batch, started: float) -> None:
+        seconds = max(time.monotonic() - started, 0.001)
+        self.log.info(
+            "%s: %s %s messages, %.1f MB, %s messages/s%s",
+            self.topic, doing, f"{batch.count:,}", batch.bytes / 1e6, f"{batch.count / seconds:,.0f}",
+            f", stopped by {batch.stop_reason}" if batch.stop_reason else "",
+        )  # fmt: skip
+
+    def on_kill(self) -> None:
+        """Stop, and drop the connection so that the broker gives the messages to others. Waits for nothing."""
+        self._killed = True
+        client = self._client
+        if client is not None:
+            threading.Thread(target=_end, args=(client.shutdown,), name="pulsar-on-kill", daemon=True).start()
+
+
+def _seconds(value: float | str | None) -> float | None:
+    return None if value is None or value == "" else float(value)
+
+
+class _Flow:
+    """The messages of several consumers in turn, up to the ends their topics had at the beginning."""
+
+    def __init__(self, consumers: Sequence[Consumer], *, until_end: bool, idle_seconds: float) -> None:
+        self._consumers = list(consumers)
+        self._idle_seconds = idle_seconds
+        self._turn = 0
+        self._open: dict[str, tuple[int, int, int]] | None = None
+        self._quiet_since = time.monotonic()
+        if until_end:
+            self._open = {}
+            for consumer in consumers:
+                for last, acknowledged in consumer.get_positions():
+                    if last.entry_id() >= 0 and _entry(acknowledged) < _entry(last):
+                        self._open[last.topic_name() or consumer.topic()] = _place(last)
+        self._quiet_since = time.monotonic()
+
+    @property
+    def ended(self) -> str | None:
+        """The reason why nothing more is to be waited for, None while there is."""
+        if self._open is None:
+            return None
+        if not self._open:
+            return "end"
+        return "idle" if time.monotonic() - self._quiet_since > self._idle_seconds else None
+
+    def next(self, millis: float) -> Message | None:
+        """Return the next message that belongs to the batch, None when none came in time or the end is reached."""
+        if self._open is not None and not self._open:
+            return None
+        message = self._take(millis)
+        if message is None or self._open is None:
+            return message
+        name, here = message.topic_name(), _place(message.message_id())
+        end = self._open.get(name)
+        if end is None or here > end:
+            # Published since the batch began. Behind the end nothing of this partition is missing any more.
+            self._open.pop(name, None)
+            return None
+        self._quiet_since = time.monotonic()
+        if here == end:
+            del self._open[name]
+        return message
+
+    def _take(self, millis: float) -> Message | None:
+        from pulsar_native.exceptions import Timeout
+
+        count = len(self._consumers)
+        # Of several each gets a short look: the one that has something must not wait for those that have not.
+        for _ in range(count):
+            consumer = self._consumers[self._turn % count]
+            self._turn += 1
+            try:
+                return consumer.receive(timeout_millis=max(1, round(millis / count)))
+            except Timeout:
+                continue
+        return None
+
+
+def _entry(message_id: MessageId) -> tuple[int, int]:
+    return message_id.ledger_id(), message_id.entry_id()
+
+
+def _place(message_id: MessageId) -> tuple[int, int, int]:
+    return message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
+
+
+def _end(end: Callable[[], None]) -> None:
+    from pulsar_native.exceptions import AlreadyClosed
+
+    # The task's end and a kill may both come here; the first one does it.
+    with contextlib.suppress(AlreadyClosed):
+        end()

@@ -1,0 +1,165 @@
+"""What became of the messages a task sent: counts, places, and what failed.
+
+Rules: places are kept per entry (the broker's unit), not per message, so that millions fit; receipts come in from the
+client's thread while the task's thread asks, hence one lock. Knows nothing of Airflow.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pulsar_native import MessageId, Result
+
+# What a manifest names one by one; a bigger failure says how many more there are.
+_SHOWN = 1000
+
+
+@dataclass
+class _Partition:
+    """What one partition stored. `entries` holds [ledger, entry, first index, last index]."""
+
+    stored: int = 0
+    duplicates: int = 0
+    first: str | None = None
+    last: str | None = None
+    newest: int = -1
+    entries: list[list[int]] = field(default_factory=list)
+
+
+class Receipts:
+    """Receipts of numbered messages (0, 1, …) sent to `partitions` partitions; thread-safe."""
+
+    def __init__(self, partitions: int) -> None:
+        self._count = max(1, partitions)
+        self._lock = threading.Lock()
+        self._partitions: dict[int, _Partition] = {}
+        self._failed: dict[int, str] = {}
+        self._unkeyed = True
+        self._settled = threading.Event()
+        self._expected: int | None = None
+        self.accepted = 0
+        self.resolved = 0
+        self.stored = 0
+        self.duplicates = 0
+        self.sent_bytes = 0
+
+    # ---- the sending side --------------------------------------------------------------------------------------------
+
+    def accept(self, size: int, *, keyed: bool) -> None:
+        """Note that a message was taken for sending."""
+        self.accepted += 1
+        self.sent_bytes += size
+        if keyed:
+            self._unkeyed = False
+
+    def refuse(self, number: int, reason: str) -> None:
+        """Note that a message could not be taken at all."""
+        with self._lock:
+            self._failed[number] = reason
+
+    def receipt(self, number: int, result: Result, message_id: MessageId | None) -> None:
+        """Take the broker's answer for one message; called in the client's thread."""
+        with self._lock:
+            self.resolved += 1
+            if message_id is None:
+                self._failed[number] = f"{result.name}: the broker did not confirm it"
+            else:
+                self._keep(number, message_id)
+            if self.resolved == self._expected:
+                self._settled.set()
+
+    def _keep(self, number: int, message_id: MessageId) -> None:
+        part = self._partitions.setdefault(message_id.partition(), _Partition())
+        if message_id.entry_id() < 0:
+            # The broker's answer for a sequence id it has already stored.
+            part.duplicates += 1
+            self.duplicates += 1
+            return
+        self.stored += 1
+        part.stored += 1
+        part.newest = max(part.newest, number)
+        part.last = str(message_id)
+        part.first = part.first or part.last
+        here = [message_id.ledger_id(), message_id.entry_id()]
+        index = message_id.batch_index()
+        if part.entries and part.entries[-1][:2] == here:
+            part.entries[-1][3] = index
+        else:
+            part.entries.append([*here, index, index])
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until every accepted message has its answer, or the time is over; return whether they have."""
+        with self._lock:
+            self._expected = self.accepted
+            if self.resolved == self._expected:
+                return True
+        return self._settled.wait(seconds)
+
+    # ---- the telling side --------------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> int:
+        """How many messages were refused or not confirmed so far."""
+        return len(self._failed)
+
+    def first_error(self) -> str | None:
+        """Return the number of the first failed message and why it failed."""
+        with self._lock:
+            if not self._failed:
+                return None
+            number = min(self._failed)
+            return f"message {number}: {self._failed[number]}"
+
+    def is_repeatable(self) -> bool:
+        """Return whether a retry with the same sequence ids stores the missing messages.
+
+        The broker drops ids up to the highest it has stored in a partition: a failed message behind which another one
+        was stored, or may have been, in the same partition, is dropped too.
+        """
+        with self._lock:
+            if not self._failed:
+                return True
+            if self.resolved < self.accepted:
+                return False
+            first: dict[int, int] = {}
+            for number in self._failed:
+                place = number % self._count if self._unkeyed else 0
+                first[place] = min(number, first.get(place, number))
+            newest: dict[int, int] = {}
+            for index, part in self._partitions.items():
+                place = max(0, index) if self._unkeyed else 0
+                newest[place] = max(part.newest, newest.get(place, -1))
+            return all(newest.get(place, -1) < number for place, number in first.items())
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the counts and places, in a form JSON can hold; ids are "ledger:entry:partition:batch_index"."""
+        with self._lock:
+            partitions = {
+                str(index): {
+                    "count": part.stored + part.duplicates,
+                    "stored": part.stored,
+                    "first": part.first,
+                    "last": part.last,
+                }
+                for index, part in sorted(self._partitions.items())
+            }
+            return {
+                "count": self.stored + self.duplicates,
+                "stored": self.stored,
+                "duplicates": self.duplicates,
+                "partitions": partitions,
+                "bytes": self.sent_bytes,
+            }
+
+    def stored_ids(self) -> list[str]:
+        """Return the ids of what was stored, batches as one ("7:12:0:0..99"); at most 1,000, then how many more."""
+        with self._lock:
+            found = [
+                f"{ledger}:{entry}:{index}:{first}" + (f"..{last}" if last > first else "")
+                for index, part in sorted(self._partitions.items())
+                for ledger, entry, first, last in part.entries
+            ]
+        return found if len(found) <= _SHOWN else [*found[:_SHOWN], f"and {len(found) - _SHOWN} more entries"]

@@ -1,0 +1,227 @@
+"""Values to bytes for publishing, and bytes to JSON-safe values after consuming.
+
+Rules: what is registered at the topic is exactly the definition given; bytes never reach JSON but as
+base64, marked as such.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from airflow_provider_pulsar import checks
+from pulsar_native import Message
+from pulsar_native.schema import (
+    AvroSchema,
+    InvalidRecord,
+    JsonSchema,
+    Schema,
+    SchemaInfo,
+    StringSchema,
+    WriterSchemas,
+    schema_from_info,
+)
+
+
+class Encoded(Schema[bytes]):
+    """A schema to register for values that are bytes already: they are encoded once, when they are checked."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        super().__init__()
+        self._info = info
+
+    def encode(self, obj: bytes) -> bytes:
+        """Return the bytes."""
+        return obj
+
+    def decode(self, data: bytes) -> bytes:
+        """Return the bytes."""
+        return data
+
+    def schema_info(self) -> SchemaInfo:
+        """Return what the registry is told."""
+        return self._info
+
+
+class Codec:
+    """Turn values into bytes by a schema's name and definition; `to_register` is what the topic is told, or None."""
+
+    def __init__(self, schema: str | None, definition: Mapping[str, Any] | None, *, from_texts: bool = False) -> None:
+        self.to_register: Encoded | None = None
+        self._convert = _conversions(definition) if from_texts and definition else None
+        self._encode: Callable[[Any], bytes] = _plain
+        real: Schema[Any] | None = None
+        if schema == "string":
+            real = StringSchema()
+        elif schema == "json":
+            real = JsonSchema(None, definition)
+        elif schema == "avro":
+            real = AvroSchema(None, definition)
+        if real is not None:
+            self._encode = real.encode
+            self.to_register = Encoded(real.schema_info())
+
+    def encode(self, value: Any) -> bytes | None:
+        """Return the bytes of a value, None for a null value; raises ValueError or `InvalidRecord` (one too)."""
+        return None if value is None else self._encode(value)
+
+    def typed(self, row: Any) -> Any:
+        """Return a row of texts with the types the definition asks for; anything else as it is. Raises ValueError."""
+        if self._convert is None or not isinstance(row, Mapping):
+            return row
+        return {name: self._convert[name](name, text) if name in self._convert else text for name, text in row.items()}
+
+
+def _plain(value: Any) -> bytes:
+    """Return bytes as they are, text in UTF-8, and anything else as compact JSON."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        checks.refuse(f"it is neither bytes nor text, and cannot be written in JSON: {error}")
+
+
+# ---- texts of a CSV file ---------------------------------------------------------------------------------------------
+
+_TRUE, _FALSE = ("true", "t", "yes", "1"), ("false", "f", "no", "0")
+
+
+def _flag(text: str) -> bool:
+    folded = text.strip().lower()
+    if folded not in _TRUE + _FALSE:
+        raise ValueError("not a truth value")
+    return folded in _TRUE
+
+
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+    "boolean": _flag,
+    "string": str,
+    "bytes": str.encode,
+}
+
+
+def _conversions(definition: Mapping[str, Any]) -> dict[str, Callable[[str, Any], Any]]:
+    """Return for each field of a record what makes its value from the text of a CSV column."""
+    found = {}
+    for each in definition.get("fields", ()):
+        kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
+        plain = [kind["type"] if isinstance(kind, Mapping) else kind for kind in kinds]
+        found[each["name"]] = _conversion("null" in plain, next((_FROM_TEXT[k] for k in plain if k in _FROM_TEXT), str))
+    return found
+
+
+def _conversion(nullable: bool, convert: Callable[[str], Any]) -> Callable[[str, Any], Any]:
+    def one(name: str, text: Any) -> Any:
+        if not isinstance(text, str) or (nullable and text in ("", "NA", "null")):
+            return text if not isinstance(text, str) else None
+        try:
+            return convert(text)
+        except ValueError:
+            checks.refuse(f"the column {name!r} holds {text[:60]!r}, which is no {convert.__name__.strip('_')}")
+
+    return one
+
+
+# ---- after consuming -------------------------------------------------------------------------------------------------
+
+
+class RegisteredSchema(Schema[Any]):
+    """Decode each message by the schema it was written with, whichever that is; bytes where it has none."""
+
+    def __init__(self, find: WriterSchemas | None = None) -> None:
+        super().__init__()
+        self._find = find
+        self._decoders: dict[bytes, Schema[Any]] = {}
+
+    def encode(self, obj: Any) -> bytes:
+        """Refuse: this schema reads only."""
+        raise InvalidRecord("RegisteredSchema decodes only")
+
+    def decode(self, data: bytes) -> Any:
+        """Return the bytes: without a version there is nothing to go by."""
+        return data
+
+    def decode_versioned(self, data: bytes, schema_version: bytes | None) -> Any:
+        """Return the value, decoded by the schema of that version."""
+        if not schema_version or self._find is None:
+            return data
+        decoder = self._decoders.get(schema_version)
+        if decoder is None:
+            decoder = self._decoders[schema_version] = schema_from_info(self._find(schema_version))
+        return decoder.decode(data)
+
+    def with_writer_schemas(self, find: WriterSchemas) -> RegisteredSchema:
+        """Return the schema for one topic."""
+        return RegisteredSchema(find)
+
+
+def decode(message: Message, decoder: str) -> tuple[Any, str]:
+    """Return a message's value as JSON can hold it, and how to read it: json, text, base64 or null.
+
+    Raises `InvalidRecord` for bytes that are not what the decoder expects.
+    """
+    if message.has_null_value():
+        return None, "null"
+    if decoder == "bytes":
+        return base64.b64encode(message.data()).decode(), "base64"
+    if decoder == "text":
+        return _text(message.data()), "text"
+    if decoder == "json":
+        return _parsed(message.data()), "json"
+    value = message.value()
+    if isinstance(value, bytes):
+        # Without a registered schema: text where it is text, so that the file can be read.
+        try:
+            return value.decode(), "text"
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode(), "base64"
+    return json_safe(value), "text" if isinstance(value, str) else "json"
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRecord(f"The message is not text in UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise InvalidRecord(f"The message is not JSON: {error}") from error
+
+
+def json_safe(value: Any) -> Any:
+    """Return a value that JSON can hold: bytes as {"base64": …}, times as ISO-8601, decimals and UUIDs as text."""
+    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(name): json_safe(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [json_safe(each) for each in value]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"base64": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return json_safe(value.value)
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    return str(value)

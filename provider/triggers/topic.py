@@ -1,0 +1,118 @@
+"""Wait for a topic on the triggerer's event loop.
+
+Rules: one asyncio client for the trigger's life, replaced after a failure; no thread, nothing that blocks the loop;
+events hold only what JSON can hold, since anything else stops the whole triggerer; the trigger always ends with an
+event that says how it went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_pulsar.failures import explain, is_permanent
+from airflow_provider_pulsar.watch import Wanted, Watch
+
+if TYPE_CHECKING:
+    from pulsar_native.asyncio import Client
+
+
+class TopicTrigger(BaseTrigger):
+    """Look at a topic every `poll_interval` seconds until it is as wanted, or `end_time` (seconds since 1970) passes.
+
+    Sends one event: {"status": "found", "found": {…}}, {"status": "timeout", "message": …}, or {"status": "error",
+    "message": …, "permanent": whether no retry helps}.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        messages: int | None = None,
+        published_since: int | None = None,
+        poll_interval: float = 10,
+        end_time: float | None = None,
+        pulsar_conn_id: str = "pulsar_default",
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.topic = topic
+        self.messages = messages
+        self.published_since = published_since
+        self.poll_interval = poll_interval
+        self.end_time = end_time
+        self.pulsar_conn_id = pulsar_conn_id
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        return (
+            "airflow_provider_pulsar.triggers.topic.TopicTrigger",
+            {
+                "topic": self.topic,
+                "messages": self.messages,
+                "published_since": self.published_since,
+                "poll_interval": self.poll_interval,
+                "end_time": self.end_time,
+                "pulsar_conn_id": self.pulsar_conn_id,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait and send the event."""
+        watch: Watch | None = None
+        try:
+            watch = Watch(Wanted.of(self.topic, self.messages, self.published_since))
+            yield _event(await self._wait(watch))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # Anything that escaped would end the task without a word on what was being done.
+            text = explain(error, action=f"Waiting for {self.topic}", stage=watch.stage if watch else "arguments")
+            yield _event({"status": "error", "message": text, "permanent": is_permanent(error)})
+
+    async def _wait(self, watch: Watch) -> dict[str, Any]:
+        from pulsar_native.exceptions import PulsarException
+
+        client: Client | None = None
+        try:
+            while True:
+                try:
+                    client = client or await self._client()
+                    async with asyncio.timeout(self._for_one_look()):
+                        found = await watch.look(client)
+                    if found is not None:
+                        return {"status": "found", "found": found}
+                except (PulsarException, OSError) as error:
+                    if is_permanent(error):
+                        raise
+                    watch.failed(error)
+                    if client is not None:
+                        client.shutdown()
+                        client = None
+                left = self._left()
+                if left is not None and left <= 0:
+                    text = f"The time is over. Waited for {watch.wanted}; last: {watch.seen}"
+                    return {"status": "timeout", "message": text}
+                await asyncio.sleep(self.poll_interval if left is None else min(self.poll_interval, left))
+        finally:
+            if client is not None:
+                client.shutdown()
+
+    async def _client(self) -> Client:
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        return await PulsarHook(self.pulsar_conn_id).get_async_client()
+
+    def _for_one_look(self) -> float | None:
+        # The last look comes when the time is over, and still gets its chance.
+        left = self._left()
+        return None if left is None else max(1.0, left)
+
+    def _left(self) -> float | None:
+        return None if self.end_time is None else self.end_time - time.time()
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]

@@ -1,0 +1,453 @@
+"""ConsumeBatchOperator on the real broker: where it stops, what it writes, and when the broker is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
+from pulsar_native import AdminClient, Client, Consumer, ConsumerType, InitialPosition
+from pulsar_native.schema import AvroSchema, JsonSchema, Schema
+from support.brokers import Broker, NewTopic
+from support.tasks import StateStore, clear_and_run, context_of, dag_in, states_of, xcom_of
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+Read = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """Give a client of the shared broker."""
+    with Client(broker.service_url) as made:
+        yield made
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[AdminClient]:
+    """Give the admin client of the shared broker."""
+    with AdminClient(broker.admin_url) as made:
+        yield made
+
+
+def fill(client: Client, topic: str, values: Sequence[Any], *, batch: int = 1000, **options: Any) -> None:
+    """Publish values in entries of `batch` messages."""
+    schema: Schema[Any] | None = options.pop("schema", None)
+    producer = client.create_producer(
+        topic,
+        schema=schema,
+        batching_enabled=batch > 1,
+        batching_max_messages=batch,
+        batching_max_publish_delay_ms=5000,
+        block_if_queue_full=True,
+    )
+    for value in values:
+        data = value if schema is not None or isinstance(value, bytes) else str(value).encode()
+        producer.send_async(data, None, **options)
+    producer.flush()
+    producer.close()
+
+
+def consume(topic: str | list[str], path: Path | None = None, **options: Any) -> ConsumeBatchOperator:
+    """Return the operator on the subscription "sub"."""
+    options.setdefault("subscription", "sub")
+    return ConsumeBatchOperator(task_id="a_task", topic=topic, path=path and str(path), **options)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of an output."""
+    return [json.loads(line) for line in path.read_text().split("\n") if line]
+
+
+def texts(path: Path) -> list[str]:
+    """Return the values of an output."""
+    return [each["value"] for each in lines(path)]
+
+
+# ---- bounds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A9", "K9")
+def test_ten_of_a_batch_of_a_thousand_are_exactly_ten(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    fill(client, name, range(1000), batch=1000)
+    got: list[str] = []
+    for number in range(3):
+        path = tmp_path / f"{number}.jsonl"
+        manifest = consume(name, path, max_messages=10).execute(context_of(f"run{number}"))
+        assert (manifest["count"], manifest["stop_reason"]) == (10, "max_messages")
+        got += texts(path)
+    assert got == [str(n) for n in range(30)]
+    rest = consume(name, tmp_path / "rest.jsonl").execute(context_of("rest"))
+    assert (rest["count"], rest["stop_reason"]) == (970, "end")
+    assert texts(tmp_path / "rest.jsonl") == [str(n) for n in range(30, 1000)]
+
+
+@pytest.mark.proves("A9")
+def test_bytes_bound_the_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    fill(client, name, ["x" * 100] * 50, batch=7)
+    manifest = consume(name, tmp_path / "a.jsonl", max_bytes="1050").execute(context_of("a"))
+    assert (manifest["count"], manifest["bytes"], manifest["stop_reason"]) == (10, 1000, "max_bytes")
+    tiny = consume(name, tmp_path / "b.jsonl", max_bytes=1).execute(context_of("b"))
+    assert (tiny["count"], tiny["stop_reason"]) == (1, "max_bytes")
+    assert consume(name, tmp_path / "c.jsonl").execute(context_of("c"))["count"] == 39
+
+
+@pytest.mark.proves("A9")
+def test_time_bounds_the_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    fill(client, name, range(3))
+    started = time.monotonic()
+    manifest = consume(name, tmp_path / "a.jsonl", max_seconds=1.5, until_end=False).execute(context_of())
+    assert 1.4 < time.monotonic() - started < 6
+    assert (manifest["count"], manifest["stop_reason"]) == (3, "max_seconds")
+
+
+@pytest.mark.proves("A9")
+def test_the_end_is_what_was_there_at_the_beginning(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic(partitions=3)
+    fill(client, name, range(300), batch=10)
+    stop = threading.Event()
+    other = threading.Thread(target=_keep_publishing, args=(client, name, stop))
+    path = tmp_path / "a.jsonl"
+    other.start()
+    try:
+        manifest = consume(name, path).execute(context_of("a"))
+    finally:
+        stop.set()
+        other.join()
+    assert manifest["stop_reason"] == "end"
+    assert set(map(str, range(300))) <= set(texts(path))
+    total = manifest["count"] + consume(name, tmp_path / "b.jsonl").execute(context_of("b"))["count"]
+    started = time.monotonic()
+    nothing = consume(name, tmp_path / "c.jsonl").execute(context_of("c"))
+    # That nothing is left is known from positions: no time is waited for it.
+    assert time.monotonic() - started < 4
+    assert (nothing["count"], nothing["stop_reason"], lines(tmp_path / "c.jsonl")) == (0, "end", [])
+    everything = consume(name, tmp_path / "d.jsonl", subscription="other").execute(context_of("d"))
+    assert everything["count"] == total
+
+
+@pytest.mark.proves("A9")
+def test_what_is_published_right_after_the_beginning_is_left(
+    client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(partitions=2)
+    few, many = f"{name}-partition-0", f"{name}-partition-1"
+    fill(client, few, ["before"] * 2)
+    fill(client, many, ["before"] * 2000, batch=10)
+    real = Consumer.get_positions
+
+    def then_more_comes(consumer: Consumer) -> Any:
+        found = real(consumer)
+        fill(client, few, ["after"] * 100, batch=10)
+        return found
+
+    monkeypatch.setattr(Consumer, "get_positions", then_more_comes)
+    manifest = consume(name, tmp_path / "a.jsonl").execute(context_of("a"))
+    assert (manifest["stop_reason"], texts(tmp_path / "a.jsonl")) == ("end", ["before"] * 2002)
+
+
+def _keep_publishing(client: Client, topic: str, stop: threading.Event) -> None:
+    producer = client.create_producer(topic)
+    while not stop.is_set():
+        producer.send(b"later")
+    producer.close()
+
+
+def test_an_empty_topic_and_several_topics(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    empty, one, two = topic(), topic(), topic(partitions=2)
+    fill(client, one, ["a"] * 5)
+    fill(client, two, ["b"] * 7, batch=1)
+    manifest = consume([empty, one, two], tmp_path / "a.jsonl").execute(context_of())
+    assert sorted(texts(tmp_path / "a.jsonl")) == ["a"] * 5 + ["b"] * 7
+    assert manifest["partitions"][one]["count"] == 5
+    assert sum(part["count"] for name, part in manifest["partitions"].items() if name.startswith(two)) == 7
+
+
+def test_messages_held_by_another_consumer_are_not_waited_for(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    with client.subscribe(
+        name, "sub", consumer_type=ConsumerType.Shared, initial_position=InitialPosition.Earliest
+    ) as holder:
+        fill(client, name, range(5), batch=1)
+        holder.receive(5000)
+        time.sleep(0.3)
+        manifest = consume(name, tmp_path / "a.jsonl", subscription_type="Shared", idle_seconds=1).execute(context_of())
+    assert (manifest["count"], manifest["stop_reason"]) == (0, "idle")
+
+
+# ---- acknowledging ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A11", "K4")
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "Key_Shared"])
+def test_a_failure_after_consuming_brings_the_same_messages_again(
+    kind: str, client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient
+) -> None:
+    name = topic()
+    fill(client, name, range(25), batch=10)
+    path = tmp_path / "a.jsonl"
+    store = StateStore()
+    seen: list[list[str]] = []
+
+    def fails(manifest: Mapping[str, Any]) -> None:
+        seen.append(texts(Path(manifest["path"])))
+        raise RuntimeError("the step after consuming failed")
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="after consuming"):
+            consume(name, path, max_messages=15, process=fails, subscription_type=kind).execute(context_of(store=store))
+    # The precise backlog counts entries, and none is acknowledged, not even partly.
+    assert admin.stats(name, precise_backlog=True)["subscriptions"]["sub"]["msgBacklog"] == 3
+    manifest = consume(name, path, max_messages=15, subscription_type=kind).execute(context_of(store=store))
+    assert sorted(seen[0]) == sorted(seen[1]) == sorted(texts(path))
+    assert manifest["count"] == 15
+    rest = consume(name, tmp_path / "b.jsonl", subscription_type=kind).execute(context_of("next"))
+    assert sorted(map(int, texts(path) + texts(tmp_path / "b.jsonl"))) == list(range(25))
+    assert rest["count"] == 10
+
+
+@pytest.mark.proves("A11")
+def test_an_output_that_cannot_be_written_acknowledges_nothing(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    fill(client, name, range(10))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AirflowException, match="stage 'write'"):
+        consume(name, tmp_path / "file" / "a.jsonl").execute(context_of())
+    (tmp_path / "taken.jsonl").mkdir()
+    with pytest.raises(AirflowException, match="stage 'write'"):
+        consume(name, tmp_path / "taken.jsonl").execute(context_of())
+    assert os.listdir(tmp_path / "taken.jsonl") == [] and sorted(os.listdir(tmp_path)) == ["file", "taken.jsonl"]
+    consume(name, tmp_path / "a.jsonl").execute(context_of())
+    assert texts(tmp_path / "a.jsonl") == [str(n) for n in range(10)]
+
+
+@pytest.mark.proves("A11")
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_a_worker_that_dies_after_the_output_was_safe_loses_and_doubles_nothing(
+    acknowledged: bool, client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_provider_pulsar import batch
+
+    name = topic()
+    fill(client, name, range(100), batch=30)
+    store, path = StateStore(), tmp_path / "a.jsonl"
+    real = batch.acknowledge
+
+    def dies(*args: Any) -> None:
+        if acknowledged:
+            real(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "acknowledge", dies)
+    with pytest.raises(KeyboardInterrupt):
+        consume(name, path, max_messages=45).execute(context_of(store=store))
+    monkeypatch.setattr(batch, "acknowledge", real)
+    written = texts(path)
+    again = consume(name, path, max_messages=45).execute(context_of(store=json.loads(json.dumps(store)) and store))
+    assert again["count"] == 45 and texts(path) == written
+    consume(name, tmp_path / "b.jsonl").execute(context_of("next"))
+    assert written + texts(tmp_path / "b.jsonl") == [str(n) for n in range(100)]
+
+
+def test_a_dag_hands_over_a_manifest_and_a_cleared_run_keeps_its_batch(
+    airflow_home: Path, client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic(partitions=2)
+    fill(client, name, range(20), batch=5)
+    dag = dag_in(
+        airflow_home,
+        "consuming",
+        f"""
+        batch = ConsumeBatchOperator(
+            task_id="batch", topic={name!r}, subscription="{{{{ dag.dag_id }}}}",
+            path={str(tmp_path)!r} + "/x/{{{{ run_id }}}}.jsonl",
+        )
+
+        @task
+        def count(manifest):
+            with open(manifest["path"]) as file:
+                return sum(1 for _ in file)
+
+        count(batch.output)
+        """,
+    )
+    run = dag.test()
+    assert set(states_of(run).values()) == {"success"}, states_of(run)
+    manifest = xcom_of(run, "batch")
+    assert xcom_of(run, "count") == manifest["count"] == 20
+    assert manifest["path"] == f"{tmp_path}/x/{run.run_id}.jsonl"
+    got = lines(Path(manifest["path"]))
+    assert {each["message_id"] for each in got} >= {part["first"] for part in manifest["partitions"].values()}
+    assert sum(part["count"] for part in manifest["partitions"].values()) == 20
+    assert "messages" not in manifest and len(json.dumps(manifest)) < 2000
+    again = clear_and_run(dag, run)
+    assert set(states_of(again).values()) == {"success"}
+    assert xcom_of(again, "batch") == manifest and lines(Path(manifest["path"])) == got
+    other = dag.test()
+    assert xcom_of(other, "batch")["count"] == 0
+
+
+def test_an_object_storage_path_holds_the_output(client: Client, topic: NewTopic) -> None:
+    from airflow.sdk import ObjectStoragePath
+    from airflow.sdk.io import attach
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    attach("memory", fs=MemoryFileSystem())
+    name = topic()
+    fill(client, name, ["a", "b"])
+    path = f"memory://bucket/{name.rpartition('/')[2]}.jsonl"
+    ConsumeBatchOperator(task_id="a_task", topic=name, subscription="sub", path=path).execute(context_of())
+    with ObjectStoragePath(path).open("rb") as file:
+        assert [json.loads(line)["value"] for line in file] == ["a", "b"]
+
+
+# ---- decoding --------------------------------------------------------------------------------------------------------
+
+POINT: dict[str, object] = {
+    "type": "record",
+    "name": "Point",
+    "fields": [{"name": "x", "type": "int"}, {"name": "raw", "type": ["null", "bytes"], "default": None}],
+}
+WIDER: dict[str, object] = {**POINT, "fields": [*POINT["fields"], {"name": "y", "type": "double", "default": 0.0}]}  # type: ignore[misc]
+
+
+def test_each_message_is_decoded_by_the_schema_it_was_written_with(client: Client, topic: NewTopic) -> None:
+    avro, as_json, plain = topic(), topic(), topic()
+    fill(client, avro, [{"x": 1, "raw": b"\xff"}], schema=AvroSchema(None, POINT))
+    fill(client, avro, [{"x": 2, "raw": None, "y": 0.5}], schema=AvroSchema(None, WIDER))
+    fill(client, as_json, [{"x": 3, "raw": None}], schema=JsonSchema(None, POINT))
+    fill(client, plain, ["text", b"\xfe\x00"])
+    manifest = consume([avro, as_json, plain], inline=True).execute(context_of())
+    by_topic: dict[str, list[Any]] = {}
+    for each in manifest["messages"]:
+        by_topic.setdefault(each["topic"], []).append((each["encoding"], each["value"]))
+    assert by_topic[avro] == [
+        ("json", {"x": 1, "raw": {"base64": "/w=="}}),
+        ("json", {"x": 2, "raw": None, "y": 0.5}),
+    ]
+    assert by_topic[as_json] == [("json", {"x": 3, "raw": None})]
+    assert by_topic[plain] == [("text", "text"), ("base64", "/gA=")]
+
+
+@pytest.mark.proves("A20")
+def test_any_bytes_come_out_as_json(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    payloads = [os.urandom(size) for size in range(0, 300, 7)] + [b"\xed\xa0\x80", "naïve \u2028 😀\x00".encode(), b""]
+    fill(
+        client,
+        name,
+        payloads,
+        batch=11,
+        partition_key=b"\xff\xfe",
+        properties={"p\n": "é\x00"},
+        event_timestamp=1357016400123,
+    )
+    path = tmp_path / "a.jsonl"
+    manifest = consume(name, path).execute(context_of())
+    json.dumps(manifest)
+    got = lines(path)
+    assert [_bytes(each) for each in got] == payloads
+    for each in got:
+        assert (each["key"], each["key_encoding"]) == ("//4=", "base64")
+        assert each["properties"] == {"p\n": "é\x00"}
+        assert each["event_time"] == "2013-01-01T05:00:00.123+00:00"
+        assert each["publish_time"].startswith("20") and each["topic"] == name
+    assert len({each["message_id"] for each in got}) == len(payloads)
+    forced = consume(name, inline=True, subscription="raw", decode="bytes").execute(context_of("raw"))
+    assert [base64.b64decode(each["value"]) for each in forced["messages"]] == payloads
+
+
+def _bytes(record: dict[str, Any]) -> bytes:
+    value = record["value"]
+    return base64.b64decode(value) if record["encoding"] == "base64" else value.encode()
+
+
+def test_a_value_that_does_not_decode_fails_and_acknowledges_nothing(
+    client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    fill(client, name, ['{"a": 1}', "no json"])
+    with pytest.raises(AirflowException, match="not JSON"):
+        consume(name, tmp_path / "a.jsonl", decode="json").execute(context_of())
+    assert os.listdir(tmp_path) == []
+    assert consume(name, tmp_path / "a.jsonl", decode="text").execute(context_of())["count"] == 2
+
+
+def test_inline_results_are_limited(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    fill(client, name, ["x" * 1000] * 20)
+    first = consume(name, inline=True, inline_limit_bytes=7000).execute(context_of("a"))
+    assert first["stop_reason"] == "inline_limit" and 3 < first["count"] < 7
+    assert len(json.dumps(first["messages"])) < 8000
+    second = consume(name, inline=True).execute(context_of("b"))
+    assert first["count"] + second["count"] == 20
+    fill(client, name, ["x" * 1000])
+    with pytest.raises(ValueError, match="give a path"):
+        consume(name, inline=True, inline_limit_bytes=500).execute(context_of("c"))
+
+
+# ---- arguments and kill ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "path"),
+        ({"inline": True, "subscription_type": "Sharde"}, "'shared'"),
+        ({"inline": True, "decode": "avro"}, "decode"),
+        ({"inline": True, "initial_position": "first"}, "initial_position"),
+        ({"inline": True, "until_end": False}, "max_messages"),
+        ({"inline": True, "process": "a.b"}, "callable"),
+        ({"inline": True, "idle_seconds": -1}, "idle_seconds"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        consume("t", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_messages": "ten"}, "max_messages"),
+        ({"max_messages": 0}, "max_messages"),
+        ({"max_bytes": "-5"}, "max_bytes"),
+        ({"subscription": " "}, "subscription"),
+        ({"topic": []}, "topic"),
+        ({"topic": ["a", "persistent://public/default/a"]}, "twice"),
+        ({"topic": "a/b"}, "InvalidTopicName"),
+    ],
+)
+def test_what_templates_made_wrong_is_refused_before_subscribing(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, AirflowException), match=words):
+        consume(options.pop("topic", "t"), inline=True, **options).execute(context_of())
+
+
+@pytest.mark.proves("A29")
+def test_a_kill_gives_the_messages_back(client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient) -> None:
+    name = topic()
+    fill(client, name, range(30), batch=10)
+    operator = consume(name, tmp_path / "a.jsonl", until_end=False, max_seconds=60)
+    killer = threading.Timer(2, operator.on_kill)
+    killer.start()
+    started = time.monotonic()
+    with pytest.raises(AirflowException):
+        operator.execute(context_of())
+    assert time.monotonic() - started < 15
+    assert os.listdir(tmp_path) == []
+    subscription = admin.stats(name, precise_backlog=True)["subscriptions"]["sub"]
+    # The precise backlog counts entries.
+    assert (subscription["consumers"], subscription["msgBacklog"]) == ([], 3)
+    consume(name, tmp_path / "a.jsonl").execute(context_of("next"))
+    assert texts(tmp_path / "a.jsonl") == [str(n) for n in range(30)]

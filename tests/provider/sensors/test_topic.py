@@ -1,0 +1,265 @@
+"""TopicSensor on the real broker: what it waits for, in its three modes, and how it gives up."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    TaskDeferred,
+)
+
+from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
+from airflow_provider_pulsar.operators.publish import PublishOperator
+from airflow_provider_pulsar.sensors.topic import TopicSensor
+from airflow_provider_pulsar.triggers.topic import TopicTrigger
+from airflow_provider_pulsar.watch import Wanted, Watch
+from broker import Standalone
+from pulsar_native import AdminClient, Client, Message
+from support.brokers import Broker, NewTopic
+from support.tasks import context_of, dag_in, define_connection, states_of, xcom_of
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """Give a client of the shared broker."""
+    with Client(broker.service_url) as made:
+        yield made
+
+
+def send(client: Client, topic: str, count: int, *, batch: int = 100, first: int = 0, name: str | None = None) -> None:
+    """Publish numbered messages, with their numbers as sequence ids."""
+    producer = client.create_producer(
+        topic, producer_name=name, batching_enabled=batch > 1, batching_max_messages=batch, block_if_queue_full=True
+    )
+    for number in range(first, first + count):
+        producer.send_async(b"x", None, sequence_id=number)
+    producer.flush()
+    producer.close()
+
+
+def sensor(topic: str, **options: Any) -> TopicSensor:
+    """Return a sensor that looks often and not for long."""
+    options = {"poke_interval": 0.2, "timeout": 2, **options}
+    return TopicSensor(task_id="a_task", topic=topic, **options)
+
+
+# ---- what is waited for ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_it_counts_stored_messages(partitions: int, batch: int, client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=partitions)
+    send(client, name, 50, batch=batch)
+    found = sensor(name, messages=50).execute(context_of())
+    assert found == {"topic": name, "partitions": partitions, "messages": 50}
+    with pytest.raises(AirflowSensorTimeout, match=r"51 messages in .*last: 50 messages are there"):
+        sensor(name, messages=51, timeout=1).execute(context_of())
+
+
+def test_duplicates_the_broker_dropped_do_not_count(
+    client: Client, broker: Broker, topic: NewTopic, namespace: Callable[[], str]
+) -> None:
+    own = namespace()
+    with AdminClient(broker.admin_url) as admin:
+        admin.set_deduplication(own, True)
+    name = topic(partitions=2, namespace=own)
+    for _ in range(2):
+        send(client, name, 40, name="same")
+    assert sensor(name, messages=1).execute(context_of())["messages"] == 40
+
+
+def test_without_the_brokers_index_messages_are_read_once(
+    client: Client, broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a broker without exposingBrokerEntryMetadataToClientEnabled gives.
+    monkeypatch.setattr(Message, "index", lambda message: None)
+    name = topic()
+    send(client, name, 30, batch=4)
+    assert sensor(name, messages=30).execute(context_of())["messages"] == 30
+    watch = Watch(Wanted.of(name, 35, None))
+    assert _look(watch, broker.service_url) is None and watch.seen == "30 messages are there"
+    assert _look(watch, broker.service_url) is None and watch.seen == "30 messages are there"
+    send(client, name, 5, first=30)
+    found = _look(watch, broker.service_url)
+    assert found is not None and found["messages"] == 35
+
+
+def _look(watch: Any, service_url: str) -> Any:
+    import asyncio
+
+    from pulsar_native.asyncio import Client as AsyncClient
+
+    async def look() -> Any:
+        async with AsyncClient(service_url) as client:
+            return await watch.look(client)
+
+    return asyncio.run(look())
+
+
+def test_it_waits_for_a_topic_to_exist_and_creates_none(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    with AdminClient(broker.admin_url) as admin:
+        with pytest.raises(AirflowSensorTimeout, match="the topic does not exist"):
+            sensor(name, timeout=1).execute(context_of())
+        assert name not in admin.topics("public/default")
+        timer = threading.Timer(1, admin.create_partitioned_topic, (name, 2))
+        timer.start()
+        assert sensor(name, timeout=20).execute(context_of()) == {"topic": name, "partitions": 2}
+        timer.join()
+
+
+def test_it_waits_for_a_message_of_a_time(client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    send(client, name, 3)
+    now = datetime.now(UTC)
+    since = now + timedelta(seconds=1)
+    assert sensor(name, published_since=now - timedelta(minutes=1)).execute(context_of())["published_at"]
+    timer = threading.Timer(2, send, (client, name, 1))
+    timer.start()
+    found = sensor(name, published_since=since.isoformat(), timeout=20).execute(context_of())
+    assert datetime.fromisoformat(found["published_at"]) >= since
+    timer.join()
+    with pytest.raises(AirflowSensorTimeout, match="the newest message is of"):
+        sensor(name, published_since=since + timedelta(hours=1)).execute(context_of())
+
+
+# ---- modes -----------------------------------------------------------------------------------------------------------
+
+
+def test_poke_reschedule_and_deferrable_find_the_same_in_a_dag(
+    airflow_home: Path, client: Client, topic: NewTopic
+) -> None:
+    name = topic(partitions=2)
+    dag = dag_in(
+        airflow_home,
+        "sensing",
+        f"""
+        common = dict(topic={name!r}, messages="{{{{ 20 }}}}", poke_interval=0.5, timeout=60)
+        TopicSensor(task_id="poke", mode="poke", **common)
+        TopicSensor(task_id="reschedule", mode="reschedule", **common)
+        TopicSensor(task_id="deferrable", deferrable=True, **common)
+        """,
+    )
+    timer = threading.Timer(6, send, (client, name, 20))
+    timer.start()
+    run = dag.test()
+    timer.join()
+    assert set(states_of(run).values()) == {"success"}, states_of(run)
+    for task in ("poke", "reschedule", "deferrable"):
+        assert xcom_of(run, task) == {"topic": name, "partitions": 2, "messages": 20}
+
+
+def test_each_mode_gives_its_place_back_as_it_should(topic: NewTopic) -> None:
+    name = topic()
+    with pytest.raises(AirflowRescheduleException):
+        sensor(name, mode="reschedule", timeout=60).execute(context_of())
+    with pytest.raises(TaskDeferred) as caught:
+        sensor(name, deferrable=True, timeout=60).execute(context_of())
+    trigger = caught.value.trigger
+    assert isinstance(trigger, TopicTrigger)
+    assert caught.value.timeout is not None and caught.value.timeout > timedelta(seconds=60)
+    assert 50 < (trigger.end_time or 0) - time.time() <= 60
+    with pytest.raises(AirflowSkipException):
+        sensor(name, soft_fail=True, timeout=1).execute(context_of())
+
+
+def test_what_the_trigger_says_becomes_the_tasks_end() -> None:
+    task = sensor("t", deferrable=True)
+    assert task.execute_complete(context_of(), {"status": "found", "found": {"a": 1}}) == {"a": 1}
+    for event, kind in (
+        ({"status": "timeout", "message": "m"}, AirflowSensorTimeout),
+        ({"status": "error", "message": "m", "permanent": True}, AirflowFailException),
+        ({"status": "error", "message": "m", "permanent": False}, AirflowException),
+        (None, AirflowException),
+    ):
+        with pytest.raises(kind):
+            task.execute_complete(context_of(), event)
+
+
+# ---- giving up -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule", "deferrable"])
+def test_what_waiting_cannot_mend_fails_at_once(
+    mode: str, secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch, topic: NewTopic
+) -> None:
+    options: dict[str, Any] = {"deferrable": True} if mode == "deferrable" else {"mode": mode}
+    guest = secure_broker.token("guest")
+    define_connection(monkeypatch, "forbidden", service_url=secure_broker.service_url, auth_method="token", token=guest)
+    define_connection(monkeypatch, "refused", service_url=secure_broker.service_url, auth_method="token", token="no")
+    define_connection(monkeypatch, "anonymous", service_url=secure_broker.service_url)
+    started = time.monotonic()
+    for conn, kind in (
+        ("forbidden", "AuthorizationError"),
+        ("refused", "AuthenticationError"),
+        ("anonymous", "AuthenticationError"),
+    ):
+        with pytest.raises(AirflowFailException, match=kind):
+            sensor(topic(), timeout=60, pulsar_conn_id=conn, **options).execute(context_of())
+    with pytest.raises(AirflowFailException, match="InvalidTopicName"):
+        sensor("a/b", timeout=60, **options).execute(context_of())
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"messages": 0}, "messages"),
+        ({"messages": "many"}, "messages"),
+        ({"messages": 1.5}, "messages"),
+        ({"published_since": "yesterday"}, "published_since"),
+        ({"messages": 1, "published_since": 1}, "not both"),
+        ({"topic": "non-persistent://public/default/t", "messages": 1}, "non-persistent"),
+        ({"topic": " "}, "topic"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sensor(options.pop("topic", "t"), **options).execute(context_of())
+
+
+def free_port() -> int:
+    """Return a port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_with_the_broker_down_each_fails_within_its_time_and_names_the_stage(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as listener:
+        # One port refuses, the other accepts and never says a word.
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(50)
+        port = listener.getsockname()[1] if silent else free_port()
+        define_connection(monkeypatch, service_url=f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=2)
+        started = time.monotonic()
+        with pytest.raises(AirflowException, match="Publishing to t failed at the stage 'connect'"):
+            PublishOperator(task_id="a", topic="t", messages=["a"], deduplicate=False).execute(context_of())
+        with pytest.raises(AirflowException, match="Consuming t as s failed at the stage 'subscribe'"):
+            ConsumeBatchOperator(task_id="a", topic="t", subscription="s", inline=True).execute(context_of())
+        for mode in ("poke", "reschedule"):
+            with pytest.raises((AirflowSensorTimeout, AirflowRescheduleException)) as caught:
+                sensor("t", timeout=2, mode=mode).execute(context_of())
+            if mode == "poke":
+                assert "failed at the stage 'look-up'" in str(caught.value)
+        with pytest.raises(TaskDeferred):
+            sensor("t", timeout=2, deferrable=True).execute(context_of())
+        assert time.monotonic() - started < 25

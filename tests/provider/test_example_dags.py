@@ -1,0 +1,42 @@
+"""The example DAGs: what they publish, and that they can be read. `make demo` runs them as a whole."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DAGS = Path(__file__).resolve().parents[2] / "dags"
+
+
+@pytest.fixture
+def flights() -> Iterator[ModuleType]:
+    """Give the module of the flights DAG."""
+    spec = importlib.util.spec_from_file_location("flights_to_parquet", DAGS / "flights_to_parquet.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+
+
+def test_a_month_is_what_the_data_set_says(flights: ModuleType) -> None:
+    january = list(flights.flights_of("2013-01-01T00:00:00+00:00", "2013-02-01T00:00:00+00:00"))
+    assert len(january) == 27_004
+    assert {flight["month"] for flight in january} == {1}
+    assert january[0]["carrier"] == "UA" and january[0]["tailnum"] == "N14228"
+    late = list(flights.flights_of("2013-01-01T00:00:00+00:00", "2013-02-01T00:00:00+00:00", late=True))
+    assert late == [flight for flight in january if (flight["arr_delay"] or 0) > 120]
+
+
+def test_december_ends_with_the_year(flights: ModuleType) -> None:
+    december = list(flights.flights_of("2013-12-01T00:00:00+00:00", "2014-01-01T00:00:00+00:00"))
+    assert {flight["month"] for flight in december} == {12}
+
+
+def test_the_tasks_depend_on_each_other_as_told(flights: ModuleType) -> None:
+    dag = flights.dag
+    assert dag.task_dict["load_flights"].upstream_task_ids == {"wait_for_flights"}
+    assert dag.task_dict["compare"].upstream_task_ids >= {"load_flights", "consume_late_flights"}

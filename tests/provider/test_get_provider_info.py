@@ -1,0 +1,118 @@
+"""What Airflow is told of the package: valid for it, complete, and true."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import airflow
+import jsonschema
+import pytest
+import yaml
+
+import airflow_provider_pulsar
+from airflow_provider_pulsar.get_provider_info import get_provider_info
+from airflow_provider_pulsar.hooks.settings import EXTRA_FIELDS, METHODS
+
+_AIRFLOW = Path(airflow.__file__).parent
+_SECRET_WORDS = ("token", "password", "secret", "private_key")
+
+
+def connection_type() -> dict[str, Any]:
+    (described,) = get_provider_info()["connection-types"]
+    assert isinstance(described, dict)
+    return described
+
+
+@pytest.mark.parametrize("schema", ["provider_info.schema.json", "provider.yaml.schema.json"])
+def test_both_schemas_of_airflow_accept_it(schema: str) -> None:
+    validator = jsonschema.Draft7Validator(json.loads((_AIRFLOW / schema).read_text()))
+    assert [error.message for error in validator.iter_errors(get_provider_info())] == []
+
+
+def test_provider_yaml_is_the_single_source() -> None:
+    path = Path(airflow_provider_pulsar.__file__).with_name("provider.yaml")
+    assert get_provider_info() == yaml.safe_load(path.read_text())
+
+
+def test_the_entry_point_leads_here_and_needs_no_airflow() -> None:
+    (entry,) = importlib.metadata.entry_points(group="apache_airflow_provider", module=get_provider_info.__module__)
+    assert entry.load() is get_provider_info
+    code = (
+        "import sys; from airflow_provider_pulsar.get_provider_info import get_provider_info as get; get();"
+        "print([name for name in sys.modules if name.split('.')[0] in ('airflow', 'pyspark', 'google')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_name_and_version_are_those_of_the_distribution() -> None:
+    info = get_provider_info()
+    assert importlib.metadata.version(info["package-name"]) == info["versions"][0]
+
+
+def classes_and_modules(value: Any) -> Iterator[str]:
+    """Return every text that names something of this package."""
+    if isinstance(value, str):
+        if value.startswith("airflow_provider_pulsar."):
+            yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from classes_and_modules(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from classes_and_modules(each)
+
+
+@pytest.mark.parametrize("path", sorted(set(classes_and_modules(get_provider_info()))))
+def test_every_path_imports(path: str) -> None:
+    head, _, last = path.rpartition(".")
+    if last[0].isupper():
+        assert isinstance(getattr(importlib.import_module(head), last), type)
+    else:
+        importlib.import_module(path)
+
+
+def test_every_module_with_operators_hooks_sensors_or_triggers_is_listed() -> None:
+    root = Path(airflow_provider_pulsar.__file__).parent
+    listed = set(classes_and_modules(get_provider_info()))
+    public = {"operators": "Operator", "hooks": "Hook", "sensors": "Sensor", "triggers": "Trigger"}
+    for folder, ending in public.items():
+        for file in (root / folder).glob("*.py"):
+            module = importlib.import_module(f"airflow_provider_pulsar.{folder}.{file.stem}".removesuffix(".__init__"))
+            own = [v for v in vars(module).values() if getattr(v, "__module__", None) == module.__name__]
+            if any(isinstance(v, type) and v.__name__.endswith(ending) and v.__name__[0] != "_" for v in own):
+                assert module.__name__ in listed
+
+
+def test_the_conn_fields_are_exactly_the_extras_the_hook_reads() -> None:
+    assert list(connection_type()["conn-fields"]) == list(EXTRA_FIELDS)
+
+
+def test_the_choices_of_the_method_are_those_the_hook_knows() -> None:
+    assert tuple(connection_type()["conn-fields"]["auth_method"]["schema"]["enum"]) == METHODS
+
+
+@pytest.mark.proves("A3")
+def test_airflow_hides_the_secret_fields_by_their_names_and_no_others() -> None:
+    from airflow.sdk._shared.secrets_masker import should_hide_value_for_key
+
+    for name, field in connection_type()["conn-fields"].items():
+        secret = field["schema"].get("format") == "password"
+        assert should_hide_value_for_key(name) is secret, name
+        assert secret is any(word in name for word in _SECRET_WORDS), name
+
+
+def test_airflow_has_read_it() -> None:
+    from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+    hook = ProvidersManagerTaskRuntime().hooks["pulsar"]
+    assert hook is not None
+    assert hook.hook_class_name == connection_type()["hook-class-name"]
+    assert hook.hook_name == "Apache Pulsar"

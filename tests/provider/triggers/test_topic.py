@@ -1,0 +1,126 @@
+"""TopicTrigger on a loop of its own: its events, its time, and that it blocks nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_provider_pulsar.triggers.topic import TopicTrigger
+from broker import Standalone
+from pulsar_native import Client
+from support.brokers import Broker, NewTopic
+from support.tasks import define_connection
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """Give a client of the shared broker."""
+    with Client(broker.service_url) as made:
+        yield made
+
+
+async def event_of(trigger: TopicTrigger) -> dict[str, Any]:
+    """Return the only event of a trigger as it looks after the way through Airflow's database."""
+    events = [event.payload async for event in trigger.run()]
+    assert len(events) == 1
+    found: dict[str, Any] = json.loads(json.dumps(events[0]))
+    return found
+
+
+def send(client: Client, topic: str, count: int) -> None:
+    """Publish some messages."""
+    producer = client.create_producer(topic)
+    for _ in range(count):
+        producer.send(b"\xff\x00")
+    producer.close()
+
+
+def test_it_survives_being_stored(topic: NewTopic) -> None:
+    trigger = TopicTrigger(topic(), 5, None, 0.5, time.time() + 60)
+    path, arguments = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    assert (module, name) == (TopicTrigger.__module__, TopicTrigger.__name__)
+    again = TopicTrigger(**json.loads(json.dumps(arguments)))
+    assert again.serialize() == trigger.serialize()
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("A5")
+async def test_it_finds_what_comes_later_on_the_loop_without_a_thread(client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    before = {thread.ident for thread in threading.enumerate()}
+    waiting = asyncio.create_task(event_of(TopicTrigger(name, 3, poll_interval=0.2, end_time=time.time() + 30)))
+    gaps, last = [], time.monotonic()
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        gaps.append(time.monotonic() - last)
+        last = time.monotonic()
+    assert not waiting.done()
+    # Reading Airflow's connection and resolving the host use executors of Airflow and of the loop; the client has none.
+    new = [thread.name for thread in threading.enumerate() if thread.ident not in before]
+    assert [name for name in new if not name.startswith(("asyncio_", "ThreadPoolExecutor"))] == []
+    assert len(new) <= 2
+    # The loop was never held for long by the trigger's looks.
+    assert max(gaps) < 0.5
+    await asyncio.to_thread(send, client, name, 3)
+    event = await asyncio.wait_for(waiting, 20)
+    assert event == {"status": "found", "found": {"topic": name, "partitions": 2, "messages": 3}}
+
+
+@pytest.mark.asyncio
+async def test_it_ends_in_time_and_says_what_it_saw(topic: NewTopic) -> None:
+    started = time.monotonic()
+    event = await event_of(TopicTrigger(topic(), 3, poll_interval=0.2, end_time=time.time() + 1))
+    assert time.monotonic() - started < 5
+    assert event["status"] == "timeout" and "last: the topic does not exist" in event["message"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("silent", [False, True])
+async def test_with_the_broker_down_it_ends_in_time_and_names_the_stage(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    if not silent:
+        server.close()
+    define_connection(monkeypatch, service_url=f"pulsar://127.0.0.1:{port}")
+    started = time.monotonic()
+    event = await event_of(TopicTrigger("t", poll_interval=0.2, end_time=time.time() + 2))
+    server.close()
+    assert time.monotonic() - started < 8
+    assert event["status"] == "timeout" and "failed at the stage 'look-up'" in event["message"], event
+
+
+@pytest.mark.asyncio
+async def test_refused_credentials_and_a_missing_connection_end_it_at_once(
+    secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    define_connection(
+        monkeypatch, service_url=secure_broker.service_url, auth_method="token", token=secure_broker.token("guest")
+    )
+    event = await event_of(TopicTrigger("t", 1, end_time=time.time() + 60))
+    assert event["status"] == "error" and event["permanent"] and "AuthorizationError" in event["message"]
+    event = await event_of(TopicTrigger("t", 1, pulsar_conn_id="there_is_none", end_time=time.time() + 60))
+    assert event["status"] == "error" and "there_is_none" in event["message"]
+
+
+@pytest.mark.asyncio
+async def test_cancelled_it_leaves_no_connection_open(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    send(client, name, 1)
+    waiting = asyncio.create_task(event_of(TopicTrigger(name, 3, poll_interval=0.1)))
+    await asyncio.sleep(1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(0.1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
