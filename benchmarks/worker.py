@@ -1,0 +1,196 @@
+"""One measurement in a process of its own: prints {"wall": seconds, "cpu": seconds} as its last line.
+
+The same program text for both clients, since one is a drop-in for the other; `columns` differs where the official
+client has no columns: it makes the same Arrow batches from its messages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+
+def main() -> None:
+    """Do what the request on the command line says."""
+    request = json.loads(sys.argv[1])
+    pulsar = importlib.import_module(request["peer"])
+    options: dict[str, Any] = {}
+    if request["peer"] == "pulsar":
+        options["logger"] = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    else:
+        # The official Python client has no such limit to set; its library's default is none.
+        options["memory_limit_bytes"] = 0
+    client = pulsar.Client(request["url"], **options)
+    prepared = ACTIONS[request["action"]](pulsar, client, request)
+    cpu, wall = os.times(), time.perf_counter()
+    prepared()
+    wall = time.perf_counter() - wall
+    after = os.times()
+    client.close()
+    print(json.dumps({"wall": wall, "cpu": after.user + after.system - cpu.user - cpu.system}))
+
+
+def _producer(pulsar: Any, client: Any, request: dict[str, Any]) -> Any:
+    return client.create_producer(
+        request["topic"],
+        batching_enabled=True,
+        batching_max_messages=1000,
+        batching_max_allowed_size_in_bytes=128 * 1024,
+        max_pending_messages=50_000,
+        block_if_queue_full=True,
+        compression_type=getattr(pulsar.CompressionType, request["compression"]),
+    )
+
+
+def _payloads(size: int) -> list[bytes]:
+    # Half text-like, half random, so that compressors have something to do and something to fail at.
+    return [(b"flight,%d," % number * size)[: size // 2] + os.urandom(size - size // 2) for number in range(256)]
+
+
+def publish(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Send without callbacks, then flush."""
+    producer = _producer(pulsar, client, request)
+    payloads = _payloads(request["size"])
+
+    def run() -> None:
+        send = producer.send_async
+        for number in range(request["count"]):
+            send(payloads[number & 255], None)
+        producer.flush()
+
+    return run
+
+
+def publish_callback(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Send with a callback that counts, then flush."""
+    producer = _producer(pulsar, client, request)
+    payloads = _payloads(request["size"])
+    done = []
+
+    def run() -> None:
+        send, note = producer.send_async, lambda result, _id: done.append(result)
+        for number in range(request["count"]):
+            send(payloads[number & 255], note)
+        producer.flush()
+        assert len(done) == request["count"]
+
+    return run
+
+
+def _consumer(pulsar: Any, client: Any, request: dict[str, Any], **options: Any) -> Any:
+    return client.subscribe(
+        request["topic"], f"bench-{uuid.uuid4().hex}", initial_position=pulsar.InitialPosition.Earliest, **options
+    )
+
+
+def receive(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Receive and acknowledge one by one, reading each payload."""
+
+    def run() -> None:
+        consumer = _consumer(pulsar, client, request)
+        size = 0
+        for _ in range(request["count"]):
+            message = consumer.receive(30_000)
+            size += len(message.data())
+            consumer.acknowledge(message)
+        assert size == request["count"] * request["size"]
+
+    return run
+
+
+def batch_receive(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Receive in batches and acknowledge cumulatively."""
+    policy = pulsar.ConsumerBatchReceivePolicy(1000, 10 * 1024 * 1024, 1000)
+
+    def run() -> None:
+        consumer = _consumer(pulsar, client, request, batch_receive_policy=policy)
+        count = size = 0
+        while count < request["count"]:
+            messages = consumer.batch_receive()
+            count += len(messages)
+            size += sum(len(message.data()) for message in messages)
+            if messages:
+                consumer.acknowledge_cumulative(messages[-1])
+        assert size == request["count"] * request["size"]
+
+    return run
+
+
+def columns(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Read the topic into Arrow record batches: value, publish time, ledger, entry, batch index."""
+    import pyarrow as pa
+
+    def ours() -> None:
+        reader = client.create_reader(request["topic"], pulsar.MessageId.earliest)
+        wanted = ("value", "__publishTime", "__ledgerId", "__entryId", "__batchIndex")
+        count = sum(batch.num_rows for batch in reader.arrow_batches(columns=wanted))
+        assert count == request["count"]
+
+    def official() -> None:
+        reader = client.create_reader(request["topic"], pulsar.MessageId.earliest)
+        left = request["count"]
+        while left:
+            rows = []
+            for _ in range(min(left, 10_000)):
+                message = reader.read_next(30_000)
+                place = message.message_id()
+                rows.append(
+                    (
+                        message.data(),
+                        message.publish_timestamp(),
+                        place.ledger_id(),
+                        place.entry_id(),
+                        place.batch_index(),
+                    )
+                )
+            left -= len(rows)
+            value, published, ledger, entry, index = zip(*rows, strict=True)
+            pa.record_batch(
+                [
+                    pa.array(value, pa.binary()),
+                    pa.array(published, pa.timestamp("ms", "UTC")),
+                    pa.array(ledger, pa.int64()),
+                    pa.array(entry, pa.int64()),
+                    pa.array(index, pa.int32()),
+                ],
+                names=["value", "publish_time", "ledger", "entry", "index"],
+            )
+
+    return ours if request["peer"] == "pulsar_native" else official
+
+
+def latency(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Send one by one, each waiting for its receipt."""
+    producer = client.create_producer(request["topic"])
+    payload = os.urandom(request["size"])
+
+    def run() -> None:
+        for _ in range(request["count"]):
+            producer.send(payload)
+
+    return run
+
+
+def fill(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Put the messages there that another measurement reads."""
+    return publish(pulsar, client, request)
+
+
+ACTIONS = {
+    "publish": publish,
+    "publish-callback": publish_callback,
+    "receive": receive,
+    "batch-receive": batch_receive,
+    "columns": columns,
+    "latency": latency,
+    "fill": fill,
+}
+
+if __name__ == "__main__":
+    main()
