@@ -243,7 +243,7 @@ def test_messages_of_an_old_connection_give_no_permits(
             if len(seen) == 10 * round_:
                 break
             message = consumer.receive(10_000)
-            # The unloading broker may lose a cursor position it has told but not yet written: what comes twice is no gap.
+            # An unloading broker may lose a cursor position told but not yet written: what comes twice is no gap.
             if int(message.data()) not in seen:
                 seen.append(int(message.data()))
             consumer.acknowledge(message)
