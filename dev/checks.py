@@ -45,10 +45,20 @@ CHECKS = (
 )
 
 
+def link_provider() -> None:
+    """Let the type checkers find provider/ under its import name: they do not follow setuptools' renaming."""
+    link = ROOT / ".typing" / "airflow_provider_pulsar"
+    if not link.is_symlink():
+        link.parent.mkdir(exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to("../provider", target_is_directory=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all checks (or those whose names begin with a word given) and return how many failed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     environments.make("dev", "spark", "airflow")
+    link_provider()
     paths = os.pathsep.join(str(ROOT / part) for part in ("client", "spark", ".typing"))
     failed = 0
     for check in CHECKS:

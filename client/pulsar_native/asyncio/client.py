@@ -1,0 +1,286 @@
+"""The asyncio client: runs the engine on the caller's loop and makes producers, consumers and readers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from pulsar_native import arguments
+from pulsar_native.asyncio.consumer import Consumer, Reader
+from pulsar_native.asyncio.producer import Producer
+from pulsar_native.config import (
+    BatchReceivePolicy,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    ReaderConfig,
+    Router,
+)
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.loop import Engine, check_generation, generation
+from pulsar_native.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
+from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+from pulsar_native.live import Live
+from pulsar_native.message_id import MessageId
+from pulsar_native.schema import BytesSchema, Schema, wire_schema
+from pulsar_native.schema.versions import VersionedDecoder
+
+
+class Client(Live):
+    """Reach a Pulsar cluster from a coroutine; make producers, consumers and readers. Connects on first use.
+
+    Not thread-safe: belongs to the loop it is first used on. Keyword arguments are those of `pulsar_native.Client`.
+
+        async with Client("pulsar://localhost:6650") as client:
+            producer = await client.create_producer("greetings")
+            await producer.send(b"hello")
+    """
+
+    def __init__(self, service_url: str, **options: Any) -> None:
+        for ignored in ("log_conf_file_path", "logger"):
+            options.pop(ignored, None)
+        self._open(ClientConfig.from_mapping({"service_url": service_url, **options}))
+
+    def _open(self, config: ClientConfig) -> None:
+        self._config = config
+        self._generation = generation()
+        self._core: ClientCore | None = None
+        self._closed = False
+
+    @classmethod
+    def from_config(cls, config: ClientConfig) -> Self:
+        """Make a client from its description. Does not connect yet."""
+        client = cls.__new__(cls)
+        client._open(config)
+        return client
+
+    @property
+    def config(self) -> ClientConfig:
+        """The description this client was made from; picklable."""
+        return self._config
+
+    def _started(self) -> ClientCore:
+        check_generation(self._generation)
+        if self._closed:
+            raise AlreadyClosed("The client is closed")
+        loop = asyncio.get_running_loop()
+        if self._core is None:
+            self._core = ClientCore(Engine(loop, threading.get_ident()), self._config)
+        elif self._core.engine.loop is not loop:
+            raise OperationNotSupported("This client belongs to another event loop; create one for each loop")
+        return self._core
+
+    async def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = True,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: Mapping[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: object | None = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: Router | None = None,
+        *,
+        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+        compression_min_msg_body_size: int = 0,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
+    ) -> Producer:
+        """Create a producer on a topic or on all its partitions, within the operation time-out.
+
+        Batching is on by default here, as in the official asyncio client: many tasks then share an entry.
+        """
+        arguments.refuse_producer_options(
+            chunking_enabled=chunking_enabled,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
+            batching_type=batching_type,
+            encryption_key=encryption_key,
+            crypto_key_reader=crypto_key_reader,
+        )
+        config = ProducerConfig(
+            topic=topic,
+            producer_name=producer_name,
+            initial_sequence_id=initial_sequence_id,
+            send_timeout_millis=send_timeout_millis,
+            compression_type=compression_type,
+            compression_min_msg_body_size=compression_min_msg_body_size,
+            max_pending_messages=max_pending_messages,
+            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+            block_if_queue_full=block_if_queue_full,
+            batching_enabled=batching_enabled,
+            batching_max_messages=batching_max_messages,
+            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            message_routing_mode=message_routing_mode,
+            message_router=message_router,
+            hashing_scheme=hashing_scheme,
+            properties=properties or {},
+            access_mode=access_mode,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+        )
+        used = schema or BytesSchema()
+        return Producer(await self._started().create_producer(config, wire_schema(used)), used)
+
+    async def subscribe(
+        self,
+        topic: str | list[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Schema[Any] | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: Mapping[str, str] | None = None,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: object | None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: BatchReceivePolicy | None = None,
+        key_shared_policy: object | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: object | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        is_pattern_topic: bool = False,
+        *,
+        acknowledgment_group_time_ms: int = 100,
+        max_acknowledgment_group_size: int = 1000,
+        priority_level: int = 0,
+        subscription_properties: Mapping[str, str] | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
+    ) -> Consumer:
+        """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
+        arguments.refuse_unsupported(
+            {
+                "crypto_key_reader": (crypto_key_reader, None),
+                "key_shared_policy": (key_shared_policy, None),
+                "dead_letter_policy": (dead_letter_policy, None),
+                "is_pattern_topic": (is_pattern_topic, False),
+            }
+        )
+        config = ConsumerConfig(
+            subscription_name=subscription_name,
+            consumer_type=consumer_type,
+            initial_position=initial_position,
+            receiver_queue_size=receiver_queue_size,
+            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+            consumer_name=consumer_name,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+            acknowledgment_group_time_ms=acknowledgment_group_time_ms,
+            max_acknowledgment_group_size=max_acknowledgment_group_size,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            is_read_compacted=is_read_compacted,
+            properties=properties or {},
+            subscription_properties=subscription_properties or {},
+            priority_level=priority_level,
+            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
+            start_message_id_inclusive=start_message_id_inclusive,
+            batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+        )
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        names = arguments.topics_of(topic)
+        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used)), decoder)
+
+    async def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema[Any] | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: object | None = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """Read a topic from a position, without a subscription that stays, within the operation time-out."""
+        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
+        config = ReaderConfig(
+            topic=topic,
+            start_message_id=start_message_id,
+            start_message_id_inclusive=start_message_id_inclusive,
+            receiver_queue_size=receiver_queue_size,
+            reader_name=reader_name,
+            subscription_role_prefix=subscription_role_prefix,
+            is_read_compacted=is_read_compacted,
+        )
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        inner = await self._started().subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        return Reader(inner, decoder)
+
+    async def get_topic_partitions(self, topic: str) -> list[str]:
+        """Return the names of the topic's partitions, or the topic's own when it has none."""
+        return await self._started().topic_partitions(topic)
+
+    async def get_partition_count(self, topic: str, *, auto_create: bool = False) -> int:
+        """Return how many partitions a topic has, 0 for one without; raises `TopicNotFound` when it does not exist.
+
+        (PARTITIONED_METADATA without automatic creation.) A topic without partitions that was never loaded by a
+        broker counts as not existing.
+        """
+        return await self._started().topic_partition_count(topic, auto_create=auto_create)
+
+    async def close(self) -> None:
+        """Flush and close everything made with this client, bounded by the operation time-out."""
+        check_generation(self._generation)
+        if self._closed:
+            raise AlreadyClosed("The client is closed already")
+        self._closed = True
+        if self._core is not None:
+            await self._core.close()
+
+    def shutdown(self) -> None:
+        """Drop everything at once, without flushing and without a goodbye to the brokers."""
+        self._closed = True
+        if self._core is not None:
+            self._core.shutdown()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._closed:
+            await self.close()

@@ -1,0 +1,258 @@
+"""The asyncio consumer and reader. Cancelling a waiting call loses no message: only a task that runs takes one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from pulsar_native import arguments
+from pulsar_native.asyncio.part import Part
+from pulsar_native.engine.columns import ColumnsRange
+from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.topic_consumer import TopicConsumer
+from pulsar_native.exceptions import AlreadyClosed, Timeout
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.wire.columns import ALL_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+T = TypeVar("T")
+_MIB = 1024 * 1024
+_SETTLE_SECONDS = 0.5
+
+
+class Receiving(Part):
+    def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
+        self._inner = inner
+        self._decoder = decoder
+        self._loop = inner.client.engine.loop
+        self._generation = generation()
+
+    async def _take(self, deadline: float | None) -> Message | None:
+        check_generation(self._generation)
+        inner = self._inner
+        # Those who wait already go first.
+        message = None if inner.has_waiters() else inner.take()
+        if message is None:
+            message = await self._wait_for(inner.take, deadline)
+            if message is None:
+                return None
+        version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
+        if version is not None:
+            schema = await inner.client.writer_schema(message.topic_name(), version)
+            message.entry.schema.learn(version, schema)
+        return message
+
+    async def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
+        """Wait in line until `take` gives something; None when it does not before the deadline (the loop's clock).
+
+        Only a signal is waited for: the message stays in the queue until the task runs, so a cancelled task leaves it
+        to the next one, which is woken in its place.
+        """
+        while True:
+            future: asyncio.Future[None] = self._loop.create_future()
+
+            def wake(future: asyncio.Future[None] = future) -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            self._inner.wait_then(wake)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await future
+                # Taken before the place in the line is given up: else the next one could take it first.
+                taken = take()
+            except TimeoutError:
+                return None
+            finally:
+                self._inner.forget_wait(wake)
+            if taken is not None:
+                return taken
+
+    def topic(self) -> str:
+        """Return the topic's full name, or the names of several joined by commas."""
+        return ",".join(topic.full for topic in self._inner.topics)
+
+    def is_connected(self) -> bool:
+        """Return whether every partition is connected now."""
+        return self._inner.is_connected
+
+    async def seek(self, messageid: MessageId | int) -> None:
+        """Move to a message id, or to the first message published at or after a time (ms since 1970)."""
+        await self._inner.seek(messageid)
+
+    async def get_last_message_id(self) -> MessageId:
+        """Return the id of the topic's last message, entry -1 when it is empty."""
+        return await self._inner.last_message_id()
+
+    async def get_last_message_ids(self) -> list[MessageId]:
+        """Return the id of the last message of every partition."""
+        return await self._inner.last_message_ids()
+
+    def has_reached_end_of_topic(self) -> bool:
+        """Return whether the topic is terminated and everything in it acknowledged."""
+        return all(child.reached_end for child in self._inner.children)
+
+    def discarded_message_ids(self) -> list[MessageId]:
+        """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
+        return [message_id for child in self._inner.children for message_id in list(child.discarded)]
+
+    async def close(self) -> None:
+        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent."""
+        check_generation(self._generation)
+        await self._inner.close()
+
+
+class Consumer(Receiving):
+    """Receive messages through a subscription; `async for message in consumer` works too."""
+
+    def subscription_name(self) -> str:
+        """Return the subscription's name."""
+        return self._inner.config.subscription_name
+
+    def consumer_name(self) -> str:
+        """Return this consumer's name."""
+        return self._inner.children[0].name
+
+    async def receive(self, timeout_millis: int | None = None) -> Message:
+        """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
+        deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
+        message = await self._take(deadline)
+        if message is None:
+            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
+        return message
+
+    async def batch_receive(self) -> list[Message]:
+        """Return several messages: as many as the batch receive policy says, or as came within its time.
+
+        Cancelled while waiting, it asks for what it had collected again.
+        """
+        collector = arguments.BatchCollector(self._inner.config.batch_receive_policy, self._loop.time())
+        try:
+            while True:
+                message = await self._take(collector.deadline)
+                if message is None or collector.add(message):
+                    return collector.messages
+        except asyncio.CancelledError:
+            for message in collector.messages:
+                self.negative_acknowledge_now(message)
+            raise
+
+    def negative_acknowledge_now(self, message: Message | MessageId) -> None:
+        """Ask for a message again without delay."""
+        (message_id,) = arguments.ids_of(message)
+        self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
+
+    async def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
+        """Tell the broker that a message, or each of a list, is done; sent within the group time."""
+        check_generation(self._generation)
+        if isinstance(message, Message):
+            self._inner.acknowledge_message(message)
+        else:
+            self._inner.acknowledge(arguments.ids_of(message))
+
+    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        """Tell the broker that everything up to and including a message is done."""
+        check_generation(self._generation)
+        (message_id,) = arguments.ids_of(message)
+        self._inner.owner(message_id).acknowledge_cumulative(message_id)
+
+    async def negative_acknowledge(self, message: Message | MessageId) -> None:
+        """Ask for a message again after `negative_ack_redelivery_delay_ms`."""
+        check_generation(self._generation)
+        (message_id,) = arguments.ids_of(message)
+        self._inner.owner(message_id).negative_acknowledge(message_id)
+
+    async def get_positions(self) -> list[tuple[MessageId, MessageId]]:
+        """Return the last message id and the subscription's mark-delete position of every partition.
+
+        Everything up to the mark-delete position is acknowledged; where it is not below the last id nothing is left
+        to receive. (GET_LAST_MESSAGE_ID's consumer_mark_delete_position.)
+        """
+        return await self._inner.positions()
+
+    async def redeliver_unacknowledged_messages(self) -> None:
+        """Ask for everything unacknowledged again, now."""
+        check_generation(self._generation)
+        self._inner.redeliver_all()
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Remove the subscription at the broker and close."""
+        await self._inner.unsubscribe(force=force)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.receive()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None
+
+
+class Reader(Receiving):
+    """Read a topic from a position of one's own; nothing stays at the broker."""
+
+    async def read_next(self, timeout_millis: int | None = None) -> Message:
+        """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
+        deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
+        message = await self._take(deadline)
+        if message is None:
+            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
+        return message
+
+    async def has_message_available(self) -> bool:
+        """Return whether there is a message between the place reached and the end."""
+        return await self._inner.has_message_available()
+
+    async def arrow_batches(
+        self,
+        *,
+        end: MessageId | None = None,
+        columns: Sequence[str] = ALL_COLUMNS,
+        max_rows: int = 10_000,
+        max_bytes: int = 8 * _MIB,
+        timeout_millis: int = 60_000,
+        publish_time: tuple[int | None, int | None] | None = None,
+    ) -> AsyncIterator[pyarrow.RecordBatch]:
+        """Yield Arrow record batches up to `end` (exclusive), as `pulsar_native.Reader.arrow_batches` does."""
+        work = ColumnsRange(
+            self._inner,
+            end=end,
+            columns=columns,
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            publish_time=publish_time,
+        )
+        await work.settle()
+        stalled_at = self._loop.time() + timeout_millis / 1000
+        while not work.done:
+            soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
+            taken = self._inner.take_slice() or await self._wait_for(self._inner.take_slice, soon)
+            if taken is not None:
+                work.add(*taken)
+                stalled_at = self._loop.time() + timeout_millis / 1000
+                for batch in work.full():
+                    yield batch
+            elif self._loop.time() >= stalled_at:
+                raise Timeout(
+                    f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
+                )
+            else:
+                await work.settle()
+        for batch in work.rest():
+            yield batch
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self.read_next()
+        except AlreadyClosed:
+            raise StopAsyncIteration from None

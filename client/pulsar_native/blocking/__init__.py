@@ -1,0 +1,11 @@
+"""The blocking face: the official client's classes and signatures on the engine.
+
+Rules: this file decides nothing, it checks arguments, calls the engine and waits. Sending and receiving happen in the
+calling thread; only control operations cross to the engine's thread. Everything here is thread-safe.
+"""
+
+from pulsar_native.blocking.client import Client
+from pulsar_native.blocking.consumer import Consumer, Reader
+from pulsar_native.blocking.producer import Producer
+
+__all__ = ["Client", "Consumer", "Producer", "Reader"]

@@ -1,0 +1,390 @@
+"""The blocking client: holds the engine's thread while it is open and makes producers, consumers and readers."""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from pulsar_native import arguments
+from pulsar_native.blocking.consumer import Consumer, MessageListener, Reader
+from pulsar_native.blocking.producer import Producer
+from pulsar_native.config import (
+    BatchReceivePolicy,
+    ClientConfig,
+    ConsumerConfig,
+    Credentials,
+    ProducerConfig,
+    ReaderConfig,
+    Router,
+)
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.listener import ListenerThreads
+from pulsar_native.engine.loop import (
+    acquire_thread_engine,
+    check_generation,
+    generation,
+    release_thread_engine,
+)
+from pulsar_native.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    HashingScheme,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
+from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.live import Live
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.schema import BytesSchema, Schema, wire_schema
+from pulsar_native.schema.versions import VersionedDecoder
+
+_MIB = 1024 * 1024
+
+
+class Client(Live):
+    """Reach a Pulsar cluster; make producers, consumers and readers. Connects on first use.
+
+    Thread-safe. Works in the process that made it: after a fork, calls raise `AlreadyClosed` at once. Arguments are the
+    official client's, with their units and defaults; the keyword-only ones are additions named after the Java client's.
+
+        with Client("pulsar://localhost:6650") as client:
+            client.create_producer("greetings").send(b"hello")
+    """
+
+    def __init__(
+        self,
+        service_url: str,
+        authentication: Credentials | None = None,
+        operation_timeout_seconds: float = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = False,
+        logger: object | None = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        *,
+        connections_per_broker: int = 1,
+        keep_alive_interval_seconds: float = 30,
+        max_lookup_redirects: int = 20,
+        memory_limit_bytes: int = 64 * _MIB,
+        starting_backoff_interval_ms: int = 100,
+        max_backoff_interval_ms: int = 60_000,
+    ) -> None:
+        # `log_conf_file_path` and `logger` configure the C++ core's logging; here all logs go to Python's `logging`.
+        self._open(
+            ClientConfig(
+                service_url=service_url,
+                authentication=authentication,
+                operation_timeout_seconds=operation_timeout_seconds,
+                io_threads=io_threads,
+                message_listener_threads=message_listener_threads,
+                concurrent_lookup_requests=concurrent_lookup_requests,
+                stats_interval_in_seconds=stats_interval_in_seconds,
+                use_tls=use_tls,
+                tls_trust_certs_file_path=tls_trust_certs_file_path,
+                tls_allow_insecure_connection=tls_allow_insecure_connection,
+                tls_validate_hostname=tls_validate_hostname,
+                connection_timeout_ms=connection_timeout_ms,
+                listener_name=listener_name,
+                tls_private_key_file_path=tls_private_key_file_path,
+                tls_certificate_file_path=tls_certificate_file_path,
+                connections_per_broker=connections_per_broker,
+                keep_alive_interval_seconds=keep_alive_interval_seconds,
+                max_lookup_redirects=max_lookup_redirects,
+                memory_limit_bytes=memory_limit_bytes,
+                starting_backoff_interval_ms=starting_backoff_interval_ms,
+                max_backoff_interval_ms=max_backoff_interval_ms,
+            )
+        )
+
+    def _open(self, config: ClientConfig) -> None:
+        self._config = config
+        self._generation = generation()
+        self._lock = threading.Lock()
+        self._core: ClientCore | None = None
+        self._closed = False
+        self._listeners = ListenerThreads(config.message_listener_threads)
+        self._finalizer: weakref.finalize[..., Any] | None = None
+
+    @classmethod
+    def from_config(cls, config: ClientConfig) -> Self:
+        """Make a client from its description, for instance in another process. Does not connect yet."""
+        client = cls.__new__(cls)
+        client._open(config)
+        return client
+
+    @property
+    def config(self) -> ClientConfig:
+        """The description this client was made from; picklable."""
+        return self._config
+
+    def _started(self) -> ClientCore:
+        check_generation(self._generation)
+        with self._lock:
+            if self._closed:
+                raise AlreadyClosed("The client is closed")
+            if self._core is None:
+                engine = acquire_thread_engine()
+                self._core = ClientCore(engine, self._config)
+                # A client that is dropped without close must not keep the engine's thread alive.
+                self._finalizer = weakref.finalize(self, _drop, self._core, self._listeners)
+            return self._core
+
+    def create_producer(
+        self,
+        topic: str,
+        producer_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        initial_sequence_id: int | None = None,
+        send_timeout_millis: int = 30000,
+        compression_type: CompressionType = CompressionType.NONE,
+        max_pending_messages: int = 1000,
+        max_pending_messages_across_partitions: int = 50000,
+        block_if_queue_full: bool = False,
+        batching_enabled: bool = False,
+        batching_max_messages: int = 1000,
+        batching_max_allowed_size_in_bytes: int = 128 * 1024,
+        batching_max_publish_delay_ms: int = 10,
+        chunking_enabled: bool = False,
+        message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution,
+        lazy_start_partitioned_producers: bool = False,
+        properties: Mapping[str, str] | None = None,
+        batching_type: BatchingType = BatchingType.Default,
+        encryption_key: str | None = None,
+        crypto_key_reader: object | None = None,
+        access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
+        message_router: Router | None = None,
+        *,
+        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
+        compression_min_msg_body_size: int = 0,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
+    ) -> Producer:
+        """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out.
+
+        Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
+        """
+        arguments.refuse_producer_options(
+            chunking_enabled=chunking_enabled,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
+            batching_type=batching_type,
+            encryption_key=encryption_key,
+            crypto_key_reader=crypto_key_reader,
+        )
+        config = ProducerConfig(
+            topic=topic,
+            producer_name=producer_name,
+            initial_sequence_id=initial_sequence_id,
+            send_timeout_millis=send_timeout_millis,
+            compression_type=compression_type,
+            compression_min_msg_body_size=compression_min_msg_body_size,
+            max_pending_messages=max_pending_messages,
+            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+            block_if_queue_full=block_if_queue_full,
+            batching_enabled=batching_enabled,
+            batching_max_messages=batching_max_messages,
+            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            message_routing_mode=message_routing_mode,
+            message_router=message_router,
+            hashing_scheme=hashing_scheme,
+            properties=properties or {},
+            access_mode=access_mode,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+        )
+        used = schema or BytesSchema()
+        core = self._started()
+        return Producer(self, core.engine.run(core.create_producer(config, wire_schema(used))), used)
+
+    def subscribe(
+        self,
+        topic: str | list[str] | re.Pattern[str],
+        subscription_name: str,
+        consumer_type: ConsumerType = ConsumerType.Exclusive,
+        schema: Schema[Any] | None = None,
+        message_listener: MessageListener | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: Mapping[str, str] | None = None,
+        pattern_auto_discovery_period: int = 60,
+        initial_position: InitialPosition = InitialPosition.Latest,
+        crypto_key_reader: object | None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: BatchReceivePolicy | None = None,
+        key_shared_policy: object | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
+        dead_letter_policy: object | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        acknowledgment_group_time_ms: int = 100,
+        max_acknowledgment_group_size: int = 1000,
+        priority_level: int = 0,
+        subscription_properties: Mapping[str, str] | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
+    ) -> Consumer:
+        """Subscribe to a topic, to all its partitions, or to several topics. Blocks up to the operation time-out.
+
+        Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
+        """
+        arguments.refuse_unsupported(
+            {
+                "crypto_key_reader": (crypto_key_reader, None),
+                "key_shared_policy": (key_shared_policy, None),
+                "dead_letter_policy": (dead_letter_policy, None),
+            }
+        )
+        config = ConsumerConfig(
+            subscription_name=subscription_name,
+            consumer_type=consumer_type,
+            initial_position=initial_position,
+            receiver_queue_size=receiver_queue_size,
+            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+            consumer_name=consumer_name,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+            acknowledgment_group_time_ms=acknowledgment_group_time_ms,
+            max_acknowledgment_group_size=max_acknowledgment_group_size,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            is_read_compacted=is_read_compacted,
+            properties=properties or {},
+            subscription_properties=subscription_properties or {},
+            priority_level=priority_level,
+            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
+            start_message_id_inclusive=start_message_id_inclusive,
+            batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+        )
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        names = arguments.topics_of(topic)
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used)))
+        return Consumer(self, inner, decoder, message_listener)
+
+    def create_reader(
+        self,
+        topic: str,
+        start_message_id: MessageId,
+        schema: Schema[Any] | None = None,
+        reader_listener: Callable[[Reader, Message], Any] | None = None,
+        receiver_queue_size: int = 1000,
+        reader_name: str | None = None,
+        subscription_role_prefix: str | None = None,
+        is_read_compacted: bool = False,
+        crypto_key_reader: object | None = None,
+        start_message_id_inclusive: bool = False,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> Reader:
+        """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
+        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
+        config = ReaderConfig(
+            topic=topic,
+            start_message_id=start_message_id,
+            start_message_id_inclusive=start_message_id_inclusive,
+            receiver_queue_size=receiver_queue_size,
+            reader_name=reader_name,
+            subscription_role_prefix=subscription_role_prefix,
+            is_read_compacted=is_read_compacted,
+        )
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
+        return Reader(self, inner, decoder, reader_listener)
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """Return the names of the topic's partitions, or the topic's own when it has none. Blocks."""
+        core = self._started()
+        return core.engine.run(core.topic_partitions(topic))
+
+    def get_partition_count(self, topic: str, *, auto_create: bool = False) -> int:
+        """Return how many partitions a topic has, 0 for one without; raises `TopicNotFound` when it does not exist.
+
+        Blocks. (PARTITIONED_METADATA without automatic creation.)
+        """
+        core = self._started()
+        return core.engine.run(core.topic_partition_count(topic, auto_create=auto_create))
+
+    def close(self) -> None:
+        """Flush and close everything made with this client, bounded by the operation time-out.
+
+        Raises `AlreadyClosed` when it was closed before.
+        """
+        core = self._end()
+        if core is not None:
+            try:
+                core.engine.run(core.close())
+            finally:
+                self._release()
+
+    def shutdown(self) -> None:
+        """Drop everything at once, without flushing and without a goodbye to the brokers."""
+        core = self._end()
+        if core is not None:
+            try:
+                core.engine.run(_shutdown(core))
+            finally:
+                self._release()
+
+    def _end(self) -> ClientCore | None:
+        check_generation(self._generation)
+        with self._lock:
+            if self._closed:
+                raise AlreadyClosed("The client is closed already")
+            self._closed = True
+            return self._core
+
+    def _release(self) -> None:
+        if self._finalizer is not None and self._finalizer.detach() is not None:
+            self._listeners.stop()
+            release_thread_engine(self._generation)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._closed:
+            self.close()
+
+
+async def _shutdown(core: ClientCore) -> None:
+    core.shutdown()
+
+
+def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
+    """End a client that was garbage-collected: runs in any thread, so it only leaves word for the engine."""
+    listeners.stop()
+    if core.engine.generation == generation():
+        core.engine.call(core.shutdown)
+        release_thread_engine(core.engine.generation)

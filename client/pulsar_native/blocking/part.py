@@ -1,0 +1,35 @@
+"""What live objects of the blocking face have in common."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from pulsar_native.engine.loop import (
+    Engine,
+    generation,
+)
+from pulsar_native.live import Live
+
+if TYPE_CHECKING:
+    from pulsar_native.blocking.client import Client
+
+
+class Part(Live):
+    """Common behaviour of producers, consumers and readers."""
+
+    def __init__(self, client: Client, engine: Engine) -> None:
+        self._client = client
+        self._engine = engine
+        self._generation = generation()
+
+    def close(self) -> None:
+        """Close; see the classes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

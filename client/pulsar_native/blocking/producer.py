@@ -1,0 +1,204 @@
+"""The blocking producer: a message is encoded and often written in the calling thread.
+
+Rules: nothing crosses threads once per message except what the engine needs to be woken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native import arguments
+from pulsar_native.blocking.part import Part
+from pulsar_native.engine.loop import (
+    check_generation,
+)
+from pulsar_native.engine.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer import Full
+from pulsar_native.engine.waiting import SendWait, Wait
+from pulsar_native.enums import (
+    Result,
+)
+from pulsar_native.exceptions import PulsarException, Timeout
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.producer import Callback
+from pulsar_native.schema import BytesSchema, Schema
+
+if TYPE_CHECKING:
+    from pulsar_native.blocking.client import Client
+
+SendCallback = Callable[[Result, MessageId | None], Any]
+
+
+class Producer(Part):
+    """Publish messages to one topic. Thread-safe; made by `Client.create_producer`."""
+
+    def __init__(self, client: Client, inner: TopicProducer, schema: Schema[Any]) -> None:
+        super().__init__(client, inner.client.engine)
+        self._inner = inner
+        self._schema = schema
+        self._plain_bytes = type(schema) is BytesSchema
+        self._block = inner.config.block_if_queue_full
+
+    def topic(self) -> str:
+        """Return the topic's full name."""
+        return self._inner.topic.full
+
+    def producer_name(self) -> str:
+        """Return the producer's name, given or made by the broker."""
+        return self._inner.name
+
+    def last_sequence_id(self) -> int:
+        """Return the highest sequence id the broker has confirmed, -1 initially."""
+        return self._inner.last_sequence_id
+
+    def is_connected(self) -> bool:
+        """Return whether the producer is connected to the broker of every partition now."""
+        return self._inner.is_connected
+
+    def send(
+        self,
+        content: Any,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | int | None = None,
+    ) -> MessageId:
+        """Publish a message and return its id. Blocks until the broker has stored it, or the send time-out.
+
+        A batch that is open is sent with it. The id is (-1, -1) when the broker dropped a duplicate. Raises `Timeout`,
+        `MessageTooBig`, `ProducerQueueIsFull` and others; a raised message may still have been stored.
+        """
+        wait = SendWait()
+        self._send(
+            content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+            disable_replication, event_timestamp, deliver_at, deliver_after, flush=True,
+        )  # fmt: skip
+        return wait.result()
+
+    def send_async(
+        self,
+        content: Any,
+        callback: SendCallback | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | int | None = None,
+    ) -> None:
+        """Publish a message and return at once; `callback(result, message_id)` is called in the engine's thread.
+
+        Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`.
+        """
+        self._send(
+            content, None if callback is None else _ResultCallback(callback), properties, partition_key, ordering_key,
+            sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
+        )  # fmt: skip
+
+    def _send(
+        self,
+        content: Any,
+        callback: Callback | None,
+        properties: Mapping[str, str] | None,
+        partition_key: str | bytes | None,
+        ordering_key: str | None,
+        sequence_id: int | None,
+        replication_clusters: list[str] | None,
+        disable_replication: bool,
+        event_timestamp: int | None,
+        deliver_at: int | None,
+        deliver_after: timedelta | int | None,
+        *,
+        flush: bool = False,
+    ) -> None:
+        check_generation(self._generation)
+        payload: bytes | None
+        if self._plain_bytes and type(content) is bytes:
+            payload = content
+        else:
+            payload = None if content is None else self._schema.encode(content)
+        if (
+            payload is not None and properties is None and partition_key is None and ordering_key is None
+            and sequence_id is None and replication_clusters is None and not disable_replication
+            and event_timestamp is None and deliver_at is None and deliver_after is None
+        ):  # fmt: skip
+            full = self._inner.enqueue(payload, b"", None, callback, flush=flush)
+            if full is not None:
+                self._wait_for_room(full, lambda: self._inner.enqueue(payload, b"", None, callback, flush=flush))
+            return
+        message = arguments.outgoing(
+            payload,
+            properties=properties,
+            partition_key=partition_key,
+            ordering_key=ordering_key,
+            sequence_id=sequence_id,
+            replication_clusters=replication_clusters,
+            disable_replication=disable_replication,
+            event_timestamp=event_timestamp,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+        )
+        fields = arguments.encoded_fields(message)
+        child = self._inner.route(message.payload, message)
+        full = child.enqueue(message.payload, fields, message, callback, flush=flush)
+        if full is not None:
+            self._wait_for_room(full, lambda: child.enqueue(message.payload, fields, message, callback, flush=flush))
+
+    def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
+        if not self._block or self._engine.on_loop():
+            # In a callback of the engine waiting would stop the receipts that make room.
+            raise full.error
+        attempt: Full | None = full
+        while attempt is not None:
+            wait = Wait()
+            attempt.when_room(wait.wake)
+            while not wait.wait(1.0):
+                check_generation(self._generation)
+            attempt = again()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send the open batch and block until everything sent before is confirmed.
+
+        Raises the error of the last message if it failed, and `Timeout` after `timeout` seconds; without one, the send
+        time-out bounds the wait.
+        """
+        check_generation(self._generation)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        waits = []
+        for child in self._inner.children:
+            wait = SendWait()
+            child.flush_then(lambda error, wait=wait: wait(error, None))  # type: ignore[misc]
+            waits.append(wait)
+        for wait in waits:
+            if not wait.wait(None if deadline is None else deadline - time.monotonic()):
+                raise Timeout(f"Not everything was confirmed within {timeout:g} s", topic=self.topic())
+            if wait.error is not None:
+                raise wait.error
+
+    def close(self) -> None:
+        """Flush and close, bounded by the operation time-out; what is not confirmed by then fails. Idempotent."""
+        if not self._inner.is_closed:
+            self._engine.run(self._inner.close())
+
+
+class _ResultCallback:
+    """The official callback: result code and message id."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: SendCallback) -> None:
+        self._callback = callback
+
+    def __call__(self, error: PulsarException | None, message_id: MessageId | None) -> None:
+        self._callback(Result.Ok if error is None else error.result, message_id)
