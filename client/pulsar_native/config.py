@@ -52,7 +52,7 @@ class Router(Protocol):
     def __call__(self, message: Any, num_partitions: int) -> int: ...
 
 
-class _Description:
+class Description:
     """Common behaviour of the frozen descriptions: strict construction from a mapping, and changed copies."""
 
     @classmethod
@@ -108,7 +108,7 @@ def _strings(name: str, value: Mapping[str, str] | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientConfig(_Description):
+class ClientConfig(Description):
     """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`."""
 
     service_url: str
@@ -164,7 +164,7 @@ class ClientConfig(_Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig(_Description):
+class ProducerConfig(Description):
     """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages."""
 
     topic: str
@@ -215,7 +215,7 @@ class ProducerConfig(_Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchReceivePolicy(_Description):
+class BatchReceivePolicy(Description):
     """When `batch_receive` returns: enough messages, enough bytes, or after the time, whichever is first.
 
     A limit of 0 or less is off; at least one must be on.
@@ -233,7 +233,7 @@ class BatchReceivePolicy(_Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(_Description):
+class ConsumerConfig(Description):
     """Everything a consumer needs besides its client and its topics."""
 
     subscription_name: str
@@ -287,7 +287,7 @@ class ConsumerConfig(_Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderConfig(_Description):
+class ReaderConfig(Description):
     """Everything a reader needs besides its client."""
 
     topic: str
