@@ -225,7 +225,7 @@ class EncryptionContext:
         return self._compression_type
 
     def uncompressed_message_size(self) -> int:
-        """Return the size before compression in bytes, 0 when it was not compressed."""
+        """Return the size before compression in bytes, 0 when the producer did not write it."""
         return self._size
 
     def batch_size(self) -> int:

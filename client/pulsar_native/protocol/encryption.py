@@ -235,14 +235,13 @@ def context_of(metadata: pb.MessageMetadata, *, failed: bool) -> EncryptionConte
     """Return what an entry says about its encryption, None when it is not encrypted."""
     if not metadata.encryption_keys:
         return None
-    kind = CompressionType(metadata.compression)
     is_batch = metadata.HasField("num_messages_in_batch")
     return EncryptionContext(
         keys=keys_of(metadata),
         param=metadata.encryption_param,
         algorithm=metadata.encryption_algo,
-        compression_type=kind,
-        uncompressed_message_size=0 if kind is CompressionType.NONE else metadata.uncompressed_size,
+        compression_type=CompressionType(metadata.compression),
+        uncompressed_message_size=metadata.uncompressed_size,
         batch_size=metadata.num_messages_in_batch if is_batch else -1,
         is_decryption_failed=failed,
     )
