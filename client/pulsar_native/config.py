@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum
 from typing import Any, Protocol, Self
 
 from pulsar_native.encryption import KeyReader
@@ -74,6 +74,17 @@ class _Description:
             raise InvalidConfiguration(f"{cls.__name__} needs {' and '.join(missing)}")
         return cls(**options)
 
+    def _check_choices(self) -> None:
+        """Refuse what is neither True nor False, or no member of its enum: it would be found out too late."""
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(f.default, bool) and not isinstance(value, bool):
+                raise InvalidConfiguration(f"{f.name} must be True or False, not {value!r}")
+            if isinstance(f.default, Enum) and not isinstance(value, type(f.default)):
+                kind = type(f.default)
+                known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+                raise InvalidConfiguration(f"{f.name} must be one of {known}, not {value!r}")
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some options changed; the first one stays as it was."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
@@ -106,10 +117,6 @@ def _key_reader(value: object) -> None:
     )
 
 
-def _one_of(name: str, value: object, kind: type[IntEnum]) -> None:
-    _require(isinstance(value, kind), f"{name} must be a {kind.__name__}, not {value!r}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(_Description):
     """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`."""
@@ -138,6 +145,7 @@ class ClientConfig(_Description):
     description: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_choices()
         self.parsed_url()
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
         _number("connection_timeout_ms", self.connection_timeout_ms, 1)
@@ -201,6 +209,7 @@ class ProducerConfig(_Description):
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a producer needs a topic")
         _require(
             self.producer_name is None or (isinstance(self.producer_name, str) and bool(self.producer_name.strip())),
@@ -250,7 +259,6 @@ class ProducerConfig(_Description):
             "a producer with a crypto_key_reader needs encryption_key, the name of the key to encrypt for; without it "
             "nothing would be encrypted",
         )
-        _one_of("crypto_failure_action", self.crypto_failure_action, ProducerCryptoFailureAction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,6 +310,7 @@ class ConsumerConfig(_Description):
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(
             isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
             "a consumer needs a non-blank subscription_name",
@@ -325,7 +334,6 @@ class ConsumerConfig(_Description):
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
         _key_reader(self.crypto_key_reader)
-        _one_of("crypto_failure_action", self.crypto_failure_action, ConsumerCryptoFailureAction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +351,7 @@ class ReaderConfig(_Description):
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a reader needs a topic")
         _number("receiver_queue_size", self.receiver_queue_size, 1)
         _key_reader(self.crypto_key_reader)
-        _one_of("crypto_failure_action", self.crypto_failure_action, ConsumerCryptoFailureAction)
