@@ -440,7 +440,7 @@ def test_data_keys_are_renewed_and_public_keys_read_again(
 # --- consumers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("C182")
+@pytest.mark.proves("C109", "C182")
 @pytest.mark.parametrize("lacking", ["no reader", "wrong key"])
 @pytest.mark.parametrize("batching", [True, False])
 class TestFailureActions:
@@ -496,6 +496,7 @@ class TestFailureActions:
         consumer.acknowledge(message)
         eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
 
+    @pytest.mark.proves("C130")
     def test_consume(
         self, client: Any, name: str, keys: Keys, lacking: str, batching: bool, stats: Callable[[str], Any],
         eventually: Callable[..., Any],
