@@ -19,6 +19,7 @@ from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
 )
@@ -85,7 +86,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.policies import ConsumerBatchReceivePolicy
+from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
+from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 
 __all__ = [
@@ -114,11 +116,13 @@ __all__ = [
     "ConsumerBusy",
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
     "ConsumerType",
     "CryptoError",
     "CumulativeAcknowledgementNotAllowedError",
+    "DeadLetterPolicy",
     "ErrorGettingAuthenticationData",
     "HashingScheme",
     "IncompatibleSchema",
@@ -135,6 +139,7 @@ __all__ = [
     "Message",
     "MessageId",
     "MessageTooBig",
+    "MultiplierRedeliveryBackoff",
     "NotAllowedError",
     "NotConnected",
     "OperationNotSupported",
@@ -152,6 +157,7 @@ __all__ = [
     "ReadError",
     "Reader",
     "ReaderConfig",
+    "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",
     "ServiceUnitNotReady",
