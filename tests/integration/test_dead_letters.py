@@ -205,7 +205,10 @@ class Reading(Record):  # type: ignore[misc]
 
 class Wider(Record):  # type: ignore[misc]
     sensor = String(required=True)
-    unit = String()
+    unit = String(default=None, required_default=True)
+
+
+Wider.__name__ = "Reading"  # the same record, grown
 
 
 @pytest.mark.proves("C150")
@@ -245,14 +248,15 @@ def test_what_does_not_fit_its_schema_becomes_a_dead_letter_with_that_schema(
     # Each has the schema it was written with, by the dead-letter topic's own count of versions.
     path = dead.replace("persistent://", "schemas/") + "/schemas"
     known = {
-        each["version"]: json.loads(each["data"])["name"] for each in broker.admin("GET", path)["getSchemaResponses"]
+        each["version"]: len(json.loads(each["data"])["fields"])
+        for each in broker.admin("GET", path)["getSchemaResponses"]
     }
-    assert {known[broken.int_schema_version()], known[wider.int_schema_version()]} == {"Reading", "Wider"}
+    assert (known[broken.int_schema_version()], known[wider.int_schema_version()]) == (1, 2)
 
 
 @pytest.mark.proves("C149")
 def test_while_the_dead_letter_topic_refuses_the_message_is_redelivered(
-    client: Any, broker: Broker, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually, stats: Stats
+    client: Any, broker: Broker, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
 ) -> None:
     name = topic()
     dead = topic()
@@ -263,11 +267,11 @@ def test_while_the_dead_letter_topic_refuses_the_message_is_redelivered(
     for _ in range(2):
         refuse(consumer, 1)
     # Again and again it is tried; the message stays in the subscription meanwhile, and away from the application.
-    eventually(lambda: stats(name)["subscriptions"]["sub"]["messageAckRate"] == 0 and backlog(name) == 1)
     assert nothing_comes(consumer, 1000)
+    assert backlog(name) == 1
     broker.admin("DELETE", dead.replace("://", "/"))
+    eventually(lambda: nothing_comes(consumer, 200) and backlog(name) == 0)
     assert [letter.data() for letter in letters(client, dead, 1)] == [b"bad"]
-    eventually(lambda: backlog(name) == 0)
 
 
 @pytest.mark.proves("C152")

@@ -266,7 +266,7 @@ class Acknowledging:
         self.group.clear()
         self.forget_redelivery()
         if self._letters is not None:
-            self._letters.forget()
+            self._letters.moved()
         if self._receipts is not None:
             self._receipts.fail(
                 Interrupted("The subscription was moved by a seek before the broker had answered the acknowledgement")
@@ -276,7 +276,7 @@ class Acknowledging:
         """Begin anew on a new attachment: from now on the broker says what is acknowledged. Called under the lock."""
         self.group.reattached()
         if self._letters is not None:
-            self._letters.forget()
+            self._letters.reattached()
 
     def detached(self) -> None:
         """Take back what the broker has not answered. Called under the lock."""

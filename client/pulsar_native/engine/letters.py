@@ -120,9 +120,13 @@ class Letters:
     def keeps(self, decoded: Decoded) -> bool:
         """Judge an entry that has arrived; True when it is not to be given out."""
         entry = decoded.entry
-        verdict = self._dead.arrived(entry.key, entry.redelivery_count, decoded)
+        verdict = self._dead.delivered(entry.key, entry.redelivery_count, decoded)
+        engine = self._consumer.engine
         if verdict is Verdict.SEND:
-            self._consumer.engine.call(self._bury, [(entry.key, decoded)])
+            engine.call(self._bury, [(entry.key, decoded)])
+        elif verdict is Verdict.ACKNOWLEDGE:
+            # Not at once: we are under the lock it needs.
+            engine.call(engine.loop.call_soon, self._consumer.acknowledge_stored, entry.key)
         return verdict is not Verdict.GIVE
 
     def part(self, entries: list[EntryKey]) -> list[EntryKey]:
@@ -136,9 +140,13 @@ class Letters:
         """Forget an entry the application has acknowledged."""
         self._dead.acknowledged(entry)
 
-    def forget(self) -> None:
+    def reattached(self) -> None:
         """Forget what is remembered, but not what is on its way."""
-        self._dead.forget()
+        self._dead.reattached()
+
+    def moved(self) -> None:
+        """Forget what is remembered and what became a dead letter: the subscription was moved."""
+        self._dead.moved()
 
     # --- dead letters -------------------------------------------------------------------------------------------------
 
@@ -169,7 +177,7 @@ class Letters:
         failure = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failure is None:
             with consumer.lock:
-                self._dead.settled(key)
+                self._dead.arrived(key)
             consumer.acknowledge_stored(key)
             return None
         if not isinstance(failure, PulsarException):
@@ -188,7 +196,7 @@ class Letters:
         consumer = self._consumer
         with consumer.lock:
             for key in failed:
-                self._dead.settled(key)
+                self._dead.failed(key)
         if consumer.is_alive:
             consumer.redeliver(failed)
 

@@ -3,8 +3,9 @@
 Rules (client.md C106, C107, C149-C152, F.10; names and properties as the Java client 4.x writes them): the broker
 counts redeliveries per entry. An entry that arrives with the last count allowed is given out once more and remembered;
 when it is refused again, it goes to the dead-letter topic instead. One that arrives with a higher count goes there at
-once. While an entry is on its way, later copies of it are dropped, so that no dead letter is sent twice. Retry letters
-carry their own count, since a copy is a new message for the broker.
+once. What is delivered again of an entry that is on its way is dropped, and of one that has arrived acknowledged once
+more, so that no dead letter is sent twice. Retry letters carry their own count, since a copy is a new message for the
+broker.
 
 Not thread-safe: the engine holds the consumer's lock.
 """
@@ -28,6 +29,9 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
 RECONSUME_TIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
+
+# How many of the entries that became dead letters are known again when a lost acknowledgement brings them back.
+_KNOWN_AGAIN = 10_000
 
 # The policy of a consumer with retry topic that was given none.
 DEFAULT_MAX_RECONSUME_TIMES = 16
@@ -98,25 +102,29 @@ class Verdict(Enum):
     GIVE = auto()
     SEND = auto()
     DROP = auto()
+    ACKNOWLEDGE = auto()
 
 
 class DeadLetters(Generic[T]):
     """The entries of one consumer that have failed too often, or may have next time; `T` is what is kept of them."""
 
-    __slots__ = ("_maximum", "_remembered", "_sending")
+    __slots__ = ("_buried", "_maximum", "_remembered", "_sending")
 
     def __init__(self, max_redeliver_count: int) -> None:
         self._maximum = max_redeliver_count
         self._remembered: dict[EntryKey, T] = {}
         self._sending: set[EntryKey] = set()
+        self._buried: dict[EntryKey, None] = {}
 
     def __len__(self) -> int:
         return len(self._remembered)
 
-    def arrived(self, entry: EntryKey, redelivery_count: int, kept: T) -> Verdict:
-        """Judge an entry: give it out, send it to the dead-letter topic instead, or drop it as a copy of such a one."""
+    def delivered(self, entry: EntryKey, redelivery_count: int, kept: T) -> Verdict:
+        """Judge an entry: give it out, send it to the dead-letter topic, or be rid of what went there before."""
         if entry in self._sending:
             return Verdict.DROP
+        if entry in self._buried:
+            return Verdict.ACKNOWLEDGE
         self._remembered.pop(entry, None)
         if redelivery_count < self._maximum:
             return Verdict.GIVE
@@ -138,14 +146,26 @@ class DeadLetters(Generic[T]):
                 others.append(entry)
         return dead, others
 
-    def settled(self, entry: EntryKey) -> None:
-        """Note that an entry is on its way no more: it arrived, or is to be redelivered after all."""
+    def arrived(self, entry: EntryKey) -> None:
+        """Note that an entry is in the dead-letter topic."""
+        self._sending.discard(entry)
+        self._buried[entry] = None
+        if len(self._buried) > _KNOWN_AGAIN:
+            del self._buried[next(iter(self._buried))]
+
+    def failed(self, entry: EntryKey) -> None:
+        """Note that an entry did not get there, and is to be redelivered after all."""
         self._sending.discard(entry)
 
     def acknowledged(self, entry: EntryKey) -> None:
         """Forget an entry the application has acknowledged."""
         self._remembered.pop(entry, None)
 
-    def forget(self) -> None:
+    def reattached(self) -> None:
         """Forget what is remembered: over a new attachment everything comes again, with the broker's count."""
         self._remembered.clear()
+
+    def moved(self) -> None:
+        """Forget also what went to the dead-letter topic: after a seek it may be wanted again."""
+        self._remembered.clear()
+        self._buried.clear()
