@@ -19,6 +19,7 @@ from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
 )
@@ -93,7 +94,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.policies import ConsumerBatchReceivePolicy
+from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
+from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 
 __all__ = [
@@ -122,12 +124,14 @@ __all__ = [
     "ConsumerBusy",
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
     "ConsumerType",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
+    "DeadLetterPolicy",
     "DefaultCryptoKeyReader",
     "EncryptionContext",
     "EncryptionKey",
@@ -148,6 +152,7 @@ __all__ = [
     "Message",
     "MessageId",
     "MessageTooBig",
+    "MultiplierRedeliveryBackoff",
     "NotAllowedError",
     "NotConnected",
     "OperationNotSupported",
@@ -166,6 +171,7 @@ __all__ = [
     "ReadError",
     "Reader",
     "ReaderConfig",
+    "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",
     "ServiceUnitNotReady",

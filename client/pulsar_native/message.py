@@ -118,6 +118,10 @@ class Message:
         """Return the key that decides the order on Key_Shared subscriptions, empty when there is none."""
         return self._single().ordering_key.decode("utf-8", "replace")
 
+    def ordering_key_bytes(self) -> bytes | None:
+        """Return the same key as it was published, None when there is none."""
+        return self._single().ordering_key or None
+
     def event_timestamp(self) -> int:
         """Return the application's time of the event, in milliseconds since 1970; 0 = none."""
         return self._single().event_time
@@ -217,7 +221,7 @@ class OutgoingMessage:
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         key_is_base64: bool = False,
-        ordering_key: str | None = None,
+        ordering_key: str | bytes | None = None,
         sequence_id: int | None = None,
         replicate_to: list[str] | None = None,
         event_timestamp: int | None = None,

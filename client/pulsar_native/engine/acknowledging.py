@@ -14,11 +14,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.receipts import AckReceipts, Done
 from pulsar_native.enums import ConsumerType
-from pulsar_native.exceptions import CumulativeAcknowledgementNotAllowedError
+from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, Interrupted
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import AckGroup
-from pulsar_native.protocol.redelivery import EntryKey, NegativeAcknowledgements, UnackedTracker, in_blocks
+from pulsar_native.protocol.redelivery import (
+    EntryKey,
+    LateEntries,
+    NegativeAcknowledgements,
+    UnackedTracker,
+    in_blocks,
+)
 from pulsar_native.wire import commands
 
 if TYPE_CHECKING:
@@ -40,25 +47,42 @@ class Acknowledging:
         self._group_size = config.max_acknowledgment_group_size
         self.group = AckGroup(batch_index=config.batch_index_ack_enabled)
         self._ack_timer_armed = False
-        self._nacks = NegativeAcknowledgements(config.negative_ack_redelivery_delay_ms / 1000)
+        self._receipts = AckReceipts(consumer, self.group) if config.ack_receipt_enabled else None
+        self._nacks = NegativeAcknowledgements(
+            config.negative_ack_redelivery_delay_ms / 1000,
+            precision_bits=config.negative_ack_redelivery_delay_precision,
+            backoff=config.negative_ack_redelivery_backoff,
+        )
         self._nack_timer_armed = False
         timeout = (config.unacked_messages_timeout_ms or 0) / 1000
         self._stored = consumer.topic.is_persistent
         watched = timeout and self._stored
         self.unacked = UnackedTracker(timeout, config.unacked_messages_tick_ms / 1000) if watched else None
         self._unacked_timer: asyncio.TimerHandle | None = None
+        backoff = config.ack_timeout_redelivery_backoff
+        self.late = LateEntries(backoff) if backoff is not None and self.unacked is not None else None
+        self._letters = consumer.letters
+        # One question an acknowledgement for what most consumers do not use.
+        self._has_more_to_forget = self.late is not None or self._letters is not None
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
-    def add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
-        """Note one message as done."""
+    def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
+        """Note one message as done; with receipts `done` is told of the broker's answer."""
         with self._consumer.lock:
             self._add(key, batch_index, batch_size)
+            answered = done is not None and self._is_answered(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
+        if answered and done is not None:
+            done(None)
 
-    def add_ids(self, ids: Iterable[MessageId]) -> None:
+    def _is_answered(self, done: Done) -> bool:
+        """Return whether there is no answer to wait for; else `done` is told of it. Called under the lock."""
+        return not self._stored or self._receipts is None or not self._receipts.wait(done)
+
+    def add_ids(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Note several messages as done."""
         with self._consumer.lock:
             for message_id in ids:
@@ -68,9 +92,12 @@ class Acknowledging:
                     # An id made elsewhere does not tell its batch's size; it may stay unknown.
                     size = self.group.size_of(key) or self._consumer.size_of(key)
                 self._add(key, index, size)
+            answered = done is not None and self._is_answered(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
+        if answered and done is not None:
+            done(None)
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
         if self._stored and self.group.add(key, batch_index, batch_size):
@@ -78,8 +105,16 @@ class Acknowledging:
                 self._nacks.remove(key)
             if self.unacked is not None:
                 self.unacked.remove(key)
+            if self._has_more_to_forget:
+                self._forget_entry(key)
 
-    def add_cumulative(self, message_id: MessageId) -> None:
+    def _forget_entry(self, key: EntryKey) -> None:
+        if self.late is not None:
+            self.late.remove(key)
+        if self._letters is not None:
+            self._letters.acknowledged(key)
+
+    def add_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done."""
         if self._config.consumer_type in BY_ENTRY:
             raise CumulativeAcknowledgementNotAllowedError(
@@ -89,15 +124,23 @@ class Acknowledging:
         key = (message_id.ledger_id(), message_id.entry_id())
         index, size = message_id.batch_index(), message_id.batch_size()
         if not self._stored:
+            if done is not None:
+                done(None)
             return
         with self._consumer.lock:
             self.group.add_cumulative(key, index, size or self._consumer.size_of(key))
             if self.unacked is not None:
                 # In the middle of a batch, the rest of it stays watched.
-                self.unacked.remove_up_to(key if index < 0 or index == size - 1 else (key[0], key[1] - 1))
+                watched_from = key if index < 0 or index == size - 1 else (key[0], key[1] - 1)
+                self.unacked.remove_up_to(watched_from)
+                if self.late is not None:
+                    self.late.remove_up_to(watched_from)
+            answered = done is not None and self._is_answered(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
+        if answered and done is not None:
+            done(None)
 
     def resend(self, key: EntryKey) -> None:
         """Acknowledge again what the broker seems not to have heard of a batch. Called under the lock."""
@@ -121,6 +164,12 @@ class Acknowledging:
         """Send what is gathered, when there is a connection. Called under the lock."""
         connection = self._consumer.connection
         if connection is None or not len(self.group):
+            return
+        if self._receipts is not None:
+            if self._consumer.engine.on_loop():
+                self._receipts.send(connection)
+            else:
+                self._consumer.engine.call(self.flush)
             return
         items, cumulative = self.group.take()
         consumer_id = self._consumer.consumer_id
@@ -147,12 +196,14 @@ class Acknowledging:
 
     # --- redelivery -------------------------------------------------------------------------------------------------
 
-    def refuse(self, key: EntryKey) -> None:
+    def refuse(self, key: EntryKey, redelivery_count: int = 0) -> None:
         """Ask for an entry again after the configured delay."""
         with self._consumer.lock:
-            self._nacks.add(key, time.monotonic())
+            self._nacks.add(key, time.monotonic(), redelivery_count)
             if self.unacked is not None:
                 self.unacked.remove(key)
+            if self.late is not None:
+                self.late.remove(key)
             arm = not self._nack_timer_armed
             self._nack_timer_armed = True
         if arm:
@@ -178,6 +229,10 @@ class Acknowledging:
         assert self.unacked is not None
         with self._consumer.lock:
             late = self.unacked.advance() if self._consumer.connection is not None else []
+            if self.late is not None:
+                now = time.monotonic()
+                self.late.expired(late, now)
+                late = self.late.take_due(now) if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
             self._consumer.redeliver(late)
@@ -189,6 +244,8 @@ class Acknowledging:
         connection = self._consumer.connection
         if self._config.consumer_type not in BY_ENTRY:
             return False
+        if self._letters is not None:
+            entries = self._letters.part(entries)
         if connection is not None:
             for block in in_blocks(entries):
                 connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])
@@ -201,13 +258,41 @@ class Acknowledging:
         self._nacks.clear()
         if self.unacked is not None:
             self.unacked.clear()
+        if self.late is not None:
+            self.late.clear()
 
     def forget(self) -> None:
         """Drop everything: the subscription's position was moved. Called under the lock."""
         self.group.clear()
         self.forget_redelivery()
+        if self._letters is not None:
+            self._letters.moved()
+        if self._receipts is not None:
+            self._receipts.fail(
+                Interrupted("The subscription was moved by a seek before the broker had answered the acknowledgement")
+            )
+
+    def reattached(self) -> None:
+        """Begin anew on a new attachment: from now on the broker says what is acknowledged. Called under the lock."""
+        self.group.reattached()
+        if self._letters is not None:
+            self._letters.reattached()
+
+    def detached(self) -> None:
+        """Take back what the broker has not answered. Called under the lock."""
+        if self._receipts is not None:
+            self._receipts.detached()
 
     def stop(self) -> None:
-        """Stop the timers. On the loop."""
+        """Stop the timers; who waits for an answer is told that none will come. On the loop."""
+        if self._receipts is not None:
+            with self._consumer.lock:
+                self._receipts.fail(
+                    self._consumer.failure
+                    or AlreadyClosed(
+                        "The consumer was closed before the broker had answered the acknowledgement",
+                        topic=self._consumer.topic.full,
+                    )
+                )
         if self._unacked_timer is not None:
             self._unacked_timer.cancel()

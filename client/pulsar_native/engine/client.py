@@ -10,6 +10,7 @@ import asyncio
 import itertools
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pulsar_native.engine.letters import with_retry_topic
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
@@ -97,6 +98,8 @@ class ClientCore:
         names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
         if not names:
             raise InvalidConfiguration("A consumer needs at least one topic")
+        if config.enable_retry:
+            names, config = await with_retry_topic(self, names, config)
         counts = await asyncio.gather(*(self.partition_count(name) for name in names))
         consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
         await consumer.open()

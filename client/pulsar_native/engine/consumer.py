@@ -16,13 +16,15 @@ import string
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.letters import Letters
+from pulsar_native.engine.receipts import Done, settle
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -85,7 +87,11 @@ class PartitionConsumer(Handler):
         self._given = 0
         self._attachment = 0
         self._epoch = 0
+        policy = config.dead_letter_policy
+        self.letters = Letters(self, policy) if policy is not None else None
         self._acks = Acknowledging(self, config)
+        # Whether entries are looked at for more than their messages, once each.
+        self._watches_entries = self.letters is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self._start = config.start_message_id
         self._start_inclusive = config.start_message_id_inclusive
@@ -141,7 +147,7 @@ class PartitionConsumer(Handler):
             raise NotConnected("The consumer was closed, or the connection lost, meanwhile", topic=self.topic.full)
         with self.lock:
             self.connection = connection
-            self._acks.group.reattached()
+            self._acks.reattached()
             # Before the permits, so that the broker does not deliver again what is acknowledged.
             self._acks.send()
             self._given = 0
@@ -188,6 +194,7 @@ class PartitionConsumer(Handler):
         """Forget the connection."""
         with self.lock:
             super().detached()
+            self._acks.detached()
 
     def on_closed_by_broker(self, connection: Connection) -> None:
         """Come back, unless the broker only answers a seek, which resubscribes by itself."""
@@ -199,6 +206,7 @@ class PartitionConsumer(Handler):
     def gave_up(self, error: PulsarException) -> None:
         """Wake whoever waits for messages: they get the error."""
         self.state = State.FAILED
+        self._acks.stop()
         self.leave()
         self._on_arrival(self)
 
@@ -338,10 +346,19 @@ class PartitionConsumer(Handler):
             # here, but the broker must hear of them before another consumer gets them.
             self._acks.resend(key)
         expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
+        if self._watches_entries and decoded.wanted and self._keeps_back(decoded):
+            self._grant(expected)
+            return True
         self._grant(max(0, expected - decoded.wanted))
         if decoded.wanted:
             self._decoded = decoded
         return True
+
+    def _keeps_back(self, decoded: Decoded) -> bool:
+        """Note how often an entry was redelivered; True when it goes to the dead-letter topic instead."""
+        if self._acks.late is not None:
+            self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
+        return self.letters is not None and self.letters.keeps(decoded)
 
     @property
     def is_reader(self) -> bool:
@@ -411,26 +428,55 @@ class PartitionConsumer(Handler):
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
-    def acknowledge_message(self, message: Message) -> None:
-        """Note a message as done; it is sent within the group time. Thread-safe."""
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Note a message as done; it is sent within the group time. `done` waits for the receipt. Thread-safe."""
         self._check_usable()
         entry, index = message.entry, message.batch_index
-        self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size)
+        self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
 
-    def acknowledge(self, ids: Iterable[MessageId]) -> None:
-        """Note messages as done; they are sent within the group time. Thread-safe."""
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Note messages as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
         self._check_usable()
-        self._acks.add_ids(ids)
+        self._acks.add_ids(ids, done)
 
-    def acknowledge_cumulative(self, message_id: MessageId) -> None:
-        """Note everything up to and including a message as done. Thread-safe."""
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Note everything up to and including a message as done. `done` waits for the receipt. Thread-safe."""
         self._check_usable()
-        self._acks.add_cumulative(message_id)
+        self._acks.add_cumulative(message_id, done)
 
-    def negative_acknowledge(self, message_id: MessageId) -> None:
+    def acknowledge_stored(self, key: EntryKey, message: Message | None = None) -> None:
+        """Note a whole entry, or one message of it, as done whose copy lies in another topic; also while closing."""
+        self._acks.add(key, *((-1, 0) if message is None else (message.batch_index, message.entry.batch_size)))
+
+    def still_open(self, decoded: Decoded) -> list[Message]:
+        """Return an entry's messages that were delivered and not acknowledged since. Thread-safe."""
+        with self.lock:
+            key = decoded.entry.key
+            open_ones = 0 if self._acks.group.covers(key) else self._acks.group.partial(key)
+        messages = decoded.messages()
+        if open_ones is None:
+            return messages
+        return [message for message in messages if open_ones >> max(message.batch_index, 0) & 1]
+
+    async def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
+        """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
+        self._check_usable()
+        letters = self.letters
+        assert letters is not None
+        try:
+            await letters.send_again(message, delay_ms, properties)
+        except BaseException:
+            if self.is_alive:
+                self.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
+            raise
+        done: asyncio.Future[None] = self.engine.loop.create_future()
+        self.acknowledge_message(message, settle(done))
+        await done
+
+    def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Ask for a message again after the configured delay. Thread-safe."""
         self._check_usable()
-        self._acks.refuse((message_id.ledger_id(), message_id.entry_id()))
+        self._acks.refuse((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Ask the broker for entries again, or for everything unacknowledged (None). Thread-safe."""
@@ -550,6 +596,7 @@ class PartitionConsumer(Handler):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; on failure the consumer goes on."""
         connection = await self.ready(self.client.config.operation_timeout_seconds)
+        await self._end_letters()
         self._acks.flush()
         self.state = State.CLOSING
         request_id = self.client.next_request_id()
@@ -570,6 +617,7 @@ class PartitionConsumer(Handler):
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
             return
+        await self._end_letters()
         self._acks.flush()
         self.state = State.CLOSING
         connection = self.connection
@@ -588,8 +636,15 @@ class PartitionConsumer(Handler):
         if self._key_task is not None:
             self._key_task.cancel()
         self._acks.stop()
+        if self.letters is not None:
+            self.letters.abandon()
         self.leave()
         self._on_arrival(self)
+
+    async def _end_letters(self) -> None:
+        """Let dead letters on their way arrive: what has arrived is acknowledged, and not delivered again."""
+        if self.letters is not None:
+            await self.letters.close(self.client.config.operation_timeout_seconds)
 
 
 def _delivered(delivery: Delivery, size: int) -> int:

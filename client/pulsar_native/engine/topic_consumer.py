@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.letters import refuse_without_retry
+from pulsar_native.engine.receipts import AllDone, Done
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -219,24 +221,48 @@ class TopicConsumer:
             "use the message itself, or MessageId.deserialize(..., topic=...)"
         )
 
-    def acknowledge_message(self, message: Message) -> None:
-        """Acknowledge one received message."""
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Acknowledge one received message; `done` waits for the receipt."""
         children = self.children
         child = children[0] if len(children) == 1 else self._by_topic.get(message.entry.topic)
         if child is None:
             raise InvalidConfiguration(f"The message is of {message.entry.topic}, which this consumer does not read")
-        child.acknowledge_message(message)
+        child.acknowledge_message(message, done)
 
-    def acknowledge(self, ids: Iterable[MessageId]) -> None:
-        """Acknowledge messages of any of the topics."""
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Acknowledge messages of any of the topics; `done` waits for the receipts."""
         if len(self.children) == 1:
-            self.children[0].acknowledge(ids)
+            self.children[0].acknowledge(ids, done)
             return
         grouped: dict[PartitionConsumer, list[MessageId]] = {}
         for message_id in ids:
             grouped.setdefault(self.owner(message_id), []).append(message_id)
+        if done is not None and len(grouped) > 1:
+            done = AllDone(len(grouped), done)
         for child, own in grouped.items():
-            child.acknowledge(own)
+            child.acknowledge(own, done)
+        if done is not None and not grouped:
+            done(None)
+
+    async def reconsume_later(
+        self, messages: Sequence[Message], delay_ms: int, properties: Mapping[str, str] | None
+    ) -> None:
+        """Put copies of messages into the retry topic, or after the last try the dead-letter topic, and acknowledge.
+
+        Those that fail are delivered again; the first error is raised when all were tried.
+        """
+        refuse_without_retry(self.config)
+        owners = [self.owner(message.message_id()) for message in messages]
+        results = await asyncio.gather(
+            *(
+                owner.reconsume_later(message, delay_ms, properties)
+                for owner, message in zip(owners, messages, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
