@@ -14,7 +14,7 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, Producer, Reader
+from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -22,6 +22,18 @@ from pulsar_native.config import (
     DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
+)
+from pulsar_native.container import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrder,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    ContainerConfig,
+    ContainerStats,
+    MessageModel,
+    ShutdownReport,
 )
 from pulsar_native.encryption import (
     CryptoKeyReader,
@@ -118,6 +130,12 @@ __all__ = [
     "ClientConfig",
     "CompressionType",
     "ConnectError",
+    "ConsumeConcurrentlyContext",
+    "ConsumeConcurrentlyStatus",
+    "ConsumeFromWhere",
+    "ConsumeOrder",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
     "Consumer",
     "ConsumerAssignError",
     "ConsumerBatchReceivePolicy",
@@ -128,6 +146,8 @@ __all__ = [
     "ConsumerNotFound",
     "ConsumerNotInitialized",
     "ConsumerType",
+    "ContainerConfig",
+    "ContainerStats",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
@@ -147,10 +167,12 @@ __all__ = [
     "InvalidTxnStatusError",
     "InvalidUrl",
     "KeySharedMode",
+    "ListenerContainer",
     "LookupError",
     "MemoryBufferIsFull",
     "Message",
     "MessageId",
+    "MessageModel",
     "MessageTooBig",
     "MultiplierRedeliveryBackoff",
     "NotAllowedError",
@@ -175,6 +197,7 @@ __all__ = [
     "RegexSubscriptionMode",
     "Result",
     "ServiceUnitNotReady",
+    "ShutdownReport",
     "SubscriptionNotFound",
     "Timeout",
     "TooManyLookupRequestException",

@@ -7,7 +7,8 @@ only by a task that runs.
 
 from pulsar_native.asyncio.client import Client
 from pulsar_native.asyncio.consumer import Consumer, Reader
+from pulsar_native.asyncio.container import ListenerContainer
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.exceptions import PulsarException
 
-__all__ = ["Client", "Consumer", "Producer", "PulsarException", "Reader"]
+__all__ = ["Client", "Consumer", "ListenerContainer", "Producer", "PulsarException", "Reader"]

@@ -499,6 +499,11 @@ class PartitionConsumer(Handler):
             if returned:
                 self._grant(returned)
 
+    @property
+    def attachment(self) -> int:
+        """How often the consumer was attached: what is unacknowledged comes again with every attachment."""
+        return self._attachment
+
     def size_of(self, key: EntryKey) -> int:
         """Return the size of the batch being given out when that is the entry, else 0. Called under the lock."""
         decoded = self._decoded

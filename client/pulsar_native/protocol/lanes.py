@@ -2,7 +2,8 @@
 
 Rules (client.md C216, C217): a lane is a partition or a key; one worker has it at a time; a worker keeps it for at
 most a minute in a row and then leaves it for 10 ms, so that a busy lane does not hold a worker for ever; a suspended
-lane rests, with its messages first in line. Not thread-safe; seconds.
+lane rests, with its messages first in line. Messages handled but not committed yet are noted, and come first again
+when they are rolled back. Not thread-safe; seconds.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ _LONGEST_REST = 30.0
 class Lane(Generic[M]):
     """Messages of one partition or key, in order."""
 
-    __slots__ = ("attempts", "busy", "key", "queued", "rest_until", "run_since", "waiting")
+    __slots__ = ("attempts", "busy", "key", "noted", "queued", "run_since", "waiting")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.waiting: deque[M] = deque()
         self.busy = False
         self.queued = False
-        self.rest_until = 0.0
+        # Handled, and neither committed nor rolled back yet.
+        self.noted: list[M] = []
         self.run_since: float | None = None
         # How often the messages at the head were given to the handler before.
         self.attempts = 0
@@ -86,9 +88,21 @@ class Lanes(Generic[M]):
         """Return the next messages of a claimed lane, at most so many."""
         return [lane.waiting.popleft() for _ in range(min(most, len(lane.waiting)))]
 
-    def done(self, lane: Lane[M]) -> None:
-        """Note that the messages taken last are handled."""
+    def note(self, lane: Lane[M], messages: Iterable[M]) -> None:
+        """Keep messages that are handled, until they are committed or rolled back."""
+        lane.noted.extend(messages)
         lane.attempts = 0
+
+    def commit(self, lane: Lane[M]) -> list[M]:
+        """Return what was noted and forget it: it is done."""
+        noted, lane.noted = lane.noted, []
+        lane.attempts = 0
+        return noted
+
+    def roll_back(self, lane: Lane[M]) -> list[M]:
+        """Return what was noted, to be given again."""
+        noted, lane.noted = lane.noted, []
+        return noted
 
     def must_pause(self, lane: Lane[M], now: float) -> bool:
         """Return whether a worker has had the lane for long enough."""
@@ -103,7 +117,7 @@ class Lanes(Generic[M]):
         lane.run_since = None
         if lane.waiting:
             self._line_up(lane)
-        else:
+        elif not lane.noted:
             # A key that is seen once must not stay for ever.
             self._lanes.pop(lane.key, None)
 
@@ -116,7 +130,6 @@ class Lanes(Generic[M]):
 
     def _rest(self, lane: Lane[M], until: float) -> None:
         lane.run_since = None
-        lane.rest_until = until
         lane.queued = True
         self._serial += 1
         heappush(self._resting, (until, self._serial, lane))

@@ -30,6 +30,11 @@ class DeadLetter:
 DEAD_LETTER = DeadLetter()
 
 
+def tries_of(written: str | None) -> int:
+    """Return how often a message was tried before, by the property that counts it; what is no count is none."""
+    return int(written) if written is not None and written.isascii() and written.isdigit() and len(written) < 10 else 0
+
+
 def next_step(times: int, most: int, level: int, delays_ms: Sequence[int]) -> Again | DeadLetter:
     """Return what happens to a message that has failed `times` times before; `most` of -1 means sixteen tries."""
     limit = CONCURRENT_TRIES if most == -1 else most
