@@ -380,6 +380,8 @@ def test_a_topics_limits_are_shared_among_its_partitions_also_when_they_grow(
     eventually(lambda: container.stats().unfinished == 0)
     gate.opened.clear()
     broker.admin("POST", name.replace("://", "/") + "/partitions", 2)
+    publish(face, client, f"{name}-partition-1", [b"joined"])
+    eventually(lambda: container.stats().unfinished == 1, 30)
     for partition in (0, 1):
         publish(face, client, f"{name}-partition-{partition}", numbered(30, "p"))
     # Half of it for each: 10, and the one that is over.
@@ -550,9 +552,13 @@ def test_a_kept_position_that_does_not_exist_is_mended(
 
 @pytest.mark.proves("C213")
 def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
-) -> None:
-    name = topic()
+    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    # Deduplication would hold the old ledger.
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", False)
+    name = topic(namespace=space)
     options = {
         "consumer_group": "trimmed",
         "message_model": MessageModel.BROADCASTING,
