@@ -17,8 +17,10 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.receipts import AckReceipts, Done
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, Interrupted
+from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import AckGroup
+from pulsar_native.protocol.entries import Decoded
 from pulsar_native.protocol.redelivery import (
     EntryKey,
     LateEntries,
@@ -62,6 +64,8 @@ class Acknowledging:
         backoff = config.ack_timeout_redelivery_backoff
         self.late = LateEntries(backoff) if backoff is not None and self.unacked is not None else None
         self._letters = consumer.letters
+        if self._letters is not None:
+            self._letters.acks = self
         # One question an acknowledgement for what most consumers do not use.
         self._has_more_to_forget = self.late is not None or self._letters is not None
 
@@ -113,6 +117,16 @@ class Acknowledging:
             self.late.remove(key)
         if self._letters is not None:
             self._letters.acknowledged(key)
+
+    def still_open(self, decoded: Decoded) -> list[Message]:
+        """Return an entry's messages that were delivered and not acknowledged since."""
+        key = decoded.entry.key
+        with self._consumer.lock:
+            open_ones = 0 if self.group.covers(key) else self.group.partial(key)
+        messages = decoded.messages()
+        if open_ones is None:
+            return messages
+        return [message for message in messages if open_ones >> max(message.batch_index, 0) & 1]
 
     def add_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done."""

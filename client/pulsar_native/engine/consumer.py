@@ -14,8 +14,9 @@ import logging
 import random
 import string
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
@@ -23,7 +24,7 @@ from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.letters import Letters
-from pulsar_native.engine.receipts import Done, settle
+from pulsar_native.engine.receipts import Done
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -34,6 +35,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of, words_of
+from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.topic import TopicName
@@ -72,6 +74,7 @@ class PartitionConsumer(Handler):
         self.queued = False
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
+        self.undecrypted_count = 0
         self._seen: tuple[int, int] | None = None
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
@@ -97,6 +100,9 @@ class PartitionConsumer(Handler):
         self._last_message: Message | None = None
         self._last_place: MessageId | None = None
         self._seeking = False
+        self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
+        self._awaits_key = False
+        self._key_task: asyncio.Task[None] | None = None
         self._mark_delete: MessageId | None = None
 
     def describe(self) -> str:
@@ -271,6 +277,9 @@ class PartitionConsumer(Handler):
             assert self._decoded is not None
             part = self._decoded.slice(first)
             entry = self._decoded.entry
+            if entry.decryption_failed:
+                # Not fit for columns; the range being read sees by this that it is incomplete.
+                self.undecrypted_count += 1
             left = part.last - first - (part.skip.count(1, first) if part.skip else 0)
             last = part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
@@ -293,7 +302,9 @@ class PartitionConsumer(Handler):
             self._given = 0
 
     def _decode_next(self) -> bool:
-        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none."""
+        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
+        if self._awaits_key:
+            return False
         try:
             delivery = self._deliveries.popleft()
         except IndexError:
@@ -302,8 +313,8 @@ class PartitionConsumer(Handler):
         key = (delivery.ledger_id, delivery.entry_id)
         if delivery.attachment != self._attachment:
             return True
-        self._seen = key
         if self._acks.group.covers(key):
+            self._seen = key
             self._grant(_permits_of(delivery))
             return True
         partial = self._acks.group.partial(key)
@@ -316,14 +327,18 @@ class PartitionConsumer(Handler):
                 start=self._filter,
                 missing=partial,
                 max_message_size=self.connection.max_message_size if self.connection else 1 << 23,
+                decryptor=self._decryptor,
             )
-        except Corrupt as error:
-            self._discard(delivery, error)
+        except KeyWanted as wanted:
+            self._deliveries.appendleft(delivery)
+            self._awaits_key = True
+            self.engine.call(self._fetch_key, wanted)
+            return False
+        except (Corrupt, Undecryptable) as error:
+            self._seen = key
+            self._refuse(delivery, error)
             return True
-        except Undecryptable as error:
-            _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
-            self._grant(error.permits)
-            return True
+        self._seen = key
         if delivery.ack_words is not None and decoded.entry.is_batch:
             self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
         if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
@@ -331,11 +346,9 @@ class PartitionConsumer(Handler):
             # here, but the broker must hear of them before another consumer gets them.
             self._acks.resend(key)
         expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
-        if self._watches_entries and decoded.wanted and self._keeps_back(decoded):
-            self._grant(expected)
-            return True
-        self._grant(max(0, expected - decoded.wanted))
-        if decoded.wanted:
+        given = 0 if self._watches_entries and self._keeps_back(decoded) else decoded.wanted
+        self._grant(max(0, expected - given))
+        if given:
             self._decoded = decoded
         return True
 
@@ -343,12 +356,38 @@ class PartitionConsumer(Handler):
         """Note how often an entry was redelivered; True when it goes to the dead-letter topic instead."""
         if self._acks.late is not None:
             self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
-        return self.letters is not None and self.letters.keeps(decoded)
+        return self.letters is not None and decoded.wanted > 0 and self.letters.keeps(decoded)
 
     @property
     def is_reader(self) -> bool:
         """Whether the broker keeps no position for this subscription."""
         return not self._durable
+
+    def _fetch_key(self, wanted: KeyWanted) -> None:
+        """Have a private key read in another thread; deliveries wait in order meanwhile. On the loop."""
+        if self.is_alive:
+            self._key_task = self.engine.spawn(self._learn_key(wanted))
+
+    async def _learn_key(self, wanted: KeyWanted) -> None:
+        fetched = await asyncio.to_thread(self._decryptor.fetch, wanted)
+        with self.lock:
+            self._decryptor.learn(fetched)
+            self._awaits_key = False
+        self._on_arrival(self)
+
+    def _refuse(self, delivery: Delivery, error: Corrupt | Undecryptable) -> None:
+        """Do without a delivery: discard it, or leave it unacknowledged until its time-out."""
+        if isinstance(error, Corrupt):
+            if error.reason == pb.CommandAck.ValidationError.DecryptionError:
+                self.undecrypted_count += 1
+            self._discard(delivery, error)
+            return
+        key = (delivery.ledger_id, delivery.entry_id)
+        self.undecrypted_count += 1
+        _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
+        if self._acks.unacked is not None:
+            self._acks.unacked.add(key)
+        self._grant(_expected_permits(error.permits, delivery))
 
     def _discard(self, delivery: Delivery, error: Corrupt) -> None:
         place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
@@ -383,63 +422,34 @@ class PartitionConsumer(Handler):
 
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
-        return bool(self._messages or self._deliveries)
+        return bool(self._messages or (self._deliveries and not self._awaits_key))
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Note a message as done; it is sent within the group time. `done` waits for the receipt. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         entry, index = message.entry, message.batch_index
         self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
 
     def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Note messages as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         self._acks.add_ids(ids, done)
 
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done. `done` waits for the receipt. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         self._acks.add_cumulative(message_id, done)
-
-    def acknowledge_stored(self, key: EntryKey, message: Message | None = None) -> None:
-        """Note a whole entry, or one message of it, as done whose copy lies in another topic; also while closing."""
-        self._acks.add(key, *((-1, 0) if message is None else (message.batch_index, message.entry.batch_size)))
-
-    def still_open(self, decoded: Decoded) -> list[Message]:
-        """Return an entry's messages that were delivered and not acknowledged since. Thread-safe."""
-        with self.lock:
-            key = decoded.entry.key
-            open_ones = 0 if self._acks.group.covers(key) else self._acks.group.partial(key)
-        messages = decoded.messages()
-        if open_ones is None:
-            return messages
-        return [message for message in messages if open_ones >> max(message.batch_index, 0) & 1]
-
-    async def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
-        """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
-        self._check_usable()
-        letters = self.letters
-        assert letters is not None
-        try:
-            await letters.send_again(message, delay_ms, properties)
-        except BaseException:
-            if self.is_alive:
-                self.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
-            raise
-        done: asyncio.Future[None] = self.engine.loop.create_future()
-        self.acknowledge_message(message, settle(done))
-        await done
 
     def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Ask for a message again after the configured delay. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         self._acks.refuse((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Ask the broker for entries again, or for everything unacknowledged (None). Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         with self.lock:
             connection = self.connection
             if connection is None:
@@ -468,7 +478,8 @@ class PartitionConsumer(Handler):
         """Whether the consumer is neither closed nor failed."""
         return self.state is State.READY or self.state is State.CONNECTING
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise when the consumer is closed or has failed."""
         if self.state is not State.READY and self.state is not State.CONNECTING:
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
 
@@ -592,6 +603,8 @@ class PartitionConsumer(Handler):
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
         self.state = State.CLOSED
+        if self._key_task is not None:
+            self._key_task.cancel()
         self._acks.stop()
         if self.letters is not None:
             self.letters.abandon()

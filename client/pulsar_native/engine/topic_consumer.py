@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
-from pulsar_native.engine.letters import refuse_without_retry
+from pulsar_native.engine.letters import Letters
 from pulsar_native.engine.receipts import AllDone, Done
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -251,18 +251,20 @@ class TopicConsumer:
 
         Those that fail are delivered again; the first error is raised when all were tried.
         """
-        refuse_without_retry(self.config)
-        owners = [self.owner(message.message_id()) for message in messages]
+        letters = [self._letters_of(message) for message in messages]
         results = await asyncio.gather(
-            *(
-                owner.reconsume_later(message, delay_ms, properties)
-                for owner, message in zip(owners, messages, strict=True)
-            ),
+            *(own.reconsume_later(each, delay_ms, properties) for own, each in zip(letters, messages, strict=True)),
             return_exceptions=True,
         )
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def _letters_of(self, message: Message) -> Letters:
+        letters = self.owner(message.message_id()).letters
+        if letters is None or not self.config.enable_retry:
+            raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
+        return letters
 
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
