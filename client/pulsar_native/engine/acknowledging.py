@@ -75,16 +75,18 @@ class Acknowledging:
         """Note one message as done; with receipts `done` is told of the broker's answer."""
         with self._consumer.lock:
             self._add(key, batch_index, batch_size)
-            answered = done is not None and self._is_answered(done)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
-        if answered and done is not None:
+        if done is not None:
             done(None)
 
-    def _is_answered(self, done: Done) -> bool:
-        """Return whether there is no answer to wait for; else `done` is told of it. Called under the lock."""
-        return not self._stored or self._receipts is None or not self._receipts.wait(done)
+    def _await_answer(self, done: Done) -> Done | None:
+        """Have `done` told of the broker's answer; return it when there is none to wait for. Called under the lock."""
+        waits = self._stored and self._receipts is not None and self._receipts.wait(done)
+        return None if waits else done
 
     def add_ids(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Note several messages as done."""
@@ -96,11 +98,12 @@ class Acknowledging:
                     # An id made elsewhere does not tell its batch's size; it may stay unknown.
                     size = self.group.size_of(key) or self._consumer.size_of(key)
                 self._add(key, index, size)
-            answered = done is not None and self._is_answered(done)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
-        if answered and done is not None:
+        if done is not None:
             done(None)
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
@@ -149,11 +152,12 @@ class Acknowledging:
                 self.unacked.remove_up_to(watched_from)
                 if self.late is not None:
                     self.late.remove_up_to(watched_from)
-            answered = done is not None and self._is_answered(done)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
-        if answered and done is not None:
+        if done is not None:
             done(None)
 
     def resend(self, key: EntryKey) -> None:
