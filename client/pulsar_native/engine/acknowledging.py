@@ -55,6 +55,7 @@ class Acknowledging:
             precision_bits=config.negative_ack_redelivery_delay_precision,
             backoff=config.negative_ack_redelivery_backoff,
         )
+        self._refused = self._nacks.due
         self._nack_timer_armed = False
         timeout = (config.unacked_messages_timeout_ms or 0) / 1000
         self._stored = consumer.topic.is_persistent
@@ -108,7 +109,7 @@ class Acknowledging:
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
         if self._stored and self.group.add(key, batch_index, batch_size):
-            if self._nacks:
+            if self._refused:
                 self._nacks.remove(key)
             if self.unacked is not None:
                 self.unacked.remove(key)

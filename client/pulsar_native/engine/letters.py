@@ -212,11 +212,19 @@ class Letters:
 
     async def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
         """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
+        await self._replace(message, self.send_again(message, delay_ms, properties))
+
+    async def give_up(self, message: Message) -> None:
+        """Put a copy of a message into the dead-letter topic and acknowledge it; on failure it is delivered again."""
+        await self._replace(message, self.bury(message))
+
+    async def _replace(self, message: Message, copying: Coroutine[Any, Any, MessageId]) -> None:
         consumer = self._consumer
-        consumer.check_usable()
         try:
-            await self.send_again(message, delay_ms, properties)
+            consumer.check_usable()
+            await copying
         except BaseException:
+            copying.close()
             if consumer.is_alive:
                 consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
             raise
