@@ -92,6 +92,16 @@ class AvroSchema(Schema[T], Generic[T]):
         result: T = decoded
         return result
 
+    def validate(self, data: bytes) -> None:
+        """Raise `InvalidRecord` if the bytes are no message of this schema, up to their end."""
+        stream = io.BytesIO(data)
+        try:
+            self._fastavro.schemaless_reader(stream, self._parsed, None)
+        except Exception as error:
+            raise InvalidRecord(f"The bytes do not fit the Avro schema: {_said(error)}") from error
+        if stream.tell() != len(data):
+            raise InvalidRecord(f"The bytes go on for {len(data) - stream.tell()} bytes after the Avro record")
+
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> T:
         """Return the value of bytes written with a version of the topic's schema; see `decode`."""
         return self.decode(data, schema_version)

@@ -68,15 +68,32 @@ class JsonSchema(Schema[T], Generic[T]):
 
     def decode(self, data: bytes) -> T:
         """Return the record, or the dictionary, of a JSON object; raises `InvalidRecord`."""
+        values = self._values(data)
+        decoded: Any = values if self._record_cls is None else record_from(self._record_cls, values)
+        result: T = decoded
+        return result
+
+    @staticmethod
+    def _values(data: bytes) -> dict[str, Any]:
         try:
             values = json.loads(data if isinstance(data, bytes | str) else bytes(data))
         except (ValueError, RecursionError) as error:
             raise InvalidRecord(f"The message is not JSON: {error}") from error
         if not isinstance(values, dict):
             raise InvalidRecord(f"The message is JSON, but no object: {type(values).__name__}")
-        decoded: Any = values if self._record_cls is None else record_from(self._record_cls, values)
-        result: T = decoded
-        return result
+        return values
+
+    def validate(self, data: bytes) -> None:
+        """Raise `InvalidRecord` if the bytes are no JSON object that fits the definition; more fields are fine."""
+        value = self._values(data)
+        if self._record_cls is not None:
+            record_from(self._record_cls, value)
+            return
+        try:
+            check = compile_check(self._definition, ignore_unknown_fields=True, bytes_as_text=True)
+        except InvalidConfiguration:
+            return  # a definition that is not Avro, as old clients register for JSON: nothing to check against
+        check(value)
 
     @cached_property
     def _check(self) -> DatumCheck:
