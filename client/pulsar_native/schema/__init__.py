@@ -21,6 +21,7 @@ from pulsar_native.schema.fields import (
 from pulsar_native.schema.info import SchemaInfo, SchemaType
 from pulsar_native.schema.json_schema import JsonSchema
 from pulsar_native.schema.key_value import KeyValue, KeyValueEncodingType, KeyValueSchema
+from pulsar_native.schema.models import AvroType
 from pulsar_native.schema.primitives import (
     BooleanSchema,
     DateSchema,
@@ -46,6 +47,7 @@ __all__ = [
     "AutoConsumeSchema",
     "AutoProduceBytesSchema",
     "AvroSchema",
+    "AvroType",
     "Boolean",
     "BooleanSchema",
     "Bytes",

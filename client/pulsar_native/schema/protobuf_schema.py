@@ -7,7 +7,7 @@ Protobuf does, so old and new programs read each other.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import DecodeError, EncodeError, Message
 
@@ -49,10 +49,7 @@ class _ProtobufSchema(Schema[M]):
 
     def decode(self, data: bytes) -> M:
         """Return the message; raises `InvalidRecord` for bytes that are none."""
-        try:
-            return self._record_cls.FromString(bytes(data))
-        except DecodeError as error:
-            raise InvalidRecord(f"The message is no {self._record_cls.DESCRIPTOR.full_name}: {error}") from error
+        return _parsed(self._record_cls, data)
 
 
 class ProtobufSchema(_ProtobufSchema[M]):
@@ -94,10 +91,19 @@ class GenericProtobufSchema(Schema[dict[str, Any]]):
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """Return the fields by name: enumerations by name, messages not set as None; raises `InvalidRecord`."""
-        try:
-            return _fields(self._class.FromString(data))
-        except DecodeError as error:
-            raise InvalidRecord(f"The message is no {self._class.DESCRIPTOR.full_name}: {error}") from error
+        return _fields(_parsed(self._class, data))
+
+
+def _parsed(kind: type[M], data: bytes) -> M:
+    try:
+        message = kind.FromString(bytes(data))
+    except DecodeError as error:
+        raise InvalidRecord(f"The message is no {kind.DESCRIPTOR.full_name}: {error}") from error
+    if not message.IsInitialized():
+        # Not every version of the library looks while it parses; Java's does.
+        lacking = ", ".join(cast(Any, message).FindInitializationErrors())
+        raise InvalidRecord(f"The message is no {kind.DESCRIPTOR.full_name}: it lacks {lacking}")
+    return message
 
 
 def _fields(message: Message) -> dict[str, Any]:
