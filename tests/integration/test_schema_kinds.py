@@ -59,6 +59,10 @@ def test_every_kind_is_registered_and_travels(
     assert message.schema_version() == (0).to_bytes(8, "big")
     registered = admin.get_schema(name)
     assert registered is not None and (registered.type, registered.version) == (kind, 0)
+    if kind is SchemaType.PROTOBUF_NATIVE:
+        assert ours.schema_from_info(registered).decode(message.data())["carrier"] == "UA"
+    elif kind is not SchemaType.PROTOBUF:
+        assert ours.schema_from_info(registered).decode(message.data()) == value
 
 
 @pytest.mark.parametrize("encoding", KeyValueEncodingType)
@@ -86,6 +90,16 @@ def test_keys_and_values_travel_with_their_nulls(
         assert received[0].has_base64_encoded_key() and received[0].data() == b"\0\0\0\x07"
         with pytest.raises(InvalidMessage, match="partition_key must not be given"):
             producer.send(KeyValue("k", 7), partition_key="other")
+
+
+def test_a_pairs_definition_is_the_same_from_both_interfaces(client: Any, admin: AdminClient, topic: NewTopic) -> None:
+    name = topic()
+    schema = ours.KeyValueSchema(ours.StringSchema(), ours.AvroSchema(NUMBER), KeyValueEncodingType.SEPARATED)
+    client.create_producer(name, schema=schema).send(KeyValue("k", {"n": 1}))
+    registered = admin.get_schema(name)
+    assert registered is not None
+    found = ours.schema_from_info(registered).decode_separated(b"k", b"\x02", None)
+    assert found == KeyValue("k", {"n": 1})
 
 
 def test_separated_keys_route_as_keys_of_bytes_do(client: Any, plain_client: Any, topic: NewTopic) -> None:

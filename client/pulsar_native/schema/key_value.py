@@ -158,6 +158,23 @@ def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodi
         raise InvalidRecord(f"The properties of the KEY_VALUE schema {info.name!r} are damaged: {error}") from error
 
 
+def definition_from_rest(text: bytes) -> bytes:
+    """Return a pair's definition as it is on the wire, of the JSON object the REST interface makes of it.
+
+    Raises `InvalidRecord`. The parts' texts are compact JSON, not the very ones that were registered.
+    """
+    try:
+        given = json.loads(text)
+        parts = [given[part] for part in ("key", "value")]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidRecord(f"The definition of a KEY_VALUE schema is no object of key and value: {error}") from error
+    written = b""
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else json.dumps(part, separators=(",", ":")).encode()
+        written += _LENGTH.pack(len(data)) + data
+    return written
+
+
 def _part(info: SchemaInfo, part: str, definition: bytes | None) -> SchemaInfo:
     properties: Any = json.loads(info.properties.get(f"{part}.schema.properties") or "{}")
     if not isinstance(properties, dict):

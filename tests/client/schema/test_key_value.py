@@ -14,7 +14,7 @@ import pytest
 import pulsar_native.schema as ours
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema import InvalidRecord, KeyValue, KeyValueEncodingType, KeyValueSchema, SchemaInfo, SchemaType
-from pulsar_native.schema.key_value import split_info
+from pulsar_native.schema.key_value import definition_from_rest, split_info
 
 INLINE = KeyValueSchema(ours.StringSchema(), ours.Int32Schema())
 SEPARATED = KeyValueSchema(ours.StringSchema(), ours.Int32Schema(), KeyValueEncodingType.SEPARATED)
@@ -137,3 +137,12 @@ def test_damaged_properties_are_named() -> None:
         split_info(broken)
     with pytest.raises(InvalidRecord, match="not KEY_VALUE"):
         split_info(ours.StringSchema().schema_info())
+
+
+def test_the_form_of_the_rest_interface() -> None:
+    text = b'{"key":"","value":{"type":"record","name":"N","fields":[]}}'
+    value = b'{"type":"record","name":"N","fields":[]}'
+    assert definition_from_rest(text) == bytes(4) + len(value).to_bytes(4, "big") + value
+    for broken in (b"", b"{}", b"[]", b'{"key":""}'):
+        with pytest.raises(InvalidRecord, match="no object of key and value"):
+            definition_from_rest(broken)
