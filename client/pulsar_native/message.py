@@ -254,6 +254,7 @@ class OutgoingMessage:
             or self.ordering_key
             or self.event_timestamp
             or self.null_value
+            or self.null_partition_key
         )
 
     @property
