@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -270,6 +271,26 @@ def test_a_messages_schema_on_partitions_and_producers_without_one(
     for only_for_creation in (ours.AutoConsumeSchema(), ours.AutoProduceBytesSchema()):
         with pytest.raises(InvalidConfiguration):
             producer.send(b"", schema=only_for_creation)
+
+
+def test_a_callback_cannot_wait_for_a_registration(plain_client: Any, topic: NewTopic) -> None:
+    """It runs in the thread that would have to answer; a schema that is known needs no answer."""
+    producer = plain_client.create_producer(topic())
+    producer.send({"n": 0}, schema=(known := ours.AvroSchema(NUMBER)))
+    outcomes: list[Any] = []
+    done = threading.Event()
+
+    def callback(result: Any, place: Any) -> None:
+        producer.send_async({"n": 1}, None, schema=known)
+        try:
+            producer.send_async({"n": 1, "more": ""}, None, schema=ours.AvroSchema(WIDER))
+        except OperationNotSupported as error:
+            outcomes.append(error.message)
+        done.set()
+
+    producer.send_async(b"x", callback)
+    producer.flush()
+    assert done.wait(20) and len(outcomes) == 1 and "another thread" in outcomes[0]
 
 
 @pytest.mark.proves("C177")
