@@ -7,6 +7,7 @@ made, bounded in time. On the loop only, except the id generators and the memory
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from typing import Any
 
@@ -31,6 +32,8 @@ from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+
+_EXPLAIN_SECONDS = 3.0
 
 
 class ClientCore:
@@ -122,10 +125,11 @@ class ClientCore:
         self, error: IncompatibleSchema, topic: TopicName, given: SchemaInfo
     ) -> IncompatibleSchema:
         """Return the error with the topic's schema and the one that was given in its message."""
-        try:
-            registered = await self._topic_schema(topic)
-        except PulsarException:
-            registered = None  # the refusal matters more than what explains it
+        registered = None
+        # The refusal matters more than what explains it, and must not wait for it.
+        with contextlib.suppress(PulsarException, TimeoutError):
+            async with asyncio.timeout(_EXPLAIN_SECONDS):
+                registered = await self._topic_schema(topic)
         shown = "none" if registered is None else f"version {registered.version}, {registered.summary()}"
         return IncompatibleSchema(
             f"{error.message}\n  the topic's schema: {shown}\n  the schema given: {given.summary()}",
