@@ -43,6 +43,9 @@ class Producer(Part):
         self._separates_key = schema.separates_key
         self._block = inner.config.block_if_queue_full
 
+    def _described(self) -> str:
+        return f"{self._inner.name} of {self._inner.topic.full}"
+
     def topic(self) -> str:
         """Return the topic's full name."""
         return self._inner.topic.full
