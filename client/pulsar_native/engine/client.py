@@ -26,7 +26,7 @@ from pulsar_native.exceptions import (
     TopicNotFound,
 )
 from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema
-from pulsar_native.schema.base import Schema
+from pulsar_native.schema.base import BytesSchema, Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
@@ -88,11 +88,11 @@ class ClientCore:
         self._check_open()
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
-    async def create_producer(self, config: ProducerConfig, schema: Schema[Any]) -> TopicProducer:
+    async def create_producer(self, config: ProducerConfig, schema: Schema[Any] | None) -> TopicProducer:
         """Create a producer on the topic, or on each of its partitions; its `schema` is the one to encode with."""
         self._check_open()
         topic = TopicName.parse(config.topic)
-        schema = await self._producer_schema(topic, schema)
+        schema = await self._producer_schema(topic, schema or BytesSchema())
         partitions = await self.partition_count(topic)
         producer = TopicProducer(self, config, topic, partitions, schema)
         try:
