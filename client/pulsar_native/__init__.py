@@ -87,6 +87,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.policies import ConsumerBatchReceivePolicy
 from pulsar_native.schema import BytesSchema
+from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 
 __all__ = [
     "AdminClient",
@@ -98,6 +99,7 @@ __all__ = [
     "AuthenticationTLS",
     "AuthenticationToken",
     "AuthorizationError",
+    "AutoClusterFailover",
     "BatchReceivePolicy",
     "BatchingType",
     "BrokerMetadataError",
@@ -139,6 +141,7 @@ __all__ = [
     "NotConnected",
     "OperationNotSupported",
     "PartitionsRoutingMode",
+    "PolledServiceInfo",
     "Producer",
     "ProducerAccessMode",
     "ProducerBlockedQuotaExceededError",
@@ -154,6 +157,8 @@ __all__ = [
     "ReaderConfig",
     "RegexSubscriptionMode",
     "Result",
+    "ServiceInfo",
+    "ServiceInfoProvider",
     "ServiceUnitNotReady",
     "SubscriptionNotFound",
     "Timeout",
