@@ -9,6 +9,7 @@ from pulsar_native._version import __version__
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import (
     Authentication,
+    AuthenticationAthenz,
     AuthenticationBasic,
     AuthenticationOauth2,
     AuthenticationTLS,
@@ -93,6 +94,7 @@ __all__ = [
     "AdminClient",
     "AlreadyClosed",
     "Authentication",
+    "AuthenticationAthenz",
     "AuthenticationBasic",
     "AuthenticationError",
     "AuthenticationOauth2",

@@ -70,13 +70,7 @@ class HttpLookup:
         count = answer.get("partitions")
         if isinstance(count, bool) or not isinstance(count, int):
             raise ReadError("The web service answered without a number of partitions", topic=topic.full)
-        if count == 0 and not auto_create:
-            # The web service says 0 of what does not exist, too; the list of the topics tells.
-            await self._check_exists(topic)
         return count
-
-    async def _check_exists(self, topic: TopicName) -> None:
-        await self._get(f"/admin/v2/{topic.lookup_path}/stats", {}, topic.full)
 
     async def topics_of_namespace(self, namespace: str, mode: RegexSubscriptionMode) -> list[str]:
         """Return the namespace's topics, partitions each by its own name."""
@@ -214,8 +208,11 @@ def _schema_response(topic: TopicName, found: dict[str, Any]) -> pb.CommandGetSc
     )
 
 
-# The web service spells AVRO and KEY_VALUE, the protocol Avro and KeyValue.
-_WIRE_KINDS = {name.lower(): value for name, value in pb.Schema.Type.items()} | {"none": pb.Schema.Type.Value("None")}
+# The web service spells AVRO, KEY_VALUE and BOOLEAN what the protocol calls Avro, KeyValue and Bool.
+_WIRE_KINDS = {name.lower(): value for name, value in pb.Schema.Type.items()} | {
+    "none": 0,
+    "boolean": pb.Schema.Type.Value("Bool"),
+}
 
 
 def _key_value_data(data: str) -> bytes:
