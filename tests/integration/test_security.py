@@ -241,8 +241,8 @@ def test_a_token_that_ends_is_renewed_on_the_same_connection(
         return given[-1]
 
     client = face.client(through.service_url, authentication=AuthenticationToken(supply))
-    consumer = client.subscribe(TOPIC + "-refresh", "s")
-    producer = client.create_producer(TOPIC + "-refresh")
+    consumer = client.subscribe(f"{TOPIC}-refresh-{face.name}", "s")
+    producer = client.create_producer(f"{TOPIC}-refresh-{face.name}")
     sent = 0
     deadline = time.monotonic() + 60
     while through.count(Command.AUTH_RESPONSE) < 3:

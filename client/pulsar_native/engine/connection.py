@@ -88,7 +88,12 @@ class Connection:
     """One connection that has passed its handshake. On the loop only, except `write`."""
 
     def __init__(
-        self, engine: Engine, config: ClientConfig, address: Address, authentication: Credentials | None, is_tls: bool
+        self,
+        engine: Engine,
+        config: ClientConfig,
+        address: Address,
+        authentication: Credentials | None = None,
+        is_tls: bool = False,
     ) -> None:
         self.engine = engine
         self._authentication = authentication
