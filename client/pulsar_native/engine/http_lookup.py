@@ -55,7 +55,7 @@ class HttpLookup:
     async def broker_of(self, topic: TopicName) -> Address:
         """Return the address of the topic's broker."""
         query = {"listenerName": self._config.listener_name} if self._config.listener_name else {}
-        answer = _object(await self._get(f"/lookup/v2/topic/{topic.lookup_path}", query, topic.full))
+        answer = _object(await self._get(f"/lookup/v2/topic/{topic.lookup_path}", query, topic.full), topic.full)
         use_tls = self._service.use_tls
         url = answer.get("brokerUrlTls") if use_tls else answer.get("brokerUrl")
         if not isinstance(url, str) or not url:
@@ -66,7 +66,7 @@ class HttpLookup:
     async def partitions(self, topic: TopicName, auto_create: bool) -> int:
         """Return how many partitions the topic has."""
         query = {"checkAllowAutoCreation": str(auto_create).lower()}
-        answer = _object(await self._get(f"/admin/v2/{topic.lookup_path}/partitions", query, topic.full))
+        answer = _object(await self._get(f"/admin/v2/{topic.lookup_path}/partitions", query, topic.full), topic.full)
         count = answer.get("partitions")
         if isinstance(count, bool) or not isinstance(count, int):
             raise ReadError("The web service answered without a number of partitions", topic=topic.full)
@@ -87,7 +87,7 @@ class HttpLookup:
         path = f"/admin/v2/schemas/{topic.lookup_path.partition('/')[2]}/schema"
         if version is not None:
             path += f"/{int.from_bytes(version, 'big', signed=True)}"
-        found = _object(await self._get(path, {}, topic.full))
+        found = _object(await self._get(path, {}, topic.full), topic.full)
         return _schema_response(topic, found)
 
     # --- asking -------------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def _parsed(answer: HttpAnswer) -> object:
+def _parsed(answer: HttpAnswer, topic: str | None = None) -> object:
     try:
         return json.loads(answer.body)
     except (ValueError, RecursionError) as error:
@@ -183,10 +183,10 @@ def _parsed(answer: HttpAnswer) -> object:
         ) from error
 
 
-def _object(answer: HttpAnswer) -> dict[str, Any]:
-    found = _parsed(answer)
+def _object(answer: HttpAnswer, topic: str) -> dict[str, Any]:
+    found = _parsed(answer, topic)
     if not isinstance(found, dict):
-        raise ReadError("The web service answered something else than a JSON object")
+        raise ReadError("The web service answered something else than a JSON object", topic=topic)
     return found
 
 

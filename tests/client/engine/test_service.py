@@ -211,6 +211,7 @@ async def test_what_is_under_way_at_a_change_ends_up_at_the_new_cluster(
     producer = await making
     assert producer.is_connected and len(second.seen(Kind.PRODUCER)) == 1
     assert {connection.broker for connection in core.pool.connections()} == {second.address}
+    assert all([await asyncio.to_thread(peer.gone.wait, 10) for peer in fake.peers])
 
 
 @pytest.mark.asyncio
