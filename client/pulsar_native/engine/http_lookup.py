@@ -179,7 +179,7 @@ def _parsed(answer: HttpAnswer, topic: str | None = None) -> object:
         return json.loads(answer.body)
     except (ValueError, RecursionError) as error:
         raise ReadError(
-            "The web service did not answer in JSON; is the service URL that of a Pulsar broker?"
+            "The web service did not answer in JSON; is the service URL that of a Pulsar broker?", topic=topic
         ) from error
 
 
