@@ -193,6 +193,15 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> lis
     return [ids_of(message)[0] for message in messages]
 
 
+def deadline(timeout_millis: float | None, now: float) -> float | None:
+    """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
+    if timeout_millis is None:
+        return None
+    if isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float):
+        raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
+    return now + timeout_millis / 1000
+
+
 class BatchCollector:
     """Collect what one batch receive returns, until its policy is met. `now` is monotonic seconds."""
 

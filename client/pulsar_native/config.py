@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pulsar_native.enums import (
@@ -73,6 +74,17 @@ class _Description:
         if missing:
             raise InvalidConfiguration(f"{cls.__name__} needs {' and '.join(missing)}")
         return cls(**options)
+
+    def _check_choices(self) -> None:
+        """Refuse what is neither True nor False, or no member of its enum: it would be found out too late."""
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(f.default, bool) and not isinstance(value, bool):
+                raise InvalidConfiguration(f"{f.name} must be True or False, not {value!r}")
+            if isinstance(f.default, Enum) and not isinstance(value, type(f.default)):
+                kind = type(f.default)
+                known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+                raise InvalidConfiguration(f"{f.name} must be one of {known}, not {value!r}")
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some options changed; the first one stays as it was."""
@@ -137,6 +149,7 @@ class ClientConfig(_Description):
     description: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_choices()
         self._check_service()
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
         _number("connection_timeout_ms", self.connection_timeout_ms, 1)
@@ -234,6 +247,7 @@ class ProducerConfig(_Description):
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a producer needs a topic")
         _require(
             self.producer_name is None or (isinstance(self.producer_name, str) and bool(self.producer_name.strip())),
@@ -303,6 +317,7 @@ class ConsumerConfig(_Description):
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(
             isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
             "a consumer needs a non-blank subscription_name",
@@ -340,5 +355,6 @@ class ReaderConfig(_Description):
     is_read_compacted: bool = False
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a reader needs a topic")
         _number("receiver_queue_size", self.receiver_queue_size, 1)

@@ -242,3 +242,11 @@ def test_encoded_fields_are_those_of_the_protocol() -> None:
     message = outgoing(properties={"a": "b"}, event_timestamp=5)
     expected = pb.SingleMessageMetadata(properties=[pb.KeyValue(key="a", value="b")], event_time=5, payload_size=1)
     assert parse_single(arguments.encoded_fields(message) + b"\x18\x01") == expected
+
+
+def test_time_outs() -> None:
+    assert arguments.deadline(None, 7.0) is None
+    assert arguments.deadline(250, 7.0) == 7.25
+    for wrong in ("5", True, timedelta(seconds=1)):
+        with pytest.raises(InvalidConfiguration, match="timeout_millis must be a number"):
+            arguments.deadline(wrong, 0.0)  # type: ignore[arg-type]

@@ -61,6 +61,9 @@ class Client(Live):
         self._core: ClientCore | None = None
         self._closed = False
 
+    def _described(self) -> str:
+        return str(self._config.service_url)
+
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
         """Make a client from its description. Does not connect yet."""

@@ -137,6 +137,9 @@ class Client(Live):
         self._listeners = ListenerThreads(config.message_listener_threads)
         self._finalizer: weakref.finalize[..., Any] | None = None
 
+    def _described(self) -> str:
+        return str(self._config.service_url)
+
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
         """Make a client from its description, for instance in another process. Does not connect yet."""
