@@ -17,7 +17,7 @@ from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.service import Service
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
@@ -119,13 +119,19 @@ class ClientCore:
         return info_from_wire(answer.schema, answer.schema_version)
 
     async def service_info(self) -> ServiceInfo:
-        """Return the cluster the client uses now."""
+        """Return the cluster the client uses now; raises `Timeout` when its provider does not tell it in time."""
         self._check_open()
-        return await self.service.known()
+        try:
+            async with asyncio.timeout(self.config.operation_timeout_seconds):
+                return await self.service.known()
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise Timeout("The service URL's provider did not answer within operation_timeout_seconds") from error
 
     async def update_service_url(self, url: str) -> None:
         """Move to another URL: all connections close, producers and consumers come back there by themselves."""
-        self._check_open()
+        await self.service_info()
         self.service.change_url(url)
 
     async def close(self) -> None:

@@ -68,16 +68,23 @@ class Service:
             callable(source) and not hasattr(source, "initial_service_info")
         ):
             polled = source if isinstance(source, PolledServiceInfo) else PolledServiceInfo(source)
-            self._use(await self._asked(polled.supply))
+            info = await self._asked(polled.supply)
+            self._check_open()
+            self._use(info)
             self._watching = self._engine.spawn(self._poll(polled))
         else:
             # Noted first: closing the client ends it, however far it has come.
             self._provider = provider = cast(ServiceInfoProvider, source)
             info = await self._asked(provider.initial_service_info)
+            self._check_open()
             self._use(info)
             self.is_known = False
             await self._called(provider.initialize, self.push)
             self.is_known = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("The client is closed")
 
     async def _asked(self, supply: Callable[[], str | ServiceInfo]) -> ServiceInfo:
         answer = await self._called(supply)
@@ -140,11 +147,8 @@ class Service:
 
     def change_url(self, url: str) -> None:
         """Move the client to another URL, with the credentials and trusted certificates it has."""
-        if self._closed:
-            raise AlreadyClosed("The client is closed")
-        ServiceUrl.parse(url)
-        before = self.info if self.is_known else self._by_config(url)
-        self.change(dataclasses.replace(before, service_url=url))
+        self._check_open()
+        self.change(dataclasses.replace(self.info, service_url=url))
 
     async def _poll(self, source: PolledServiceInfo) -> None:
         while True:

@@ -14,7 +14,7 @@ from pulsar_native import AutoClusterFailover, Client, ClientConfig, PolledServi
 from pulsar_native.auth import Authentication
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidUrl
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidUrl, Timeout
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, found, frame, swallow
@@ -108,6 +108,26 @@ async def test_a_provider_that_fails_is_told_and_asked_again(fake: FakeBroker, c
     wrong = cores(Provider(17))
     with pytest.raises(InvalidConfiguration, match="int"):
         await wrong.topic_partitions("t")
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_never_answers_holds_nobody_for_ever(fake: FakeBroker, cores: Cores) -> None:
+    leave = threading.Event()
+
+    def supply() -> str:
+        leave.wait(10)
+        return fake.url
+
+    core = cores(supply, operation_timeout_seconds=0.2)
+    for call in (core.service_info, lambda: core.topic_partitions("t"), lambda: core.update_service_url(fake.url)):
+        with pytest.raises(Timeout):
+            await call()
+    waiting = asyncio.create_task(core.service.known())
+    await asyncio.sleep(0.05)
+    core.shutdown()
+    leave.set()
+    with pytest.raises(AlreadyClosed):
+        await waiting
 
 
 @pytest.mark.asyncio
