@@ -57,6 +57,8 @@ class Client(Live):
 
     Thread-safe. Works in the process that made it: after a fork, calls raise `AlreadyClosed` at once. Arguments are the
     official client's, with their units and defaults; the keyword-only ones are additions named after the Java client's.
+    `service_url` is pulsar:// or pulsar+ssl:// (http(s):// for lookups over HTTP) with one or several hosts, or
+    what supplies it: a `ServiceInfoProvider`, an `AutoClusterFailover`, a `PolledServiceInfo` or a callable.
 
         with Client("pulsar://localhost:6650") as client:
             client.create_producer("greetings").send(b"hello")
