@@ -23,6 +23,13 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
 )
+from pulsar_native.encryption import (
+    CryptoKeyReader,
+    DefaultCryptoKeyReader,
+    EncryptionContext,
+    EncryptionKey,
+    EncryptionKeyInfo,
+)
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -33,6 +40,7 @@ from pulsar_native.enums import (
     KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
     Result,
 )
@@ -122,7 +130,12 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerType",
     "CryptoError",
+    "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
+    "DefaultCryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "EncryptionKeyInfo",
     "ErrorGettingAuthenticationData",
     "HashingScheme",
     "IncompatibleSchema",
@@ -150,6 +163,7 @@ __all__ = [
     "ProducerBlockedQuotaExceededException",
     "ProducerBusy",
     "ProducerConfig",
+    "ProducerCryptoFailureAction",
     "ProducerFenced",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
