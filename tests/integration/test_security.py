@@ -221,23 +221,15 @@ class ByCertificate(Authentication):
 # --- tokens that end --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def impatient_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Give a broker that looks every second whether a connection's token has ended, and then asks for another."""
-    conf = {"authenticationRefreshCheckSeconds": "1"}
-    with Standalone(tmp_path_factory.mktemp("impatient"), tokens=True, conf=conf) as started:
-        yield started
-
-
 @pytest.mark.proves("C178")
 def test_a_token_that_ends_is_renewed_on_the_same_connection(
-    face: Face, impatient_broker: Standalone, relay: NewRelay
+    face: Face, secure_broker: Standalone, relay: NewRelay
 ) -> None:
-    through = relay(impatient_broker.service_url)
+    through = relay(secure_broker.service_url)
     given: list[str] = []
 
     def supply() -> str:
-        given.append(impatient_broker.token(lifetime_seconds=3))
+        given.append(secure_broker.token(lifetime_seconds=3))
         return given[-1]
 
     client = face.client(through.service_url, authentication=AuthenticationToken(supply))
@@ -261,15 +253,15 @@ def test_a_token_that_ends_is_renewed_on_the_same_connection(
 
 @pytest.mark.proves("C178")
 def test_a_supplier_that_fails_costs_the_connection_and_is_asked_again(
-    face: Face, impatient_broker: Standalone, relay: NewRelay, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    face: Face, secure_broker: Standalone, relay: NewRelay, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    through = relay(impatient_broker.service_url)
+    through = relay(secure_broker.service_url)
     broken = False
 
     def supply() -> str:
         if broken:
             raise RuntimeError("very-secret-vault")
-        return impatient_broker.token(lifetime_seconds=3)
+        return secure_broker.token(lifetime_seconds=3)
 
     client = face.client(through.service_url, authentication=AuthenticationToken(supply))
     producer = client.create_producer(TOPIC + "-supplier")

@@ -220,7 +220,7 @@ class HttpZtsClient:
             from cryptography.hazmat.primitives.asymmetric import padding, rsa
         except ImportError:
             raise ErrorGettingAuthenticationData(
-                "AuthenticationAthenz signs with the package cryptography: install it, or give a zts_client of your own"
+                "AuthenticationAthenz signs with cryptography: install pulsar-native[encryption], or give a zts_client"
             ) from None
         try:
             key = serialization.load_pem_private_key(self._key_bytes(), password=None)
