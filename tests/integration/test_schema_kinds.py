@@ -212,6 +212,19 @@ def test_bytes_for_a_topic_without_schema_are_plain(
         client.subscribe(name, "t", schema=ours.AutoProduceBytesSchema())
 
 
+@pytest.mark.proves("C173", "C174")
+def test_the_topics_schema_is_found_over_http_too(broker: Broker, face: Face, topic: NewTopic) -> None:
+    client = face.client(broker.admin_url)
+    name, plain = topic(), topic("plain")
+    schema = ours.KeyValueSchema(ours.StringSchema(), ours.AvroSchema(NUMBER))
+    client.create_producer(name, schema=schema).send(KeyValue("k", {"n": 1}))
+    client.create_producer(name, schema=ours.AutoProduceBytesSchema()).send(schema.encode(KeyValue("l", {"n": 2})))
+    client.create_producer(plain, schema=ours.AutoProduceBytesSchema()).send(b"\xff")
+    for each, expected in ((name, [("k", {"n": 1}), ("l", {"n": 2})]), (plain, [b"\xff"])):
+        consumer = client.subscribe(each, "s", schema=ours.AutoConsumeSchema(), initial_position=EARLIEST)
+        assert [consumer.receive(20_000).value() for _ in expected] == expected
+
+
 @pytest.mark.proves("C175")
 def test_a_json_schema_is_registered_in_its_avro_form(
     broker: Broker, client: Any, admin: AdminClient, topic: NewTopic

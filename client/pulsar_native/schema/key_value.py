@@ -165,7 +165,7 @@ def definition_from_rest(text: bytes) -> bytes:
     """
     try:
         given = json.loads(text)
-        parts = [given[part] for part in ("key", "value")]
+        parts = ["" if given[part] is None else given[part] for part in ("key", "value")]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRecord(f"The definition of a KEY_VALUE schema is no object of key and value: {error}") from error
     written = b""
