@@ -333,7 +333,7 @@ def test_ids_go_both_ways_as_bytes(face: Face, client: Any, java: JavaClient, to
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
     ids = face.send_all(producer, [b"%d" % number for number in range(4)])
-    ids += face.send_all(client.create_producer(name), [b"4", b"5"])
+    ids += face.send_all(client.create_producer(name, batching_enabled=False), [b"4", b"5"])
     for number, place in enumerate(ids):
         # Java reads from our id, and its id of that message is ours again, bytes and all that compares.
         (message,) = java.reader(name, place.serialize(), inclusive=True).receive()
@@ -353,7 +353,7 @@ def test_java_gets_a_delayed_message_of_ours_in_time(client: Any, java: JavaClie
     consumer = java.consumer(name, subscriptionType="Shared")
     ours = client.subscribe(name, "ours", ConsumerType.Shared)
     at = int(time.time() * 1000) + 2000
-    client.create_producer(name).send(b"late", deliver_at=at)
+    client.create_producer(name, batching_enabled=False).send(b"late", deliver_at=at)
     java.producer(name).send(b"later", deliver_after_ms=2000)
     assert {message.data for message in consumer.receive(2)} == {b"late", b"later"}
     assert {ours.receive(20_000).data() for _ in range(2)} == {b"late", b"later"}
