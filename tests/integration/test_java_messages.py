@@ -274,6 +274,38 @@ def singles_of(body: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
+CLOSED_BY: dict[str, tuple[dict[str, Any], list[int], list[int | None]]] = {
+    # What the producer is told, the sizes of the messages, and how many of them stand in each entry.
+    "count": ({"batching_max_messages": 3}, [1] * 7, [3, 3, None]),
+    "size": ({"batching_max_allowed_size_in_bytes": 1000}, [1200], [None]),
+    "what does not fit": ({"batching_max_allowed_size_in_bytes": 1000}, [300, 300, 900, 50, 30], [2, 2, None]),
+    "delay": ({"batching_max_publish_delay_ms": 50}, [5, 5], [2]),
+    "flush": ({}, [5] * 4, [4]),
+}
+
+
+@pytest.mark.proves("C73")
+@pytest.mark.parametrize("reason", list(CLOSED_BY))
+def test_java_finds_batches_closed_by(face: Face, client: Any, java: JavaClient, topic: NewTopic, reason: str) -> None:
+    name = topic()
+    options, sizes, counts = CLOSED_BY[reason]
+    producer = client.create_producer(
+        name, batching_enabled=True, **{"batching_max_publish_delay_ms": NEVER_MS, **options}
+    )
+    contents = [bytes([number]) * size for number, size in enumerate(sizes)]
+    sent = [face.enqueue(producer, content) for content in contents]
+    if reason not in ("delay", "size"):
+        producer.flush()
+    places = [each.result(30)[1] for each in sent]
+    messages = java.consumer(name).receive(len(contents))
+    assert [message.data for message in messages] == contents and ids_of(messages) == places
+    entries = java.raw(name, len({place.entry_id() for place in places if place}))
+    assert [entry.metadata.get("num_messages_in_batch") for entry in entries] == counts
+    assert [entry.metadata["sequence_id"] for entry in entries] == [
+        sum(count or 1 for count in counts[:number]) for number in range(len(counts))
+    ]
+
+
 @pytest.mark.proves("C73")
 def test_a_batch_of_one_is_a_plain_message_as_javas(client: Any, java: JavaClient, topic: NewTopic) -> None:
     name = topic()
