@@ -118,11 +118,18 @@ def from_base64(text: str | None) -> bytes | None:
 class JavaPeer:
     """The JVM. Not thread-safe: one command at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._log = folder, folder / "peer.log"
+    def __init__(self, folder: Path, *, limit_seconds: float = _LIMIT_SECONDS) -> None:
+        self._limit_seconds = limit_seconds
+        self.folder, self._log = folder, folder / "peer.log"
         (folder / "log4j2.properties").write_text(_LOGGING)
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[bytes] = queue.Queue()
+
+    @property
+    def process_id(self) -> int:
+        """Return the JVM's process id."""
+        assert self._process is not None, "start() comes first"
+        return self._process.pid
 
     def start(self) -> None:
         """Start the JVM unless it runs: the first time, and after a test that broke it."""
@@ -138,7 +145,7 @@ class JavaPeer:
                     "-XX:+UseSerialGC",
                     "-XX:TieredStopAtLevel=1",
                     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPEN),
-                    f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
+                    f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
                     "-cp",
                     f"{classes}{os.pathsep}{jars_folder()}/*",
                     "Peer",
@@ -158,7 +165,7 @@ class JavaPeer:
         try:
             process.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
             process.stdin.flush()
-            answer = self._answers.get(timeout=_LIMIT_SECONDS)
+            answer = self._answers.get(timeout=self._limit_seconds)
         except (OSError, queue.Empty):
             # Its next answer would be taken for that of another command.
             process.kill()
