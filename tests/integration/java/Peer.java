@@ -28,6 +28,7 @@ import org.apache.pulsar.client.api.DeadLetterPolicy;
 import org.apache.pulsar.client.api.EncryptionKeyInfo;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.PulsarClient;
@@ -54,8 +55,8 @@ import org.apache.pulsar.client.impl.Murmur3Hash32;
  * program, so it never outlives the one who started it.
  */
 public final class Peer {
-    /** No wait here is longer; the other side gives up a little later. */
-    private static final long LIMIT_SECONDS = 60;
+    /** No single wait here is longer; the other side gives up later. */
+    private static final long LIMIT_SECONDS = 45;
 
     static final ObjectMapper JSON = JsonMapper.builder()
             .enable(JsonReadFeature.ALLOW_NON_NUMERIC_NUMBERS)
@@ -505,9 +506,12 @@ public final class Peer {
         return switch (given.asText()) {
             case "earliest" -> MessageId.earliest;
             case "latest" -> MessageId.latest;
-            default -> topic == null
-                    ? MessageId.fromByteArray(bytes(given))
-                    : MessageId.fromByteArrayWithTopic(bytes(given), topic);
+            default -> {
+                MessageId bare = MessageId.fromByteArray(bytes(given));
+                // Wrapped with its topic, an id of chunks would no longer be known for one.
+                boolean plain = ((MessageIdAdv) bare).getFirstChunkMessageId() == null;
+                yield topic != null && plain ? MessageId.fromByteArrayWithTopic(bytes(given), topic) : bare;
+            }
         };
     }
 
