@@ -39,8 +39,6 @@ def refuse_producer_options(
     chunking_enabled: bool,
     lazy_start_partitioned_producers: bool,
     batching_type: BatchingType,
-    encryption_key: str | None,
-    crypto_key_reader: object,
 ) -> None:
     """Raise for producer options of the official client that are not there yet."""
     refuse_unsupported(
@@ -48,8 +46,6 @@ def refuse_producer_options(
             "chunking_enabled": (chunking_enabled, False),
             "lazy_start_partitioned_producers": (lazy_start_partitioned_producers, False),
             "batching_type": (batching_type, BatchingType.Default),
-            "encryption_key": (encryption_key, None),
-            "crypto_key_reader": (crypto_key_reader, None),
         }
     )
 
@@ -77,6 +73,8 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         receiver_queue_size=config.receiver_queue_size,
         consumer_name=config.reader_name,
         is_read_compacted=config.is_read_compacted,
+        crypto_key_reader=config.crypto_key_reader,
+        crypto_failure_action=config.crypto_failure_action,
         start_message_id=config.start_message_id,
         start_message_id_inclusive=config.start_message_id_inclusive,
     )
