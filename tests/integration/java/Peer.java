@@ -534,7 +534,7 @@ public final class Peer {
         return request.hasNonNull(field) ? JSON.convertValue(request.get(field), Map.class) : Map.of();
     }
 
-    /** Encryption keys from the request: {@code {"public": {name: pem}, "private": {name: pem}}}. */
+    /** Encryption keys from the request: {@code {"public": {name: pem}, "private": …}}; a public key says whose it is. */
     private static final class Keys implements CryptoKeyReader {
         private final transient JsonNode keys;
 
@@ -544,20 +544,18 @@ public final class Peer {
 
         @Override
         public EncryptionKeyInfo getPublicKey(String name, Map<String, String> metadata) {
-            return key("public", name);
+            return key("public", name, Map.of("owner", name));
         }
 
         @Override
         public EncryptionKeyInfo getPrivateKey(String name, Map<String, String> metadata) {
-            return key("private", name);
+            return key("private", name, metadata);
         }
 
-        private EncryptionKeyInfo key(String side, String name) {
+        private EncryptionKeyInfo key(String side, String name, Map<String, String> metadata) {
             String pem = keys.path(side).path(name).asText(null);
-            if (pem == null) {
-                throw new IllegalArgumentException("no " + side + " key " + name);
-            }
-            return new EncryptionKeyInfo(pem.getBytes(StandardCharsets.UTF_8), Map.of());
+            // Null says "not this one": the client then tries the other keys of the message.
+            return pem == null ? null : new EncryptionKeyInfo(pem.getBytes(StandardCharsets.UTF_8), metadata);
         }
     }
 }
