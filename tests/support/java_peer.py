@@ -168,14 +168,21 @@ class JavaPeer:
             answer = self._answers.get(timeout=self._limit_seconds)
         except (OSError, queue.Empty):
             # Its next answer would be taken for that of another command.
-            process.kill()
+            self._end(process)
             raise PeerGone(f"the Java peer did not answer {do!r}:\n{self.tail()}") from None
         if not answer:
+            self._end(process)
             raise PeerGone(f"the Java peer ended during {do!r}:\n{self.tail()}")
         told = json.loads(answer)
         if "error" in told:
             raise JavaError(told["error"]["type"], told["error"]["message"])
         return told["ok"]
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        # Waited for, so that `start` sees that it is gone.
+        process.kill()
+        process.wait(_STOP_SECONDS)
 
     def tail(self, lines: int = 40) -> str:
         """Return the end of what the JVM logged."""
@@ -192,8 +199,7 @@ class JavaPeer:
         try:
             process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_STOP_SECONDS)
+            self._end(process)
 
     # ---- what needs no broker ----------------------------------------------------------------------------------------
 
