@@ -40,7 +40,6 @@ from pulsar_native.protocol.entries import Decoded
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.info import SchemaInfo
-from pulsar_native.schema.registered import wire_schema
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
 
@@ -266,6 +265,7 @@ class Letters:
             message.ordering_key_bytes(),
             outgoing.event_timestamp or 0,
             outgoing.null_value,
+            outgoing.null_partition_key,
         )
         child = producer.route(outgoing.payload, outgoing)
         future: asyncio.Future[MessageId] = self._consumer.engine.loop.create_future()
@@ -310,7 +310,7 @@ class Letters:
         if version is not None:
             with contextlib.suppress(TopicNotFound):
                 info = await client.writer_schema(self._consumer.topic.full, version)
-                schema = wire_schema(_AsWritten(info))
+                schema = _AsWritten(info)
         return await client.create_producer(self._config_of(topic), schema)
 
     def _config_of(self, topic: str) -> ProducerConfig:
@@ -370,4 +370,5 @@ def _outgoing(message: Message, properties: dict[str, str], deliver_at: int | No
         event_timestamp=message.event_timestamp() or None,
         deliver_at=deliver_at,
         null_value=message.has_null_value(),
+        null_partition_key=message.has_null_partition_key(),
     )
