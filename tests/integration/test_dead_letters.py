@@ -19,7 +19,16 @@ from pulsar_native import (
     Message,
     Timeout,
 )
-from pulsar_native.schema import InvalidRecord, JsonSchema, Record, String
+from pulsar_native.schema import (
+    InvalidRecord,
+    JsonSchema,
+    KeyValue,
+    KeyValueEncodingType,
+    KeyValueSchema,
+    Record,
+    String,
+    StringSchema,
+)
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.raw import commands_of
@@ -252,6 +261,22 @@ def test_what_does_not_fit_its_schema_becomes_a_dead_letter_with_that_schema(
         for each in broker.admin("GET", path)["getSchemaResponses"]
     }
     assert (known[broken.int_schema_version()], known[wider.int_schema_version()]) == (1, 2)
+
+
+@pytest.mark.proves("C150")
+def test_pairs_keep_their_separated_keys_null_ones_too(client: Any, topic: NewTopic) -> None:
+    name = topic()
+    pairs = KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)
+    producer = client.create_producer(name, schema=pairs, batching_enabled=False)
+    sent = [KeyValue("k", "v"), KeyValue(None, "v"), KeyValue("k", None)]
+    for pair in sent:
+        producer.send(pair)
+    consumer = client.subscribe(name, "sub", **SHARED, schema=pairs, dead_letter_policy=ConsumerDeadLetterPolicy(1))
+    for _ in range(2):
+        refuse(consumer, 3)
+    reading = client.subscribe(f"{name}-sub-DLQ", "letters", initial_position=EARLIEST, schema=pairs)
+    received = [reading.receive(15_000).value() for _ in sent]
+    assert sorted(received, key=str) == sorted(sent, key=str)
 
 
 @pytest.mark.proves("C149")
