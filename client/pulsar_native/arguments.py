@@ -19,6 +19,7 @@ from pulsar_native.enums import BatchingType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.schema.base import Schema
 from pulsar_native.wire.codec import encode_single_fields
 
 _MAX_U64 = (1 << 64) - 1
@@ -97,6 +98,8 @@ def outgoing(
     event_timestamp: int | None,
     deliver_at: int | None,
     deliver_after: timedelta | int | None,
+    null_partition_key: bool = False,
+    schema_version: bytes | None = None,
 ) -> OutgoingMessage:
     """Check the parts of a message and put them together; None as payload is a null value."""
     _check_parts(properties, partition_key, ordering_key, sequence_id, event_timestamp)
@@ -115,7 +118,23 @@ def outgoing(
         event_timestamp=event_timestamp,
         deliver_at=_delivery_time(deliver_at, deliver_after),
         null_value=payload is None,
+        null_partition_key=null_partition_key,
+        schema_version=schema_version,
     )
+
+
+def encoded(
+    schema: Schema[Any], content: Any, partition_key: str | bytes | None
+) -> tuple[bytes | None, str | bytes | None, bool]:
+    """Return a value's payload, the message's key, and whether the key is a null one, by a schema of any kind."""
+    if content is None:
+        return None, partition_key, False
+    if not schema.separates_key:
+        return schema.encode(content), partition_key, False
+    if partition_key is not None:
+        raise InvalidMessage("The schema makes the message's key of the value: partition_key must not be given besides")
+    key, payload = schema.encode_separated(content)
+    return payload, key, key is None
 
 
 def _check_parts(
@@ -177,6 +196,7 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
         message.ordering_key.encode() if isinstance(message.ordering_key, str) and message.ordering_key else None,
         message.event_timestamp or 0,
         message.null_value,
+        message.null_partition_key,
     )
 
 
@@ -189,15 +209,6 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> lis
     if not isinstance(messages, list | tuple):
         raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
     return [ids_of(message)[0] for message in messages]
-
-
-def deadline(timeout_millis: float | None, now: float) -> float | None:
-    """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
-    if timeout_millis is None:
-        return None
-    if isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float):
-        raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
-    return now + timeout_millis / 1000
 
 
 def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
@@ -227,6 +238,15 @@ def retry_properties(properties: Mapping[str, str] | None) -> Mapping[str, str] 
 def redelivery_count_of(message: Message | MessageId) -> int:
     """Return how often a message was redelivered; an id alone does not tell, and counts as never."""
     return message.redelivery_count() if isinstance(message, Message) else 0
+
+
+def deadline(timeout_millis: float | None, now: float) -> float | None:
+    """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
+    if timeout_millis is None:
+        return None
+    if isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float):
+        raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
+    return now + timeout_millis / 1000
 
 
 class BatchCollector:

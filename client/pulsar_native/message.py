@@ -147,6 +147,11 @@ class Message:
         """Return whether this is a null value (a tombstone on compacted topics)."""
         return self._single().null_value
 
+    def has_null_partition_key(self) -> bool:
+        """Return whether the key of a separated pair of key and value is null."""
+        fields: Any = self._single()
+        return bool(fields.null_partition_key)
+
     def schema_version(self) -> bytes | None:
         """Return the version of the schema the message was written with, None without schema."""
         return self.entry.schema_version
@@ -199,6 +204,19 @@ class Message:
         return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"
 
 
+class KeyedMessage(Message):
+    """A message received with a schema that has, or may have, a part of the value in the message's key."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """Return the payload, and the key where the schema separates it, decoded; null parts are None."""
+        fields: Any = self._single()
+        key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
+        data = None if fields.null_value else self.data()
+        return self.entry.schema.decode_separated(key, data, self.schema_version())
+
+
 class OutgoingMessage:
     """A message on its way out: what a router sees, before it has an id."""
 
@@ -206,12 +224,14 @@ class OutgoingMessage:
         "deliver_at",
         "event_timestamp",
         "key_is_base64",
+        "null_partition_key",
         "null_value",
         "ordering_key",
         "partition_key",
         "payload",
         "properties",
         "replicate_to",
+        "schema_version",
         "sequence_id",
     )
 
@@ -227,6 +247,8 @@ class OutgoingMessage:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         null_value: bool = False,
+        null_partition_key: bool = False,
+        schema_version: bytes | None = None,
     ) -> None:
         self.payload = payload
         self.properties = properties
@@ -238,6 +260,9 @@ class OutgoingMessage:
         self.event_timestamp = event_timestamp
         self.deliver_at = deliver_at
         self.null_value = null_value
+        self.null_partition_key = null_partition_key
+        # Of a schema other than the producer's: its version, b"" for none.
+        self.schema_version = schema_version
 
     @property
     def is_plain(self) -> bool:
@@ -248,6 +273,7 @@ class OutgoingMessage:
             or self.ordering_key
             or self.event_timestamp
             or self.null_value
+            or self.null_partition_key
         )
 
     @property

@@ -19,7 +19,16 @@ from pulsar_native import (
     Message,
     Timeout,
 )
-from pulsar_native.schema import InvalidRecord, JsonSchema, Record, String
+from pulsar_native.schema import (
+    InvalidRecord,
+    JsonSchema,
+    KeyValue,
+    KeyValueEncodingType,
+    KeyValueSchema,
+    Record,
+    String,
+    StringSchema,
+)
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.raw import commands_of
@@ -254,6 +263,22 @@ def test_what_does_not_fit_its_schema_becomes_a_dead_letter_with_that_schema(
     assert (known[broken.int_schema_version()], known[wider.int_schema_version()]) == (1, 2)
 
 
+@pytest.mark.proves("C150")
+def test_pairs_keep_their_separated_keys_null_ones_too(client: Any, topic: NewTopic) -> None:
+    name = topic()
+    pairs = KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)
+    producer = client.create_producer(name, schema=pairs, batching_enabled=False)
+    sent = [KeyValue("k", "v"), KeyValue(None, "v"), KeyValue("k", None)]
+    for pair in sent:
+        producer.send(pair)
+    consumer = client.subscribe(name, "sub", **SHARED, schema=pairs, dead_letter_policy=ConsumerDeadLetterPolicy(1))
+    for _ in range(2):
+        refuse(consumer, 3)
+    reading = client.subscribe(f"{name}-sub-DLQ", "letters", initial_position=EARLIEST, schema=pairs)
+    received = [reading.receive(15_000).value() for _ in sent]
+    assert sorted(received, key=str) == sorted(sent, key=str)
+
+
 @pytest.mark.proves("C149")
 def test_while_the_dead_letter_topic_refuses_the_message_is_redelivered(
     client: Any, broker: Broker, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
@@ -301,10 +326,13 @@ def test_an_unload_with_remembered_messages_sends_no_dead_letter_twice(
 
 @pytest.mark.proves("C152")
 def test_a_connection_lost_while_a_letter_is_on_its_way_sends_it_once(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int],
-    eventually: Eventually,
+    face: Face, client: Any, broker: Broker, relay: NewRelay, namespace: Callable[[], str],
+    backlog: Callable[[str], int], eventually: Eventually,
 ) -> None:  # fmt: skip
-    name = topic()
+    space = namespace()
+    # So that the producer's resending makes no second one.
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = f"persistent://{space}/orders"
     client.create_producer(name).send(b"bad")
     through = relay(broker.service_url)
     consumer = face.client(through.service_url, starting_backoff_interval_ms=20).subscribe(

@@ -18,7 +18,6 @@ from pulsar_native import (
     InvalidMessage,
     Message,
     ProducerBusy,
-    PulsarException,
     Timeout,
 )
 from support.brokers import Broker, NewTopic
@@ -199,8 +198,3 @@ def test_on_an_exclusive_subscription_the_copy_comes_without_delay(client: Any, 
     consumer.reconsume_later(consumer.receive(15_000), 60_000)
     received = sorted(consumer.receive(15_000).data() for _ in range(2))
     assert received == [b"0", b"1"]
-
-
-def test_a_pattern_has_no_retry_topic(client: Any) -> None:
-    with pytest.raises(PulsarException):
-        client.subscribe([], "sub", enable_retry=True)

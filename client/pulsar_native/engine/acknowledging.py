@@ -17,8 +17,10 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.receipts import AckReceipts, Done
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, Interrupted
+from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import AckGroup
+from pulsar_native.protocol.entries import Decoded
 from pulsar_native.protocol.redelivery import (
     EntryKey,
     LateEntries,
@@ -53,6 +55,7 @@ class Acknowledging:
             precision_bits=config.negative_ack_redelivery_delay_precision,
             backoff=config.negative_ack_redelivery_backoff,
         )
+        self._refused = self._nacks.due
         self._nack_timer_armed = False
         timeout = (config.unacked_messages_timeout_ms or 0) / 1000
         self._stored = consumer.topic.is_persistent
@@ -62,6 +65,8 @@ class Acknowledging:
         backoff = config.ack_timeout_redelivery_backoff
         self.late = LateEntries(backoff) if backoff is not None and self.unacked is not None else None
         self._letters = consumer.letters
+        if self._letters is not None:
+            self._letters.acks = self
         # One question an acknowledgement for what most consumers do not use.
         self._has_more_to_forget = self.late is not None or self._letters is not None
 
@@ -71,16 +76,18 @@ class Acknowledging:
         """Note one message as done; with receipts `done` is told of the broker's answer."""
         with self._consumer.lock:
             self._add(key, batch_index, batch_size)
-            answered = done is not None and self._is_answered(done)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
-        if answered and done is not None:
+        if done is not None:
             done(None)
 
-    def _is_answered(self, done: Done) -> bool:
-        """Return whether there is no answer to wait for; else `done` is told of it. Called under the lock."""
-        return not self._stored or self._receipts is None or not self._receipts.wait(done)
+    def _await_answer(self, done: Done) -> Done | None:
+        """Have `done` told of the broker's answer; return it when there is none to wait for. Called under the lock."""
+        waits = self._stored and self._receipts is not None and self._receipts.wait(done)
+        return None if waits else done
 
     def add_ids(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Note several messages as done."""
@@ -92,16 +99,17 @@ class Acknowledging:
                     # An id made elsewhere does not tell its batch's size; it may stay unknown.
                     size = self.group.size_of(key) or self._consumer.size_of(key)
                 self._add(key, index, size)
-            answered = done is not None and self._is_answered(done)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
-        if answered and done is not None:
+        if done is not None:
             done(None)
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
         if self._stored and self.group.add(key, batch_index, batch_size):
-            if self._nacks:
+            if self._refused:
                 self._nacks.remove(key)
             if self.unacked is not None:
                 self.unacked.remove(key)
@@ -113,6 +121,16 @@ class Acknowledging:
             self.late.remove(key)
         if self._letters is not None:
             self._letters.acknowledged(key)
+
+    def still_open(self, decoded: Decoded) -> list[Message]:
+        """Return an entry's messages that were delivered and not acknowledged since."""
+        key = decoded.entry.key
+        with self._consumer.lock:
+            open_ones = 0 if self.group.covers(key) else self.group.partial(key)
+        messages = decoded.messages()
+        if open_ones is None:
+            return messages
+        return [message for message in messages if open_ones >> max(message.batch_index, 0) & 1]
 
     def add_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done."""
@@ -135,11 +153,12 @@ class Acknowledging:
                 self.unacked.remove_up_to(watched_from)
                 if self.late is not None:
                     self.late.remove_up_to(watched_from)
-            answered = done is not None and self._is_answered(done)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
-        if answered and done is not None:
+        if done is not None:
             done(None)
 
     def resend(self, key: EntryKey) -> None:

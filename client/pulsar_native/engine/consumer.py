@@ -16,7 +16,7 @@ import string
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
@@ -24,7 +24,7 @@ from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.letters import Letters
-from pulsar_native.engine.receipts import Done, settle
+from pulsar_native.engine.receipts import Done
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -38,6 +38,7 @@ from pulsar_native.protocol.acks import bits_of, words_of
 from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -196,12 +197,12 @@ class PartitionConsumer(Handler):
             super().detached()
             self._acks.detached()
 
-    def on_closed_by_broker(self, connection: Connection) -> None:
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Come back, unless the broker only answers a seek, which resubscribes by itself."""
         if self._seeking and connection is self.connection:
             self.detached()
             return
-        super().on_closed_by_broker(connection)
+        super().on_closed_by_broker(connection, assigned)
 
     def gave_up(self, error: PulsarException) -> None:
         """Wake whoever waits for messages: they get the error."""
@@ -346,11 +347,9 @@ class PartitionConsumer(Handler):
             # here, but the broker must hear of them before another consumer gets them.
             self._acks.resend(key)
         expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
-        if self._watches_entries and decoded.wanted and self._keeps_back(decoded):
-            self._grant(expected)
-            return True
-        self._grant(max(0, expected - decoded.wanted))
-        if decoded.wanted:
+        given = 0 if self._watches_entries and self._keeps_back(decoded) else decoded.wanted
+        self._grant(max(0, expected - given))
+        if given:
             self._decoded = decoded
         return True
 
@@ -358,7 +357,7 @@ class PartitionConsumer(Handler):
         """Note how often an entry was redelivered; True when it goes to the dead-letter topic instead."""
         if self._acks.late is not None:
             self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
-        return self.letters is not None and self.letters.keeps(decoded)
+        return self.letters is not None and decoded.wanted > 0 and self.letters.keeps(decoded)
 
     @property
     def is_reader(self) -> bool:
@@ -430,57 +429,28 @@ class PartitionConsumer(Handler):
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Note a message as done; it is sent within the group time. `done` waits for the receipt. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         entry, index = message.entry, message.batch_index
         self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
 
     def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Note messages as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         self._acks.add_ids(ids, done)
 
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done. `done` waits for the receipt. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         self._acks.add_cumulative(message_id, done)
-
-    def acknowledge_stored(self, key: EntryKey, message: Message | None = None) -> None:
-        """Note a whole entry, or one message of it, as done whose copy lies in another topic; also while closing."""
-        self._acks.add(key, *((-1, 0) if message is None else (message.batch_index, message.entry.batch_size)))
-
-    def still_open(self, decoded: Decoded) -> list[Message]:
-        """Return an entry's messages that were delivered and not acknowledged since. Thread-safe."""
-        with self.lock:
-            key = decoded.entry.key
-            open_ones = 0 if self._acks.group.covers(key) else self._acks.group.partial(key)
-        messages = decoded.messages()
-        if open_ones is None:
-            return messages
-        return [message for message in messages if open_ones >> max(message.batch_index, 0) & 1]
-
-    async def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
-        """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
-        self._check_usable()
-        letters = self.letters
-        assert letters is not None
-        try:
-            await letters.send_again(message, delay_ms, properties)
-        except BaseException:
-            if self.is_alive:
-                self.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
-            raise
-        done: asyncio.Future[None] = self.engine.loop.create_future()
-        self.acknowledge_message(message, settle(done))
-        await done
 
     def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Ask for a message again after the configured delay. Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         self._acks.refuse((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Ask the broker for entries again, or for everything unacknowledged (None). Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         with self.lock:
             connection = self.connection
             if connection is None:
@@ -514,7 +484,8 @@ class PartitionConsumer(Handler):
         """Whether the consumer is neither closed nor failed."""
         return self.state is State.READY or self.state is State.CONNECTING
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise when the consumer is closed or has failed."""
         if self.state is not State.READY and self.state is not State.CONNECTING:
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
 

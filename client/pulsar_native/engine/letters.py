@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException, TopicNotFound
+from pulsar_native.engine.receipts import settle
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.backoff import Backoff
@@ -39,11 +40,11 @@ from pulsar_native.protocol.entries import Decoded
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.info import SchemaInfo
-from pulsar_native.schema.registered import wire_schema
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
 
 if TYPE_CHECKING:
+    from pulsar_native.engine.acknowledging import Acknowledging
     from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer import PartitionConsumer
 
@@ -105,6 +106,8 @@ class Letters:
 
     def __init__(self, consumer: PartitionConsumer, policy: DeadLetterPolicy) -> None:
         self._consumer = consumer
+        # Of the same consumer; set by them when they are made.
+        self.acks: Acknowledging
         self._policy = policy
         subscription = consumer.config.subscription_name
         self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(consumer.topic.full, subscription)
@@ -126,7 +129,7 @@ class Letters:
             engine.call(self._bury, [(entry.key, decoded)])
         elif verdict is Verdict.ACKNOWLEDGE:
             # Not at once: we are under the lock it needs.
-            engine.call(engine.loop.call_soon, self._consumer.acknowledge_stored, entry.key)
+            engine.call(engine.loop.call_soon, self.acks.add, entry.key, -1, 0)
         return verdict is not Verdict.GIVE
 
     def part(self, entries: list[EntryKey]) -> list[EntryKey]:
@@ -172,20 +175,20 @@ class Letters:
     async def _bury_entry(self, key: EntryKey, decoded: Decoded) -> EntryKey | None:
         """Send what is open of an entry and acknowledge it; return it when that failed."""
         consumer = self._consumer
-        messages = consumer.still_open(decoded)
+        messages = self.acks.still_open(decoded)
         outcomes = await asyncio.gather(*(self.bury(message) for message in messages), return_exceptions=True)
         failure = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failure is None:
             with consumer.lock:
                 self._dead.arrived(key)
-            consumer.acknowledge_stored(key)
+            self.acks.add(key, -1, 0)
             return None
         if not isinstance(failure, PulsarException):
             raise failure
         for message, outcome in zip(messages, outcomes, strict=True):
             if not isinstance(outcome, BaseException):
                 # Its copy is stored: only the rest of the batch comes again.
-                consumer.acknowledge_stored(key, message)
+                self.acks.add(key, message.batch_index, message.entry.batch_size)
         _log.warning(
             "%s: cannot send %d:%d to the dead-letter topic %s, it is redelivered: %s",
             consumer.describe(), *key, self.dead_letter_topic, failure,
@@ -205,6 +208,28 @@ class Letters:
         return await self._copy(message, self.dead_letter_topic, self._properties(message, None), None)
 
     # --- retry letters ------------------------------------------------------------------------------------------------
+
+    async def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
+        """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
+        await self._replace(message, self.send_again(message, delay_ms, properties))
+
+    async def give_up(self, message: Message) -> None:
+        """Put a copy of a message into the dead-letter topic and acknowledge it; on failure it is delivered again."""
+        await self._replace(message, self.bury(message))
+
+    async def _replace(self, message: Message, copying: Coroutine[Any, Any, MessageId]) -> None:
+        consumer = self._consumer
+        try:
+            consumer.check_usable()
+            await copying
+        except BaseException:
+            copying.close()
+            if consumer.is_alive:
+                consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
+            raise
+        done: asyncio.Future[None] = consumer.engine.loop.create_future()
+        consumer.acknowledge_message(message, settle(done))
+        await done
 
     async def send_again(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> MessageId:
         """Send a copy to the retry topic, or to the dead-letter topic after the last try.
@@ -240,6 +265,7 @@ class Letters:
             message.ordering_key_bytes(),
             outgoing.event_timestamp or 0,
             outgoing.null_value,
+            outgoing.null_partition_key,
         )
         child = producer.route(outgoing.payload, outgoing)
         future: asyncio.Future[MessageId] = self._consumer.engine.loop.create_future()
@@ -284,7 +310,7 @@ class Letters:
         if version is not None:
             with contextlib.suppress(TopicNotFound):
                 info = await client.writer_schema(self._consumer.topic.full, version)
-                schema = wire_schema(_AsWritten(info))
+                schema = _AsWritten(info)
         return await client.create_producer(self._config_of(topic), schema)
 
     def _config_of(self, topic: str) -> ProducerConfig:
@@ -344,10 +370,5 @@ def _outgoing(message: Message, properties: dict[str, str], deliver_at: int | No
         event_timestamp=message.event_timestamp() or None,
         deliver_at=deliver_at,
         null_value=message.has_null_value(),
+        null_partition_key=message.has_null_partition_key(),
     )
-
-
-def refuse_without_retry(config: ConsumerConfig) -> None:
-    """Raise when a consumer has no retry topic."""
-    if not config.enable_retry:
-        raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
-from pulsar_native.engine.letters import refuse_without_retry
+from pulsar_native.engine.letters import Letters
 from pulsar_native.engine.receipts import AllDone, Done
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -251,18 +251,21 @@ class TopicConsumer:
 
         Those that fail are delivered again; the first error is raised when all were tried.
         """
-        refuse_without_retry(self.config)
-        owners = [self.owner(message.message_id()) for message in messages]
-        results = await asyncio.gather(
-            *(
-                owner.reconsume_later(message, delay_ms, properties)
-                for owner, message in zip(owners, messages, strict=True)
-            ),
-            return_exceptions=True,
+        letters = [self._letters_of(message) for message in messages]
+        await _all_tried(
+            own.reconsume_later(each, delay_ms, properties) for own, each in zip(letters, messages, strict=True)
         )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+
+    async def give_up(self, messages: Sequence[Message]) -> None:
+        """Put copies of messages into the dead-letter topic, however often they were tried, and acknowledge them."""
+        letters = [self._letters_of(message) for message in messages]
+        await _all_tried(own.give_up(each) for own, each in zip(letters, messages, strict=True))
+
+    def _letters_of(self, message: Message) -> Letters:
+        letters = self.owner(message.message_id()).letters
+        if letters is None or not self.config.enable_retry:
+            raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
+        return letters
 
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
@@ -343,6 +346,12 @@ class TopicConsumer:
 
 def _names(topic: TopicName, partitions: int) -> list[TopicName]:
     return [topic.with_partition(index) for index in range(partitions)] if partitions else [topic]
+
+
+async def _all_tried(work: Iterable[Awaitable[None]]) -> None:
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 async def _open_all(children: list[PartitionConsumer]) -> None:

@@ -22,42 +22,43 @@ _SMALLEST_DELAY = 0.1
 class NegativeAcknowledgements:
     """Entries the application refused, each due for redelivery after the delay. Not thread-safe; seconds."""
 
-    __slots__ = ("_backoff", "_delay", "_due", "_slice")
+    __slots__ = ("_backoff", "_delay", "_slice", "due")
 
     def __init__(self, delay: float, *, precision_bits: int = 8, backoff: RedeliveryBackoff | None = None) -> None:
         self._delay = delay
         self._backoff = backoff
         self._slice = (1 << precision_bits) / 1000
-        self._due: dict[EntryKey, float] = {}
+        # When each is due: the same dictionary for ever, so that asking whether there is any costs next to nothing.
+        self.due: dict[EntryKey, float] = {}
 
     def __len__(self) -> int:
-        return len(self._due)
+        return len(self.due)
 
     def add(self, entry: EntryKey, now: float, redelivery_count: int = 0) -> None:
         """Note a refused entry; a second refusal of the same entry starts its delay anew."""
         delay = self._delay if self._backoff is None else self._backoff.next(redelivery_count) / 1000
         at = now + max(delay, _SMALLEST_DELAY)
         # Rounding up keeps the promise "not before the delay" and lets neighbours share a request.
-        self._due[entry] = -(-at // self._slice) * self._slice
+        self.due[entry] = -(-at // self._slice) * self._slice
 
     def remove(self, entry: EntryKey) -> None:
         """Forget an entry that was acknowledged after all."""
-        self._due.pop(entry, None)
+        self.due.pop(entry, None)
 
     def next_due(self) -> float | None:
         """Return when the earliest entry comes due, None when there is none."""
-        return min(self._due.values(), default=None)
+        return min(self.due.values(), default=None)
 
     def take_due(self, now: float) -> list[EntryKey]:
         """Return and forget all entries due by `now`, in order of position."""
-        due = sorted(key for key, at in self._due.items() if at <= now)
+        due = sorted(key for key, at in self.due.items() if at <= now)
         for key in due:
-            del self._due[key]
+            del self.due[key]
         return due
 
     def clear(self) -> None:
         """Forget everything."""
-        self._due.clear()
+        self.due.clear()
 
 
 class UnackedTracker:
