@@ -209,7 +209,10 @@ class Handler(ABC):
             return await connection.request(request_id, frame, expected)
         except Timeout as error:
             error.topic = self.topic.full
-            error.message = f"{self.describe()}: the broker did not answer within operation_timeout_seconds"
+            seconds = self.client.config.operation_timeout_seconds
+            error.message = (
+                f"{self.describe()}: the broker did not answer within operation_timeout_seconds ({seconds:g})"
+            )
             raise
         except PulsarException as error:
             error.topic = self.topic.full

@@ -74,7 +74,8 @@ class ConnectionCore:
         self._request_timeout = request_timeout
         self._ping_unanswered = False
         self._decoder = FrameDecoder()
-        self._requests: dict[int, tuple[float, Any]] = {}
+        # When each is given up, after how many seconds that is, and who waits for it.
+        self._requests: dict[int, tuple[float, float, Any]] = {}
         self._waiting: set[int] = set()
         self._max_rejected = max_rejected
         self._rejections = 0
@@ -86,7 +87,8 @@ class ConnectionCore:
         """Note a request about to be sent; `sink` comes back with its answer."""
         if self.phase is not Phase.READY:
             raise NotConnected("The connection is not ready for requests", broker=self.broker)
-        self._requests[request_id] = (now + (self._request_timeout if timeout is None else timeout), sink)
+        limit = self._request_timeout if timeout is None else timeout
+        self._requests[request_id] = (now + limit, limit, sink)
 
     def forget(self, request_id: int) -> None:
         """Drop a request nobody waits for any more; its answer will be ignored."""
@@ -110,15 +112,15 @@ class ConnectionCore:
 
     def next_deadline(self) -> float | None:
         """Return when the earliest unanswered request times out."""
-        return min((at for key, (at, _) in self._requests.items() if key not in self._waiting), default=None)
+        return min((at for key, (at, _, _) in self._requests.items() if key not in self._waiting), default=None)
 
     def expire(self, now: float) -> list[Answered]:
         """Fail the requests whose deadline has passed, and only those."""
-        late = [key for key, (at, _) in self._requests.items() if at <= now and key not in self._waiting]
+        late = [key for key, (at, _, _) in self._requests.items() if at <= now and key not in self._waiting]
         events = []
         for key in late:
-            _, sink = self._requests.pop(key)
-            error = Timeout("The broker did not answer in time", broker=self.broker, request_id=key)
+            _, limit, sink = self._requests.pop(key)
+            error = Timeout(f"The broker did not answer within {limit:g} s", broker=self.broker, request_id=key)
             events.append(Answered(sink, None, error))
         return events
 
@@ -129,7 +131,7 @@ class ConnectionCore:
         # An error each: who asked adds to it what it was about.
         events = [
             Answered(sink, None, type(error)(error.message, broker=self.broker, request_id=key))
-            for key, (_, sink) in self._requests.items()
+            for key, (_, _, sink) in self._requests.items()
         ]
         self._requests.clear()
         self._waiting.clear()
@@ -197,7 +199,7 @@ class ConnectionCore:
         self.forget(request_id)
         if error is not None:
             error.broker = self.broker
-        return Answered(entry[1], answer, error)
+        return Answered(entry[2], answer, error)
 
     def _on_connected(self, frame: Frame) -> Event:
         if self.phase is not Phase.HANDSHAKE:

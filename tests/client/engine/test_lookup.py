@@ -221,7 +221,7 @@ async def test_what_cannot_pass_ends_it_at_once(
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C36")
+@pytest.mark.proves("C36", "C225")
 async def test_trying_again_ends_at_the_deadline_with_the_brokers_reason(fake: FakeBroker, cores: Cores) -> None:
     fail_first(fake, 999, pb.TooManyRequests)
     core = cores(fake.url, operation_timeout_seconds=0.4, starting_backoff_interval_ms=20)
@@ -289,7 +289,7 @@ async def test_an_unknown_topic_is_named_though_the_broker_says_nothing(fake: Fa
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C11")
+@pytest.mark.proves("C11", "C225")
 async def test_only_so_many_lookups_are_on_their_way_at_once(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, concurrent_lookup_requests=2)
@@ -307,7 +307,7 @@ async def test_only_so_many_lookups_are_on_their_way_at_once(fake: FakeBroker, c
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C12")
+@pytest.mark.proves("C12", "C225")
 async def test_more_waiting_lookups_than_allowed_fail_at_once(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, concurrent_lookup_requests=2, max_lookup_requests=3)

@@ -152,6 +152,7 @@ def test_a_challenge_is_told() -> None:
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("C225")
 def test_an_answer_finds_its_request() -> None:
     connection = core()
     connection.register(1, "one", 0.0)
@@ -179,7 +180,7 @@ def test_an_answer_nobody_waits_for_is_logged_and_ignored(caplog: pytest.LogCapt
     assert [record.args for record in caplog.records] == [(1,), (7,), (8,)]
 
 
-@pytest.mark.proves("C27")
+@pytest.mark.proves("C27", "C225")
 def test_each_request_has_its_own_deadline() -> None:
     connection = core()
     connection.register(1, "one", 0.0)
