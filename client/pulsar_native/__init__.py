@@ -87,6 +87,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.policies import ConsumerBatchReceivePolicy
 from pulsar_native.schema import BytesSchema
+from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
 
 __all__ = [
     "AdminClient",
@@ -106,16 +107,20 @@ __all__ = [
     "ChecksumError",
     "Client",
     "ClientConfig",
+    "ClientStats",
+    "CloseReport",
     "CompressionType",
     "ConnectError",
     "Consumer",
     "ConsumerAssignError",
     "ConsumerBatchReceivePolicy",
     "ConsumerBusy",
+    "ConsumerClose",
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
+    "ConsumerStats",
     "ConsumerType",
     "CryptoError",
     "CumulativeAcknowledgementNotAllowedError",
@@ -144,10 +149,12 @@ __all__ = [
     "ProducerBlockedQuotaExceededError",
     "ProducerBlockedQuotaExceededException",
     "ProducerBusy",
+    "ProducerClose",
     "ProducerConfig",
     "ProducerFenced",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
+    "ProducerStats",
     "PulsarException",
     "ReadError",
     "Reader",

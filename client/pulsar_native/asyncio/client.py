@@ -37,6 +37,7 @@ from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ClientStats
 
 
 class Client(Live):
@@ -248,6 +249,10 @@ class Client(Live):
         decoder = VersionedDecoder(used)
         inner = await self._started().subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
         return Reader(inner, decoder)
+
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none."""

@@ -10,11 +10,13 @@ from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
 from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, Timeout
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -82,6 +84,10 @@ class Receiving(Part):
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
+    def stats(self) -> ConsumerStats:
+        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        return of_consumer(self._inner)
+
     async def seek(self, messageid: MessageId | int) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970)."""
         await self._inner.seek(messageid)
@@ -122,7 +128,11 @@ class Consumer(Receiving):
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
-        message = await self._take(deadline)
+        try:
+            message = await self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -138,6 +148,9 @@ class Consumer(Receiving):
                 message = await self._take(collector.deadline)
                 if message is None or collector.add(message):
                     return collector.messages
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
         except asyncio.CancelledError:
             for message in collector.messages:
                 self.negative_acknowledge_now(message)
@@ -201,7 +214,11 @@ class Reader(Receiving):
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
-        message = await self._take(deadline)
+        try:
+            message = await self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message

@@ -12,9 +12,11 @@ from pulsar_native.asyncio.part import Part
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
+from pulsar_native.engine.statistics import of_producer
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import Schema
+from pulsar_native.stats import ProducerStats
 
 
 class Producer(Part):
@@ -41,6 +43,10 @@ class Producer(Part):
     def is_connected(self) -> bool:
         """Return whether the producer is connected to the broker of every partition now."""
         return self._inner.is_connected
+
+    def stats(self) -> ProducerStats:
+        """Return what was sent so far; see `pulsar_native.ProducerStats`. Does not block."""
+        return of_producer(self._inner)
 
     async def send(
         self,

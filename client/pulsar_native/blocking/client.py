@@ -46,6 +46,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ClientStats
 
 _MIB = 1024 * 1024
 
@@ -320,6 +321,10 @@ class Client(Live):
         decoder = VersionedDecoder(used)
         inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
         return Reader(self, inner, decoder, reader_listener)
+
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none. Blocks."""

@@ -14,12 +14,14 @@ from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import (
     check_generation,
 )
+from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.engine.waiting import Wait
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -117,6 +119,10 @@ class Receiving(Part):
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
+    def stats(self) -> ConsumerStats:
+        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        return of_consumer(self._inner)
+
     def seek(self, messageid: MessageId | int) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970). Blocks.
 
@@ -170,7 +176,11 @@ class Consumer(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("receive() cannot be used on a consumer with a message_listener")
         deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
-        message = self._take(deadline)
+        try:
+            message = self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -180,10 +190,14 @@ class Consumer(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
         collector = arguments.BatchCollector(self._inner.config.batch_receive_policy, time.monotonic())
-        while True:
-            message = self._take(collector.deadline)
-            if message is None or collector.add(message):
-                return collector.messages
+        try:
+            while True:
+                message = self._take(collector.deadline)
+                if message is None or collector.add(message):
+                    return collector.messages
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
 
     def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
         """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time."""
@@ -245,7 +259,11 @@ class Reader(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("read_next() cannot be used on a reader with a reader_listener")
         deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
-        message = self._take(deadline)
+        try:
+            message = self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message

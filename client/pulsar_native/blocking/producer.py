@@ -17,6 +17,7 @@ from pulsar_native.engine.loop import (
 )
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
+from pulsar_native.engine.statistics import of_producer
 from pulsar_native.engine.waiting import SendWait, Wait
 from pulsar_native.enums import (
     Result,
@@ -25,6 +26,7 @@ from pulsar_native.exceptions import PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.schema import BytesSchema, Schema
+from pulsar_native.stats import ProducerStats
 
 if TYPE_CHECKING:
     from pulsar_native.blocking.client import Client
@@ -57,6 +59,10 @@ class Producer(Part):
     def is_connected(self) -> bool:
         """Return whether the producer is connected to the broker of every partition now."""
         return self._inner.is_connected
+
+    def stats(self) -> ProducerStats:
+        """Return what was sent so far; see `pulsar_native.ProducerStats`. Does not block."""
+        return of_producer(self._inner)
 
     def send(
         self,

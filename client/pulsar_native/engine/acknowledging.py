@@ -150,6 +150,7 @@ class Acknowledging:
     def refuse(self, key: EntryKey) -> None:
         """Ask for an entry again after the configured delay."""
         with self._consumer.lock:
+            self._consumer.note("negative_acks")
             self._nacks.add(key, time.monotonic())
             if self.unacked is not None:
                 self.unacked.remove(key)
@@ -180,6 +181,7 @@ class Acknowledging:
             late = self.unacked.advance() if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
+            self._consumer.note("ack_timeouts", len(late))
             self._consumer.redeliver(late)
         if self._consumer.is_alive:
             self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
+from collections import Counter
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.lookup import Lookup
@@ -15,11 +17,20 @@ from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.pool import ConnectionPool
+from pulsar_native.engine.statistics import (
+    ConsumerRecorder,
+    ProducerRecorder,
+    StatsClock,
+    consumer_counts,
+    of_client,
+    producer_counts,
+)
 from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ClientStats
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -40,6 +51,9 @@ class ClientCore:
         self.consumers: set[TopicConsumer] = set()
         self.closed = False
         self._auth_started = False
+        # Totals of producers and consumers that were closed.
+        self.retired: Counter[str] = Counter()
+        self._stats_clock: StatsClock | None = None
 
     def next_producer_id(self) -> int:
         """Return an id no other producer of this client has."""
@@ -52,6 +66,43 @@ class ClientCore:
     def next_request_id(self) -> int:
         """Return an id no other request of this client has."""
         return next(self._request_ids)
+
+    # --- statistics -------------------------------------------------------------------------------------------------
+
+    @property
+    def records(self) -> bool:
+        """Whether producers and consumers count what they do."""
+        return self.config.stats_interval_in_seconds > 0
+
+    def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None:
+        """Return what counts for a new producer, None when recording is off."""
+        return ProducerRecorder(time.monotonic(), None) if self.records else None
+
+    def consumer_recorder(self) -> ConsumerRecorder | None:
+        """Return what counts for a new consumer, None when recording is off."""
+        return ConsumerRecorder(time.monotonic()) if self.records else None
+
+    def stats(self) -> ClientStats:
+        """Return what was done so far. Thread-safe."""
+        return of_client(self)
+
+    def _record(self) -> None:
+        """Begin to log records, with the first producer or consumer."""
+        if self._stats_clock is None and self.config.stats_interval_in_seconds > 0:
+            self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
+
+    def forget(self, handler: TopicProducer | TopicConsumer) -> None:
+        """Let go of a producer or consumer that was closed; what it counted stays in the totals."""
+        if isinstance(handler, TopicProducer) and handler in self.producers:
+            self.producers.discard(handler)
+            for child in handler.children:
+                self.retired.update(producer_counts(child))
+        elif isinstance(handler, TopicConsumer) and handler in self.consumers:
+            self.consumers.discard(handler)
+            for part in handler.children:
+                self.retired.update(consumer_counts(part))
+
+    # --- making -----------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.closed:
@@ -84,6 +135,7 @@ class ClientCore:
         producer = TopicProducer(self, config, topic, partitions, schema)
         await producer.open()
         self.producers.add(producer)
+        self._record()
         if self.closed:
             producer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
@@ -101,6 +153,7 @@ class ClientCore:
         consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
         await consumer.open()
         self.consumers.add(consumer)
+        self._record()
         if self.closed:
             consumer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
@@ -135,6 +188,8 @@ class ClientCore:
     def shutdown(self) -> None:
         """Drop everything without a goodbye."""
         self.closed = True
+        if self._stats_clock is not None:
+            self._stats_clock.stop()
         handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
         for handler in handlers:
             handler.abandon()

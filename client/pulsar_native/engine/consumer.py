@@ -22,6 +22,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -82,6 +83,8 @@ class PartitionConsumer(Handler):
         self._given = 0
         self._attachment = 0
         self._epoch = 0
+        # None while recording is off; told of entries, never of messages.
+        self.stats: ConsumerRecorder | None = client.consumer_recorder()
         self._acks = Acknowledging(self, config)
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self._start = config.start_message_id
@@ -172,6 +175,9 @@ class PartitionConsumer(Handler):
         return self._start
 
     def _drop_queued(self) -> None:
+        if self.stats is not None and self._messages:
+            messages, size = self.opened()
+            self.stats.received(-messages, -size)
         self._deliveries.clear()
         self._messages.clear()
         self._decoded = None
@@ -314,6 +320,7 @@ class PartitionConsumer(Handler):
             return True
         except Undecryptable as error:
             _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
+            self.note("receive_failed")
             self._grant(error.permits)
             return True
         if delivery.ack_words is not None and decoded.entry.is_batch:
@@ -326,6 +333,8 @@ class PartitionConsumer(Handler):
         self._grant(max(0, expected - decoded.wanted))
         if decoded.wanted:
             self._decoded = decoded
+            if self.stats is not None:
+                self.stats.received(decoded.wanted, decoded.payload_bytes())
         return True
 
     @property
@@ -337,6 +346,7 @@ class PartitionConsumer(Handler):
         place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
         self.discarded.append(place)
         self.discarded_count += 1
+        self.note("receive_failed")
         _log.error("%s: discarding entry %s, which cannot be read: %s", self.describe(), place, error)
         if self.connection is not None:
             item = (delivery.ledger_id, delivery.entry_id, None)
@@ -349,6 +359,26 @@ class PartitionConsumer(Handler):
         """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
         with self.lock:
             return self._decode_wanted()
+
+    def opened(self) -> tuple[int, int]:
+        """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
+        return len(self._messages), sum(map(len, self._messages))
+
+    def queued_messages(self) -> int:
+        """Return how many messages have arrived and were not taken. Thread-safe."""
+        with self.lock:
+            opened, waiting = len(self._messages), list(self._deliveries)
+        return opened + sum(map(_permits_of, waiting))
+
+    def note(self, name: str, number: int = 1) -> None:
+        """Count something rare, when recording is on. Thread-safe."""
+        if self.stats is not None:
+            self.stats.count(name, number)
+
+    @property
+    def acks_sent(self) -> int:
+        """Messages whose acknowledgement was sent, a cumulative one counted once."""
+        return self._acks.group.taken
 
     def position(self) -> tuple[int, int] | None:
         """Return ledger and entry of the last delivery looked at, wanted or not. Thread-safe."""
@@ -424,6 +454,7 @@ class PartitionConsumer(Handler):
 
     def _check_usable(self) -> None:
         if self.state is not State.READY and self.state is not State.CONNECTING:
+            self.note("acks_failed")
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
 
     # --- positions (loop) -----------------------------------------------------------------------------------------
@@ -543,6 +574,8 @@ class PartitionConsumer(Handler):
 
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
+        if self.state is not State.CLOSED:
+            self.note("acks_failed", len(self._acks.group))
         self.state = State.CLOSED
         self._acks.stop()
         self.leave()

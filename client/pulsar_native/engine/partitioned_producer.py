@@ -150,7 +150,7 @@ class TopicProducer:
         if self._growth is not None:
             self._growth.cancel()
         await asyncio.gather(*(child.close() for child in self.children))
-        self.client.producers.discard(self)
+        self.client.forget(self)
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
@@ -158,7 +158,7 @@ class TopicProducer:
             self._growth.cancel()
         for child in self.children:
             child.abandon()
-        self.client.producers.discard(self)
+        self.client.forget(self)
 
 
 def _routing(config: ProducerConfig) -> Routing:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.statistics import ProducerRecorder
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -74,6 +75,9 @@ class PartitionProducer(Handler):
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._name_known = config.producer_name is not None
+        # None while recording is off; told of entries, never of messages.
+        self.stats: ProducerRecorder | None = client.producer_recorder(topic)
+        self.failed_messages = 0
 
     def describe(self) -> str:
         """Return a short name for logs."""
@@ -198,6 +202,8 @@ class PartitionProducer(Handler):
             self.engine.call(self._expiry_timer)
 
     def _write(self, ops: list[SendOp]) -> None:
+        if self.stats is not None and ops:
+            self.stats.sent(ops)
         connection = self.connection
         if connection is not None:
             for op in ops:
@@ -282,6 +288,10 @@ class PartitionProducer(Handler):
 
     def _completed(self, op: SendOp, error: PulsarException | None, place: tuple[int, int, int] | None) -> None:
         self.client.memory.release(op.size)
+        if error is not None:
+            self.failed_messages += op.count
+        if self.stats is not None:
+            self.stats.completed(op, error is not None, time.monotonic())
         op.complete(error, place, self.topic.full)
         while self._flush_waiters and self._flush_waiters[0][0] is op:
             self._flush_waiters.popleft()[1](error)

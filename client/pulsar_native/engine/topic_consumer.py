@@ -197,6 +197,10 @@ class TopicConsumer:
         """Return whether others wait already."""
         return bool(self._waiters)
 
+    def note_failed_receive(self, *, batch: bool = False) -> None:
+        """Count a call that raised instead of giving messages."""
+        self.children[0].note("batch_receive_failed" if batch else "receive_failed")
+
     # --- acknowledging (thread-safe) --------------------------------------------------------------------------------
 
     def owner(self, message_id: MessageId) -> PartitionConsumer:
@@ -285,20 +289,20 @@ class TopicConsumer:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        self.client.consumers.discard(self)
+        self.client.forget(self)
 
     async def close(self) -> None:
         """Close every partition's consumer."""
         self._stop_growth()
         await asyncio.gather(*(child.close() for child in self.children))
-        self.client.consumers.discard(self)
+        self.client.forget(self)
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
         self._stop_growth()
         for child in self.children:
             child.abandon()
-        self.client.consumers.discard(self)
+        self.client.forget(self)
 
     def _stop_growth(self) -> None:
         if self._growth is not None:
