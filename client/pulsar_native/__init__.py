@@ -41,6 +41,7 @@ from pulsar_native.exceptions import (
     AuthorizationError,
     BrokerMetadataError,
     BrokerPersistenceError,
+    BulkSendError,
     ChecksumError,
     ConnectError,
     ConsumerAssignError,
@@ -83,8 +84,9 @@ from pulsar_native.exceptions import (
     UnknownError,
     UnsupportedVersionError,
 )
-from pulsar_native.message import Message
+from pulsar_native.message import Message, NewMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
 from pulsar_native.policies import ConsumerBatchReceivePolicy
 from pulsar_native.schema import BytesSchema
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
@@ -103,6 +105,7 @@ __all__ = [
     "BatchingType",
     "BrokerMetadataError",
     "BrokerPersistenceError",
+    "BulkSendError",
     "BytesSchema",
     "ChecksumError",
     "Client",
@@ -139,7 +142,9 @@ __all__ = [
     "MemoryBufferIsFull",
     "Message",
     "MessageId",
+    "MessageIds",
     "MessageTooBig",
+    "NewMessage",
     "NotAllowedError",
     "NotConnected",
     "OperationNotSupported",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from pulsar_native.message_id import MessageId
@@ -183,6 +185,22 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewMessage:
+    """A message for `send_many`, with what `send` takes besides the content."""
+
+    content: Any
+    properties: Mapping[str, str] | None = None
+    partition_key: str | bytes | None = None
+    ordering_key: str | None = None
+    sequence_id: int | None = None
+    replication_clusters: list[str] | None = None
+    disable_replication: bool = False
+    event_timestamp: int | None = None
+    deliver_at: int | None = None
+    deliver_after: timedelta | int | None = None
 
 
 class OutgoingMessage:

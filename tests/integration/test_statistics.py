@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import threading
 import time
@@ -237,9 +238,9 @@ def test_a_record_an_interval_names_topic_and_producer(
     assert all("the sub" in each.getMessage() and "listening" in each.getMessage() for each in received)
     # One record an interval, and each message in one of them.
     times = [each.created for each in published]
-    assert all(after - before > 0.5 for before, after in zip(times, times[1:], strict=False))
-    assert sum(each.stats.num_msgs_sent for each in published) == 5  # type: ignore[attr-defined]
-    assert sum(each.stats.num_msgs_received for each in received) == 5  # type: ignore[attr-defined]
+    assert all(after - before > 0.5 for before, after in itertools.pairwise(times))
+    assert sum(each.stats.num_msgs_sent for each in published) == 5
+    assert sum(each.stats.num_msgs_received for each in received) == 5
     last = producer.stats()
     assert (last.num_msgs_sent, last.total_msgs_sent, last.send_latency_millis_max) == (0, 5, 0.0)
     client.close()

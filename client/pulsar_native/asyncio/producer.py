@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
+from pulsar_native.engine.bulk import BulkSend, Slice
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
 from pulsar_native.engine.statistics import of_producer
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
 from pulsar_native.schema import Schema
 from pulsar_native.stats import ProducerStats
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class Producer(Part):
@@ -126,6 +131,53 @@ class Producer(Part):
         future: asyncio.Future[None] = self._loop.create_future()
         full.when_room(lambda: None if future.done() else future.set_result(None))
         await future
+
+    async def send_many(
+        self, messages: Iterable[Any] | AsyncIterable[Any], *, progress: Callable[[int], Any] | None = None
+    ) -> MessageIds:
+        """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
+
+        As in the blocking face; `messages` may be asynchronous. Cancelling the task stops after what was handed over.
+        """
+        schema, config = self._schema, self._inner.config
+        if isinstance(messages, AsyncIterable):
+            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress)
+        return await self._send_slices(arguments.slices_of(messages, schema, config), progress)
+
+    async def send_table(
+        self,
+        table: pyarrow.Table | pyarrow.RecordBatch,
+        *,
+        value: str | Sequence[str] = "value",
+        key: str | None = None,
+        properties: str | Sequence[str] | Mapping[str, str] = (),
+        event_time: str | None = None,
+        progress: Callable[[int], Any] | None = None,
+    ) -> MessageIds:
+        """Publish the rows of an Arrow table and return their ids in order, as `pulsar_native.Producer.send_table`."""
+        slices = arguments.table_slices(
+            table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
+        )
+        return await self._send_slices(slices, progress)
+
+    async def _send_slices(
+        self, slices: Iterator[Slice] | AsyncIterator[Slice], progress: Callable[[int], Any] | None
+    ) -> MessageIds:
+        check_generation(self._generation)
+        work = BulkSend(self._inner)
+        while await work.take_async(slices) if isinstance(slices, AsyncIterator) else work.take(slices):
+            while (full := work.push()) is not None:
+                await self._room(full)
+            # The loop reads the receipts of what was sent.
+            await asyncio.sleep(0)
+            if progress is not None:
+                progress(work.confirmed)
+        outcomes: asyncio.Future[None] = self._loop.create_future()
+        work.flush_then(lambda: None if outcomes.done() else outcomes.set_result(None))
+        await outcomes
+        if progress is not None:
+            progress(work.confirmed)
+        return work.result()
 
     async def flush(self) -> None:
         """Send the open batch and return when everything sent before is confirmed; raises the last one's error."""

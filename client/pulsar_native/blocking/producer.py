@@ -6,12 +6,13 @@ Rules: nothing crosses threads once per message except what the engine needs to 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
 from pulsar_native.blocking.part import Part
+from pulsar_native.engine.bulk import BulkSend, Slice
 from pulsar_native.engine.loop import (
     check_generation,
 )
@@ -22,13 +23,16 @@ from pulsar_native.engine.waiting import SendWait, Wait
 from pulsar_native.enums import (
     Result,
 )
-from pulsar_native.exceptions import PulsarException, Timeout
+from pulsar_native.exceptions import OperationNotSupported, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.stats import ProducerStats
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from pulsar_native.blocking.client import Client
 
 SendCallback = Callable[[Result, MessageId | None], Any]
@@ -172,6 +176,61 @@ class Producer(Part):
             while not wait.wait(1.0):
                 check_generation(self._generation)
             attempt = again()
+
+    def send_many(self, messages: Iterable[Any], *, progress: Callable[[int], Any] | None = None) -> MessageIds:
+        """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
+
+        Blocks until all are confirmed; at most `max_pending_messages` and the client's memory limit are on their way,
+        whatever `block_if_queue_full` says. With `batching_enabled` whole entries are filled at once, without it every
+        message is an entry. `progress(confirmed)` is called in this thread now and then, and at the end. Raises
+        `BulkSendError`, which tells what is stored; if nothing was sent yet, the error itself.
+        """
+        return self._send_slices(arguments.slices_of(messages, self._schema, self._inner.config), progress)
+
+    def send_table(
+        self,
+        table: pyarrow.Table | pyarrow.RecordBatch,
+        *,
+        value: str | Sequence[str] = "value",
+        key: str | None = None,
+        properties: str | Sequence[str] | Mapping[str, str] = (),
+        event_time: str | None = None,
+        progress: Callable[[int], Any] | None = None,
+    ) -> MessageIds:
+        """Publish the rows of an Arrow table and return their ids in order; needs pyarrow.
+
+        `value` is the column of the payloads: bytes or text, or, with a schema at the producer, what that encodes; a
+        list of columns makes records. `key` is a column of text or bytes; `properties` are columns (a mapping renames:
+        property to column) or one column of maps; `event_time` is a column of timestamps or of ms since 1970. A null
+        value is a tombstone, other nulls are left out. Otherwise as `send_many`.
+        """
+        slices = arguments.table_slices(
+            table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
+        )
+        return self._send_slices(slices, progress)
+
+    def _send_slices(self, slices: Iterator[Slice], progress: Callable[[int], Any] | None) -> MessageIds:
+        check_generation(self._generation)
+        if self._engine.on_loop():
+            raise OperationNotSupported("A bulk send would wait for itself in a callback of the client; use a thread")
+        work = BulkSend(self._inner)
+        while work.take(slices):
+            while (full := work.push()) is not None:
+                wait = Wait()
+                full.when_room(wait.wake)
+                self._outwait(wait)
+            if progress is not None:
+                progress(work.confirmed)
+        outcomes = Wait()
+        work.flush_then(outcomes.wake)
+        self._outwait(outcomes)
+        if progress is not None:
+            progress(work.confirmed)
+        return work.result()
+
+    def _outwait(self, wait: Wait) -> None:
+        while not wait.wait(1.0):
+            check_generation(self._generation)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send the open batch and block until everything sent before is confirmed.

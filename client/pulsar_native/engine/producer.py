@@ -189,6 +189,46 @@ class PartitionProducer(Handler):
             self._complete_failed()
         return None
 
+    def enqueue_entry(
+        self,
+        payloads: list[bytes],
+        fields: list[bytes] | None,
+        first: OutgoingMessage | None,
+        callback: Callable[[int], Callback],
+    ) -> int | Full:
+        """Take messages from the first on as one entry and return how many, 0 when the first must go by `enqueue`.
+
+        `callback(count)` makes what is called once, with the last message's id. Thread-safe, never blocks.
+        """
+        now = time.monotonic()
+        memory = self.client.memory
+        with self._lock:
+            if self.state is not State.READY and self.state is not State.CONNECTING:
+                raise self._refusal()
+            core = self.core
+            limit = len(payloads)
+            if self._max_pending:
+                # At most half of what may wait, so that one entry is on its way while the next one is made.
+                limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
+                if limit <= 0:
+                    self._write(core.close_batch())
+                    return Full(self._queue_full(), self.when_room)
+            count = core.fits(payloads, fields, limit)
+            if count < 2:
+                return 0
+            taken = payloads[:count]
+            if not memory.try_reserve(sum(map(len, taken))):
+                self._write(core.close_batch())
+                return Full(self._memory_full(), memory.when_room)
+            own = None if fields is None else fields[:count]
+            self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000))
+            idle = not self._expiry_armed
+        if idle:
+            self._arm_timers()
+        if core.failed:
+            self._complete_failed()
+        return count
+
     def _arm_timers(self) -> None:
         """Wake the loop for the timers that do not run: once, then they keep themselves going under traffic."""
         with self._lock:
