@@ -84,7 +84,8 @@ from pulsar_native.exceptions import (
     UnknownError,
     UnsupportedVersionError,
 )
-from pulsar_native.message import Message, NewMessage
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.policies import ConsumerBatchReceivePolicy
@@ -121,6 +122,7 @@ __all__ = [
     "ConsumerClose",
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
+    "ConsumerInterceptor",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
     "ConsumerStats",
@@ -148,6 +150,7 @@ __all__ = [
     "NotAllowedError",
     "NotConnected",
     "OperationNotSupported",
+    "OutgoingMessage",
     "PartitionsRoutingMode",
     "Producer",
     "ProducerAccessMode",
@@ -157,6 +160,7 @@ __all__ = [
     "ProducerClose",
     "ProducerConfig",
     "ProducerFenced",
+    "ProducerInterceptor",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
     "ProducerStats",
@@ -164,6 +168,7 @@ __all__ = [
     "ReadError",
     "Reader",
     "ReaderConfig",
+    "ReaderInterceptor",
     "RegexSubscriptionMode",
     "Result",
     "ServiceUnitNotReady",

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig
 from pulsar_native.engine.bulk import Slice, slice_size
+from pulsar_native.engine.interception import ConsumerChain, ProducerChain
 from pulsar_native.enums import BatchingType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
@@ -59,6 +61,18 @@ def refuse_producer_options(
             "crypto_key_reader": (crypto_key_reader, None),
         }
     )
+
+
+def producer_chain(interceptors: Sequence[ProducerInterceptor]) -> ProducerChain | None:
+    """Return the interceptors of a producer, None without any: its messages then go their way untouched."""
+    return ProducerChain(interceptors, encoded_fields) if interceptors else None
+
+
+def consumer_chain(
+    interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
+) -> ConsumerChain | None:
+    """Return the interceptors of a consumer or reader, None without any."""
+    return ConsumerChain(interceptors, reads=reads) if interceptors else None
 
 
 def topics_of(topic: str | Sequence[str] | re.Pattern[str]) -> list[str]:

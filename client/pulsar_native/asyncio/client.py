@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
@@ -113,6 +114,7 @@ class Client(Live):
         compression_min_msg_body_size: int = 0,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions, within the operation time-out.
 
@@ -148,7 +150,8 @@ class Client(Live):
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
-        return Producer(await self._started().create_producer(config, wire_schema(used)), used)
+        chain = arguments.producer_chain(interceptors)
+        return Producer(await self._started().create_producer(config, wire_schema(used), chain), used)
 
     async def subscribe(
         self,
@@ -184,6 +187,7 @@ class Client(Live):
         subscription_properties: Mapping[str, str] | None = None,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
         arguments.refuse_unsupported(
@@ -219,7 +223,8 @@ class Client(Live):
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         names = arguments.topics_of(topic)
-        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used)), decoder)
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used), chain), decoder)
 
     async def create_reader(
         self,
@@ -233,6 +238,8 @@ class Client(Live):
         crypto_key_reader: object | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays, within the operation time-out."""
         arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
@@ -247,7 +254,9 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = await self._started().subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        behind = arguments.reader_config(config)
+        inner = await self._started().subscribe([topic], behind, decoder, wire_schema(used), chain)
         return Reader(inner, decoder)
 
     def stats(self) -> ClientStats:

@@ -32,6 +32,10 @@ class Receiving(Part):
     def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
         self._inner = inner
         self._decoder = decoder
+        # Whether there is something to do between taking a message and handing it out.
+        self._attends = decoder.needs_writer or inner.chain is not None
+        if inner.chain is not None:
+            inner.chain.bind(self)
         self._loop = inner.client.engine.loop
         self._generation = generation()
 
@@ -44,11 +48,15 @@ class Receiving(Part):
             message = await self._wait_for(inner.take, deadline)
             if message is None:
                 return None
+        return await self._attend(message) if self._attends else message
+
+    async def _attend(self, message: Message) -> Message:
         version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
         if version is not None:
-            schema = await inner.client.writer_schema(message.topic_name(), version)
+            schema = await self._inner.client.writer_schema(message.topic_name(), version)
             message.entry.schema.learn(version, schema)
-        return message
+        chain = self._inner.chain
+        return message if chain is None else chain.arrived(message)
 
     async def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in line until `take` gives something; None when it does not before the deadline (the loop's clock).
@@ -173,7 +181,7 @@ class Consumer(Receiving):
         """Tell the broker that everything up to and including a message is done."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).acknowledge_cumulative(message_id)
+        self._inner.acknowledge_cumulative(message_id)
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Ask for a message again after `negative_ack_redelivery_delay_ms`."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
 from pulsar_native.engine.bulk import BulkSend, Slice
+from pulsar_native.engine.interception import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
@@ -29,6 +30,8 @@ class Producer(Part):
 
     def __init__(self, inner: TopicProducer, schema: Schema[Any]) -> None:
         self._inner = inner
+        if isinstance(inner, InterceptedProducer):
+            inner.chain.bind(self)
         self._schema = schema
         self._loop = inner.client.engine.loop
         self._generation = generation()
@@ -119,13 +122,13 @@ class Producer(Part):
                 else:
                     future.set_result(message_id)  # type: ignore[arg-type]
 
-        while True:
-            full = child.enqueue(message.payload, fields, message, done)
-            if full is None:
-                return future
+        full = child.enqueue(message.payload, fields, message, done)
+        while full is not None:
             if not self._inner.config.block_if_queue_full:
-                raise full.error
+                raise full.refusal()
             await self._room(full)
+            full = child.enqueue(message.payload, fields, message, done) if full.again is None else full.again()
+        return future
 
     async def _room(self, full: Full) -> None:
         future: asyncio.Future[None] = self._loop.create_future()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,6 +41,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -177,6 +178,7 @@ class Client(Live):
         compression_min_msg_body_size: int = 0,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out.
 
@@ -213,7 +215,8 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         core = self._started()
-        return Producer(self, core.engine.run(core.create_producer(config, wire_schema(used))), used)
+        chain = arguments.producer_chain(interceptors)
+        return Producer(self, core.engine.run(core.create_producer(config, wire_schema(used), chain)), used)
 
     def subscribe(
         self,
@@ -250,6 +253,7 @@ class Client(Live):
         subscription_properties: Mapping[str, str] | None = None,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, or to several topics. Blocks up to the operation time-out.
 
@@ -288,7 +292,8 @@ class Client(Live):
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         names = arguments.topics_of(topic)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used)))
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain))
         return Consumer(self, inner, decoder, message_listener)
 
     def create_reader(
@@ -304,6 +309,8 @@ class Client(Live):
         crypto_key_reader: object | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
         arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
@@ -319,7 +326,9 @@ class Client(Live):
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        behind = arguments.reader_config(config)
+        inner = core.engine.run(core.subscribe([topic], behind, decoder, wire_schema(used), chain))
         return Reader(self, inner, decoder, reader_listener)
 
     def stats(self) -> ClientStats:

@@ -45,6 +45,10 @@ class Receiving(Part):
         super().__init__(client, inner.client.engine)
         self._inner = inner
         self._decoder = decoder
+        # Whether there is something to do between taking a message and handing it out.
+        self._attends = decoder.needs_writer or inner.chain is not None
+        if inner.chain is not None:
+            inner.chain.bind(self)
         self._has_listener = False
 
     def _take(self, deadline: float | None) -> Message | None:
@@ -57,10 +61,14 @@ class Receiving(Part):
             message = self._wait_for(inner.take, deadline)
             if message is None:
                 return None
+        return self._attend(message) if self._attends else message
+
+    def _attend(self, message: Message) -> Message:
         version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
         if version is not None:
             self._load_schema(message, version)
-        return message
+        chain = self._inner.chain
+        return message if chain is None else chain.arrived(message)
 
     def _load_schema(self, message: Message, version: bytes) -> None:
         core = self._inner.client
@@ -214,7 +222,7 @@ class Consumer(Receiving):
         """
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).acknowledge_cumulative(message_id)
+        self._inner.acknowledge_cumulative(message_id)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Ask for a message again after `negative_ack_redelivery_delay_ms`. Does not block."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native import arguments
 from pulsar_native.blocking.part import Part
 from pulsar_native.engine.bulk import BulkSend, Slice
+from pulsar_native.engine.interception import InterceptedProducer
 from pulsar_native.engine.loop import (
     check_generation,
 )
@@ -44,6 +45,8 @@ class Producer(Part):
     def __init__(self, client: Client, inner: TopicProducer, schema: Schema[Any]) -> None:
         super().__init__(client, inner.client.engine)
         self._inner = inner
+        if isinstance(inner, InterceptedProducer):
+            inner.chain.bind(self)
         self._schema = schema
         self._plain_bytes = type(schema) is BytesSchema
         self._block = inner.config.block_if_queue_full
@@ -168,14 +171,14 @@ class Producer(Part):
     def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
         if not self._block or self._engine.on_loop():
             # In a callback of the engine waiting would stop the receipts that make room.
-            raise full.error
+            raise full.refusal()
         attempt: Full | None = full
         while attempt is not None:
             wait = Wait()
             attempt.when_room(wait.wake)
             while not wait.wait(1.0):
                 check_generation(self._generation)
-            attempt = again()
+            attempt = again() if attempt.again is None else attempt.again()
 
     def send_many(self, messages: Iterable[Any], *, progress: Callable[[int], Any] | None = None) -> MessageIds:
         """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.

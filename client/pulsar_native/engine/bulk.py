@@ -56,6 +56,7 @@ class _Run:
     first_row: int
     alone: bool
     done: int = 0
+    again: Callable[[], Full | None] | None = None
 
 
 class BulkSend:
@@ -192,14 +193,21 @@ class BulkSend:
         return None
 
     def _push_single(self, run: _Run) -> Full | None:
+        if run.again is not None:
+            again, run.again = run.again, None
+            return self._tried(run, again())
         at = run.done
         row = run.rows[at]
         callback = self._entry((row,))
         message = run.message(row - run.first_row)
         fields = b"" if run.fields is None else run.fields[at]
-        full = run.child.enqueue(run.payloads[at], fields, message, callback)
+        return self._tried(run, run.child.enqueue(run.payloads[at], fields, message, callback))
+
+    def _tried(self, run: _Run, full: Full | None) -> Full | None:
         if full is None:
             run.done += 1
+        else:
+            run.again = full.again
         return full
 
     def _entry_at(self, rows: Sequence[int], at: int, count: int) -> Callback:

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
@@ -127,12 +128,18 @@ class ClientCore:
         self._check_open()
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
-    async def create_producer(self, config: ProducerConfig, schema: pb.Schema | None) -> TopicProducer:
+    async def create_producer(
+        self, config: ProducerConfig, schema: pb.Schema | None, chain: ProducerChain | None = None
+    ) -> TopicProducer:
         """Create a producer on the topic, or on each of its partitions."""
         self._check_open()
         topic = TopicName.parse(config.topic)
         partitions = await self.partition_count(topic)
-        producer = TopicProducer(self, config, topic, partitions, schema)
+        producer = (
+            TopicProducer(self, config, topic, partitions, schema)
+            if chain is None
+            else InterceptedProducer(self, config, topic, partitions, schema, chain)
+        )
         await producer.open()
         self.producers.add(producer)
         self._record()
@@ -142,7 +149,12 @@ class ClientCore:
         return producer
 
     async def subscribe(
-        self, topics: list[str], config: ConsumerConfig, schema: VersionedDecoder, wire_schema: pb.Schema | None
+        self,
+        topics: list[str],
+        config: ConsumerConfig,
+        schema: VersionedDecoder,
+        wire_schema: pb.Schema | None,
+        chain: ConsumerChain | None = None,
     ) -> TopicConsumer:
         """Subscribe to one or several topics."""
         self._check_open()
@@ -150,7 +162,12 @@ class ClientCore:
         if not names:
             raise InvalidConfiguration("A consumer needs at least one topic")
         counts = await asyncio.gather(*(self.partition_count(name) for name in names))
-        consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
+        partitions = dict(zip(names, counts, strict=True))
+        consumer = (
+            TopicConsumer(self, config, partitions, schema, wire_schema)
+            if chain is None
+            else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+        )
         await consumer.open()
         self.consumers.add(consumer)
         self._record()

@@ -93,6 +93,8 @@ class PartitionConsumer(Handler):
         # The last message given out, as itself: its id is only made when somebody asks.
         self._last_message: Message | None = None
         self._last_place: MessageId | None = None
+        # Told which entries are asked for again, and why, when there are interceptors.
+        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
         self._seeking = False
         self._mark_delete: MessageId | None = None
 

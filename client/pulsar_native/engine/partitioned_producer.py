@@ -150,7 +150,7 @@ class TopicProducer:
         if self._growth is not None:
             self._growth.cancel()
         await asyncio.gather(*(child.close() for child in self.children))
-        self.client.forget(self)
+        self.ended()
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
@@ -158,6 +158,10 @@ class TopicProducer:
             self._growth.cancel()
         for child in self.children:
             child.abandon()
+        self.ended()
+
+    def ended(self) -> None:
+        """Let go: nothing more will be sent."""
         self.client.forget(self)
 
 

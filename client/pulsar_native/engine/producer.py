@@ -48,6 +48,15 @@ class Full(NamedTuple):
 
     error: PulsarException
     when_room: Callable[[Callable[[], None]], None]
+    # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
+    again: Callable[[], Full | None] | None = None
+    gave_up: Callable[[PulsarException], None] | None = None
+
+    def refusal(self) -> PulsarException:
+        """Return the error to raise, for a caller that does not wait."""
+        if self.gave_up is not None:
+            self.gave_up(self.error)
+        return self.error
 
 
 class PartitionProducer(Handler):

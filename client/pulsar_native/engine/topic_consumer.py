@@ -32,6 +32,7 @@ from pulsar_native.wire.columns import EntrySlice
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.interception import ConsumerChain
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -58,6 +59,8 @@ class TopicConsumer:
         self._waiters: deque[Wake] = deque()
         self._growth: asyncio.Task[None] | None = None
         self.on_ready: Wake | None = None
+        # The interceptors, for the faces to show them what arrives.
+        self.chain: ConsumerChain | None = None
         # A decoder for each topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
@@ -242,6 +245,10 @@ class TopicConsumer:
         for child, own in grouped.items():
             child.acknowledge(own)
 
+    def acknowledge_cumulative(self, message_id: MessageId) -> None:
+        """Acknowledge everything up to and including a message in its topic or partition."""
+        self.owner(message_id).acknowledge_cumulative(message_id)
+
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
         for child in self.children:
@@ -289,19 +296,23 @@ class TopicConsumer:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        self.client.forget(self)
+        self.ended()
 
     async def close(self) -> None:
         """Close every partition's consumer."""
         self._stop_growth()
         await asyncio.gather(*(child.close() for child in self.children))
-        self.client.forget(self)
+        self.ended()
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
         self._stop_growth()
         for child in self.children:
             child.abandon()
+        self.ended()
+
+    def ended(self) -> None:
+        """Let go: nothing more will be received."""
         self.client.forget(self)
 
     def _stop_growth(self) -> None:
