@@ -75,6 +75,13 @@ def consumer_chain(
     return ConsumerChain(interceptors, reads=reads) if interceptors else None
 
 
+def checked_timeout(timeout: float | None) -> float | None:
+    """Return the seconds closing may take, None for the operation time-out."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
+        raise InvalidConfiguration(f"timeout must be seconds, 0 or more, or None; not {timeout!r}")
+    return timeout
+
+
 def topics_of(topic: str | Sequence[str] | re.Pattern[str]) -> list[str]:
     """Return the topics to subscribe to; a pattern is refused."""
     if isinstance(topic, str):

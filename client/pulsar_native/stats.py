@@ -110,9 +110,9 @@ class ConsumerClose:
     """How a consumer ended. `queued` messages had arrived and were not taken; the broker delivers them again.
 
     `acks_sent` and `acks_left` count the acknowledgements the closing found unsent: delivered to the broker, and lost
-    for want of a connection. `unacked` is the broker's count of messages given to this consumer and not acknowledged
-    (0 on Exclusive and Failover subscriptions, where it keeps none), `backlog` that of the subscription; None when it
-    did not answer before the goodbye.
+    for want of a connection. `unacked` is the broker's count of messages given to this consumer in entries that are not
+    wholly acknowledged (0 on Exclusive and Failover subscriptions, where it keeps none), `backlog` that of the entries
+    the subscription still has to give or get acknowledged; None when it did not answer before the goodbye.
     """
 
     topic: str
@@ -129,10 +129,14 @@ class ConsumerClose:
 class CloseReport:
     """What closing a client, producer or consumer did: per topic or partition, and in sum."""
 
-    seconds: float
-    in_time: bool
+    seconds: float = 0.0
     producers: tuple[ProducerClose, ...] = ()
     consumers: tuple[ConsumerClose, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was left: every message confirmed or failed, every acknowledgement sent."""
+        return not self.left and not self.acks_left
 
     @property
     def sent(self) -> int:

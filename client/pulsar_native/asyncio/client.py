@@ -38,7 +38,7 @@ from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
-from pulsar_native.stats import ClientStats
+from pulsar_native.stats import ClientStats, CloseReport
 
 
 class Client(Live):
@@ -275,14 +275,18 @@ class Client(Live):
         """
         return await self._started().topic_partition_count(topic, auto_create=auto_create)
 
-    async def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+
+        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        if self._core is not None:
-            await self._core.close()
+        return CloseReport() if self._core is None else await self._core.close(limit)
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

@@ -16,7 +16,7 @@ from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
-from pulsar_native.stats import ConsumerStats
+from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -116,10 +116,18 @@ class Receiving(Part):
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
         return [message_id for child in self._inner.children for message_id in list(child.discarded)]
 
-    async def close(self) -> None:
-        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent.
+
+        Takes up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
-        await self._inner.close()
+        if self._inner.is_closed:
+            return CloseReport()
+        began = self._loop.time()
+        parts = await self._inner.close(limit)
+        return CloseReport(seconds=self._loop.time() - began, consumers=parts)
 
 
 class Consumer(Receiving):

@@ -19,7 +19,7 @@ from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.schema import Schema
-from pulsar_native.stats import ProducerStats
+from pulsar_native.stats import CloseReport, ProducerStats
 
 if TYPE_CHECKING:
     import pyarrow
@@ -200,11 +200,18 @@ class Producer(Part):
             futures.append(future)
         await asyncio.gather(*futures)
 
-    async def close(self) -> None:
-        """Flush and close, bounded by the operation time-out. Idempotent."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+
+        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
-        if not self._inner.is_closed:
-            await self._inner.close()
+        if self._inner.is_closed:
+            return CloseReport()
+        began = self._loop.time()
+        parts = await self._inner.close(limit)
+        return CloseReport(seconds=self._loop.time() - began, producers=parts)
 
 
 async def await_receipt(future: asyncio.Future[MessageId]) -> MessageId:

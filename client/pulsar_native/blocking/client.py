@@ -47,7 +47,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
-from pulsar_native.stats import ClientStats
+from pulsar_native.stats import ClientStats, CloseReport
 
 _MIB = 1024 * 1024
 
@@ -348,17 +348,20 @@ class Client(Live):
         core = self._started()
         return core.engine.run(core.topic_partition_count(topic, auto_create=auto_create))
 
-    def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out.
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
 
-        Raises `AlreadyClosed` when it was closed before.
+        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
         """
+        limit = arguments.checked_timeout(timeout)
         core = self._end()
-        if core is not None:
-            try:
-                core.engine.run(core.close())
-            finally:
-                self._release()
+        if core is None:
+            return CloseReport()
+        try:
+            return core.engine.run(core.close(limit))
+        finally:
+            self._release()
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

@@ -21,7 +21,7 @@ from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Pulsar
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
-from pulsar_native.stats import ConsumerStats
+from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -155,10 +155,17 @@ class Receiving(Part):
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
         return [message_id for child in self._inner.children for message_id in list(child.discarded)]
 
-    def close(self) -> None:
-        """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent."""
-        if not self._inner.is_closed:
-            self._engine.run(self._inner.close())
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent.
+
+        Blocks up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        """
+        limit = arguments.checked_timeout(timeout)
+        if self._inner.is_closed:
+            return CloseReport()
+        began = time.monotonic()
+        parts = self._engine.run(self._inner.close(limit))
+        return CloseReport(seconds=time.monotonic() - began, consumers=parts)
 
 
 class Consumer(Receiving):

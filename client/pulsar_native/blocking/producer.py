@@ -29,7 +29,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.schema import BytesSchema, Schema
-from pulsar_native.stats import ProducerStats
+from pulsar_native.stats import CloseReport, ProducerStats
 
 if TYPE_CHECKING:
     import pyarrow
@@ -254,10 +254,17 @@ class Producer(Part):
             if wait.error is not None:
                 raise wait.error
 
-    def close(self) -> None:
-        """Flush and close, bounded by the operation time-out; what is not confirmed by then fails. Idempotent."""
-        if not self._inner.is_closed:
-            self._engine.run(self._inner.close())
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+
+        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        """
+        limit = arguments.checked_timeout(timeout)
+        if self._inner.is_closed:
+            return CloseReport()
+        began = time.monotonic()
+        parts = self._engine.run(self._inner.close(limit))
+        return CloseReport(seconds=time.monotonic() - began, producers=parts)
 
 
 class _ResultCallback:

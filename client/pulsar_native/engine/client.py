@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections import Counter
+from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
@@ -31,9 +33,13 @@ from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
-from pulsar_native.stats import ClientStats
+from pulsar_native.stats import ClientStats, CloseReport
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+
+_log = logging.getLogger("pulsar_native.client")
+
+_GRACE_SECONDS = 1.0
 
 
 class ClientCore:
@@ -188,19 +194,33 @@ class ClientCore:
         answer = await self.lookup.schema(TopicName.parse(topic).base, version, self.deadline())
         return info_from_wire(answer.schema, answer.schema_version)
 
-    async def close(self) -> None:
-        """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`.
+
+        Bounded by `timeout` seconds, else by the operation time-out. The report is logged, too.
+        """
         if self.closed:
             raise AlreadyClosed("The client is closed already")
         self.closed = True
-        handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
-        try:
-            async with asyncio.timeout(self.config.operation_timeout_seconds):
-                await asyncio.gather(*(handler.close() for handler in handlers), return_exceptions=True)
-        except TimeoutError:
-            # Whatever the brokers do not answer in time is left to find out by the closed connection.
-            pass
+        limit = self.config.operation_timeout_seconds if timeout is None else timeout
+        began = self.engine.loop.time()
+        producers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.producers)]
+        consumers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.consumers)]
+        tasks: list[asyncio.Future[Any]] = [*producers, *consumers]
+        if tasks:
+            # They keep to the limit themselves; whoever does not is left to find out by the closed connection.
+            await asyncio.wait(tasks, timeout=limit + _GRACE_SECONDS)
+        report = CloseReport(
+            seconds=self.engine.loop.time() - began,
+            producers=tuple(part for task in producers if _is_fine(task) for part in task.result()),
+            consumers=tuple(part for task in consumers if _is_fine(task) for part in task.result()),
+        )
+        for task in tasks:
+            task.cancel()
         self.shutdown()
+        if tasks:
+            _log.log(logging.INFO if report.complete else logging.WARNING, "The client %s", report)
+        return report
 
     def shutdown(self) -> None:
         """Drop everything without a goodbye."""
@@ -214,3 +234,7 @@ class ClientCore:
         if self._auth_started and self.config.authentication is not None:
             self._auth_started = False
             self.config.authentication.close()
+
+
+def _is_fine(task: asyncio.Future[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

@@ -35,6 +35,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of, words_of
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -557,22 +558,65 @@ class PartitionConsumer(Handler):
         connection.remove_consumer(self.consumer_id)
         self.abandon()
 
-    async def close(self) -> None:
-        """Send what was acknowledged and leave the subscription, which stays at the broker."""
+    async def close(self, timeout: float | None = None) -> ConsumerClose:
+        """Send what was acknowledged and leave the subscription, which stays at the broker.
+
+        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for as
+        long as acknowledgements want to be sent.
+        """
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
-            return
+            return self._report(0, None)
+        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.engine.loop.time() + limit
+        # Counted from here: coming back sends what was acknowledged, too.
+        before = self.acks_sent
+        if timeout is not None and self.connection is None and len(self._acks.group):
+            with contextlib.suppress(PulsarException):
+                await self.ready(timeout)
         self._acks.flush()
         self.state = State.CLOSING
         connection = self.connection
+        counts = None
         if connection is not None and connection.is_open:
-            request_id = self.client.next_request_id()
+            counts = await self._say_goodbye(connection, deadline)
+            connection.remove_consumer(self.consumer_id)
+        report = self._report(self.acks_sent - before, counts)
+        self.abandon()
+        return report
+
+    async def _say_goodbye(self, connection: Connection, deadline: float) -> pb.CommandConsumerStatsResponse | None:
+        """Leave the subscription, and return what the broker counts, asked in the same breath."""
+        request_id = self.client.next_request_id()
+        frame = commands.consumer_stats(self.consumer_id, request_id)
+        asked = self.engine.spawn(connection.request(request_id, frame, pb.CommandConsumerStatsResponse))
+        # The question is written when its task has begun, so ahead of the goodbye; its answer comes ahead, too.
+        await asyncio.sleep(0)
+        request_id = self.client.next_request_id()
+        counts: pb.CommandConsumerStatsResponse | None = None
+        try:
             # If that fails, the broker forgets the consumer with the connection.
             with contextlib.suppress(PulsarException):
                 frame = commands.close_consumer(self.consumer_id, request_id)
-                await connection.request(request_id, frame, pb.CommandSuccess)
-            connection.remove_consumer(self.consumer_id)
-        self.abandon()
+                left = max(0.0, deadline - self.engine.loop.time())
+                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
+            if asked.done() and asked.exception() is None:
+                counts = asked.result()
+        finally:
+            asked.cancel()
+        return counts
+
+    def _report(self, acks_sent: int, counts: pb.CommandConsumerStatsResponse | None) -> ConsumerClose:
+        return ConsumerClose(
+            topic=self.topic.full,
+            subscription_name=self.config.subscription_name,
+            consumer_name=self.name,
+            queued=self.queued_messages(),
+            acks_sent=acks_sent,
+            acks_left=len(self._acks.group),
+            unacked=counts.unackedMessages if counts is not None else None,
+            backlog=counts.msgBacklog if counts is not None else None,
+        )
 
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""

@@ -20,6 +20,7 @@ from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
+from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -145,12 +146,13 @@ class TopicProducer:
 
     # --- end --------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Flush, and close every partition; bounded by the operation time-out."""
+    async def close(self, timeout: float | None = None) -> tuple[ProducerClose, ...]:
+        """Flush, and close every partition; bounded by `timeout` seconds, else by the operation time-out."""
         if self._growth is not None:
             self._growth.cancel()
-        await asyncio.gather(*(child.close() for child in self.children))
+        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
         self.ended()
+        return tuple(reports)
 
     def abandon(self) -> None:
         """Close without a word to the broker."""

@@ -35,6 +35,7 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.producer import Callback, ProducerCore, Receipt, SendOp
+from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -86,6 +87,8 @@ class PartitionProducer(Handler):
         self._name_known = config.producer_name is not None
         # None while recording is off; told of entries, never of messages.
         self.stats: ProducerRecorder | None = client.producer_recorder(topic)
+        # For the report of the closing.
+        self.confirmed_messages = 0
         self.failed_messages = 0
 
     def describe(self) -> str:
@@ -302,6 +305,7 @@ class PartitionProducer(Handler):
         with self._lock:
             outcome, op = self.core.receipt(receipt.sequence_id)
         if op is not None:
+            self.confirmed_messages += op.count
             place = commands.message_id(receipt.message_id)
             self._completed(op, None, (self.topic.partition, place.ledger_id(), place.entry_id()))
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
@@ -399,15 +403,21 @@ class PartitionProducer(Handler):
 
     # --- end ------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest."""
+    async def close(self, timeout: float | None = None) -> ProducerClose:
+        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest.
+
+        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for.
+        """
+        confirmed, failed = self.confirmed_messages, self.failed_messages
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
-            return
-        # One operation time-out for both: what the draining has used up, the goodbye cannot wait for any more.
-        deadline = self.engine.loop.time() + self.client.config.operation_timeout_seconds
-        if self.connection is not None:
+            return self._report(confirmed, failed)
+        # One limit for both: what the draining has used up, the goodbye cannot wait for any more.
+        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.engine.loop.time() + limit
+        if self.connection is not None or timeout is not None:
             await self._drain(deadline)
+        report = self._report(confirmed, failed)
         self.state = State.CLOSING
         connection = self.connection
         if connection is not None and connection.is_open:
@@ -419,6 +429,16 @@ class PartitionProducer(Handler):
                 await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
             connection.remove_producer(self.core.producer_id)
         self.abandon()
+        return report
+
+    def _report(self, confirmed: int, failed: int) -> ProducerClose:
+        return ProducerClose(
+            topic=self.topic.full,
+            producer_name=self.core.name,
+            sent=self.confirmed_messages - confirmed,
+            failed=self.failed_messages - failed,
+            left=self.core.pending_messages,
+        )
 
     async def _drain(self, deadline: float) -> None:
         done: asyncio.Future[None] = self.engine.loop.create_future()

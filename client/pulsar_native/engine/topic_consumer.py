@@ -26,6 +26,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.columns import EntrySlice
@@ -298,11 +299,12 @@ class TopicConsumer:
                 raise result
         self.ended()
 
-    async def close(self) -> None:
-        """Close every partition's consumer."""
+    async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
+        """Close every partition's consumer; bounded by `timeout` seconds, else by the operation time-out."""
         self._stop_growth()
-        await asyncio.gather(*(child.close() for child in self.children))
+        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
         self.ended()
+        return tuple(reports)
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
