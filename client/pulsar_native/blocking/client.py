@@ -88,6 +88,7 @@ class Client(Live):
         memory_limit_bytes: int = 64 * _MIB,
         starting_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60_000,
+        meter_provider: object = None,
     ) -> None:
         # `log_conf_file_path` and `logger` configure the C++ core's logging; here all logs go to Python's `logging`.
         self._open(
@@ -113,6 +114,7 @@ class Client(Live):
                 memory_limit_bytes=memory_limit_bytes,
                 starting_backoff_interval_ms=starting_backoff_interval_ms,
                 max_backoff_interval_ms=max_backoff_interval_ms,
+                meter_provider=meter_provider,
             )
         )
 

@@ -20,6 +20,7 @@ from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.pool import ConnectionPool
+from pulsar_native.engine.producer import PartitionProducer
 from pulsar_native.engine.statistics import (
     ConsumerRecorder,
     ProducerRecorder,
@@ -28,6 +29,7 @@ from pulsar_native.engine.statistics import (
     of_client,
     producer_counts,
 )
+from pulsar_native.engine.telemetry import Instruments, instruments_of
 from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.schema.info import SchemaInfo
@@ -61,6 +63,7 @@ class ClientCore:
         # Totals of producers and consumers that were closed.
         self.retired: Counter[str] = Counter()
         self._stats_clock: StatsClock | None = None
+        self._instruments: Instruments | None = None
 
     def next_producer_id(self) -> int:
         """Return an id no other producer of this client has."""
@@ -79,15 +82,28 @@ class ClientCore:
     @property
     def records(self) -> bool:
         """Whether producers and consumers count what they do."""
-        return self.config.stats_interval_in_seconds > 0
+        return self.config.stats_interval_in_seconds > 0 or self.config.meter_provider is not None
+
+    def _telemetry(self) -> Instruments | None:
+        """Return the OpenTelemetry instruments, made on first use; None without a meter provider."""
+        if self._instruments is None and self.config.meter_provider is not None:
+            self._instruments = instruments_of(self.config.meter_provider)
+            self._instruments.add(self)
+        return self._instruments
 
     def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None:
         """Return what counts for a new producer, None when recording is off."""
-        return ProducerRecorder(time.monotonic(), None) if self.records else None
+        if not self.records:
+            return None
+        telemetry = self._telemetry()
+        return ProducerRecorder(time.monotonic(), None if telemetry is None else telemetry.duration_of(topic))
 
     def consumer_recorder(self) -> ConsumerRecorder | None:
         """Return what counts for a new consumer, None when recording is off."""
-        return ConsumerRecorder(time.monotonic()) if self.records else None
+        if not self.records:
+            return None
+        self._telemetry()
+        return ConsumerRecorder(time.monotonic())
 
     def stats(self) -> ClientStats:
         """Return what was done so far. Thread-safe."""
@@ -100,14 +116,16 @@ class ClientCore:
 
     def forget(self, handler: TopicProducer | TopicConsumer) -> None:
         """Let go of a producer or consumer that was closed; what it counted stays in the totals."""
-        if isinstance(handler, TopicProducer) and handler in self.producers:
-            self.producers.discard(handler)
-            for child in handler.children:
-                self.retired.update(producer_counts(child))
-        elif isinstance(handler, TopicConsumer) and handler in self.consumers:
-            self.consumers.discard(handler)
-            for part in handler.children:
-                self.retired.update(consumer_counts(part))
+        known: set[Any] = self.producers if isinstance(handler, TopicProducer) else self.consumers
+        if handler not in known:
+            return
+        if self._instruments is None:
+            known.discard(handler)
+        else:
+            self._instruments.retire(lambda: known.discard(handler), handler.children)
+        for child in handler.children:
+            counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
+            self.retired.update(counts)
 
     # --- making -----------------------------------------------------------------------------------------------------
 

@@ -373,6 +373,11 @@ class PartitionConsumer(Handler):
             opened, waiting = len(self._messages), list(self._deliveries)
         return opened + sum(map(_permits_of, waiting))
 
+    def queued_bytes(self) -> int:
+        """Return the bytes that have arrived and were not taken: payloads, and of entries not looked at all of it."""
+        with self.lock:
+            return self.opened()[1] + sum(len(delivery.payload) for delivery in self._deliveries)
+
     def note(self, name: str, number: int = 1) -> None:
         """Count something rare, when recording is on. Thread-safe."""
         if self.stats is not None:
