@@ -108,7 +108,11 @@ class Receiving(Part):
                     listener(message)
                 except Exception:
                     # The message stays unacknowledged; the ack time-out or the next consumer gets it.
-                    _log.exception("The message listener failed for %s", message.message_id())
+                    name = inner.children[0].name
+                    _log.exception(
+                        "The message listener of consumer %s of %s failed for %s",
+                        name, message.topic_name(), message.message_id(),
+                    )  # fmt: skip
 
         def wake() -> None:
             if not scheduled.is_set():

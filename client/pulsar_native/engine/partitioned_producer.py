@@ -82,7 +82,7 @@ class TopicProducer:
             try:
                 await self.update_partitions()
             except PulsarException as error:
-                _log.warning("Cannot see whether %s has new partitions: %s", self.topic, error)
+                _log.warning("%s: cannot see whether there are new partitions: %s", self.describe(), error)
 
     async def update_partitions(self) -> None:
         """Join partitions that were added since; what fails is tried again next time."""
@@ -99,7 +99,7 @@ class TopicProducer:
                 await child.close()
             raise
         self.children = [*self.children, *added]
-        _log.info("Producer of %s now has %d partitions", self.topic, count)
+        _log.info("%s now has %d partitions", self.describe(), count)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -123,6 +123,10 @@ class TopicProducer:
             return children[0]
         message = extras if extras is not None else OutgoingMessage(payload)
         return children[self._routing.choose(message, len(children), time.monotonic())]
+
+    def describe(self) -> str:
+        """Return a short name for logs."""
+        return f"Producer {self.name} of {self.topic}"
 
     @property
     def name(self) -> str:

@@ -101,7 +101,11 @@ class TopicConsumer:
                     try:
                         await self.update_partitions(topic)
                     except PulsarException as error:
-                        _log.warning("Cannot join the new partitions of %s yet: %s", topic, error)
+                        _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), error)
+
+    def describe(self, topic: TopicName) -> str:
+        """Return a short name for logs."""
+        return f"Consumer {self.children[0].name} of {topic} ({self.config.subscription_name})"
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Subscribe to partitions that were added since; what fails is tried again next time."""
@@ -119,7 +123,7 @@ class TopicConsumer:
         self._by_topic.update((child.topic.full, child) for child in added)
         self.children = [*self.children, *added]
         self.topics[topic] = count
-        _log.info("Consumer of %s now has %d partitions", topic, count)
+        _log.info("%s now has %d partitions", self.describe(topic), count)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class SendOp:
                 callback(error, message_id)
             except Exception:
                 # The application's callback is not ours to trust: the other messages' callbacks are still owed.
-                _log.exception("A send callback failed")
+                _log.exception("A send callback of a producer of %s failed", topic)
 
     def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
         partition, ledger, entry = place
