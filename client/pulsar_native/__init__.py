@@ -22,6 +22,13 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
 )
+from pulsar_native.encryption import (
+    CryptoKeyReader,
+    DefaultCryptoKeyReader,
+    EncryptionContext,
+    EncryptionKey,
+    EncryptionKeyInfo,
+)
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -32,6 +39,7 @@ from pulsar_native.enums import (
     KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
     Result,
 )
@@ -128,7 +136,12 @@ __all__ = [
     "ConsumerStats",
     "ConsumerType",
     "CryptoError",
+    "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
+    "DefaultCryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "EncryptionKeyInfo",
     "ErrorGettingAuthenticationData",
     "HashingScheme",
     "IncompatibleSchema",
@@ -159,6 +172,7 @@ __all__ = [
     "ProducerBusy",
     "ProducerClose",
     "ProducerConfig",
+    "ProducerCryptoFailureAction",
     "ProducerFenced",
     "ProducerInterceptor",
     "ProducerNotInitialized",

@@ -19,6 +19,7 @@ from pulsar_native.config import (
     ReaderConfig,
     Router,
 )
+from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.enums import (
@@ -30,6 +31,7 @@ from pulsar_native.enums import (
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
@@ -61,6 +63,9 @@ class Client(Live):
         self._generation = generation()
         self._core: ClientCore | None = None
         self._closed = False
+
+    def _described(self) -> str:
+        return str(self._config.service_url)
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
@@ -106,12 +111,14 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        encryption_keys: Sequence[str] | None = None,
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
         interceptors: Sequence[ProducerInterceptor] = (),
@@ -124,8 +131,6 @@ class Client(Live):
             chunking_enabled=chunking_enabled,
             lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             batching_type=batching_type,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
         )
         config = ProducerConfig(
             topic=topic,
@@ -146,6 +151,10 @@ class Client(Live):
             hashing_scheme=hashing_scheme,
             properties=properties or {},
             access_mode=access_mode,
+            encryption_key=encryption_key,
+            encryption_keys=encryption_keys or (),
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -168,7 +177,7 @@ class Client(Live):
         is_read_compacted: bool = False,
         properties: Mapping[str, str] | None = None,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -192,7 +201,6 @@ class Client(Live):
         """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
         arguments.refuse_unsupported(
             {
-                "crypto_key_reader": (crypto_key_reader, None),
                 "key_shared_policy": (key_shared_policy, None),
                 "dead_letter_policy": (dead_letter_policy, None),
                 "is_pattern_topic": (is_pattern_topic, False),
@@ -216,6 +224,8 @@ class Client(Live):
             priority_level=priority_level,
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
@@ -235,14 +245,13 @@ class Client(Live):
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays, within the operation time-out."""
-        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -251,6 +260,8 @@ class Client(Live):
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
             is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
         )
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)

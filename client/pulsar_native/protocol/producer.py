@@ -24,6 +24,7 @@ from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
@@ -74,7 +75,7 @@ class SendOp:
                 callback(error, message_id)
             except Exception:
                 # The application's callback is not ours to trust: the other messages' callbacks are still owed.
-                _log.exception("A send callback of a producer of %s failed", topic)
+                _log.exception("A send callback failed for a message to %s", topic)
 
     def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
         partition, ledger, entry = place
@@ -127,7 +128,15 @@ class _OpenBatch:
 class ProducerCore:
     """State machine of one producer. Not thread-safe."""
 
-    def __init__(self, config: ProducerConfig, producer_id: int, *, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        producer_id: int,
+        *,
+        topic: str,
+        partition: int,
+        encryptor: Encryptor | None = None,
+    ) -> None:
         self.config = config
         self.producer_id = producer_id
         self.topic = topic
@@ -150,6 +159,8 @@ class ProducerCore:
         self._max_messages = config.batching_max_messages
         self._max_bytes = config.batching_max_allowed_size_in_bytes
         self._compression = config.compression_type
+        self._encryptor = encryptor
+        self._batch_room = self._room_of_a_batch()
         self._batch = _OpenBatch()
 
     # --- connection -----------------------------------------------------------------------------------------------
@@ -158,6 +169,7 @@ class ProducerCore:
         """Take what PRODUCER_SUCCESS told; the first time, continue from the ids the broker has stored."""
         self.name = name
         self.max_message_size = max_message_size
+        self._batch_room = self._room_of_a_batch()
         self.schema_version = schema_version or None
         self._stored = max(self._stored, last_sequence_id)
         if not self.pending and not self._batch.ids and self.last_published < last_sequence_id:
@@ -165,6 +177,10 @@ class ProducerCore:
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
                 self.last_published = last_sequence_id
                 self._next_sequence_id = last_sequence_id + 1
+
+    def _room_of_a_batch(self) -> int:
+        encryption = 0 if self._encryptor is None else self._encryptor.overhead
+        return self.max_message_size - _SIZE_RESERVE - 256 - encryption
 
     # --- sending --------------------------------------------------------------------------------------------------
 
@@ -209,7 +225,7 @@ class ProducerCore:
         ready: list[SendOp] = []
         if batch.ids and (
             batch.size + size > self._max_bytes
-            or batch.size + size > self.max_message_size - _SIZE_RESERVE - 256
+            or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
         ):
             ready = self.close_batch()
@@ -239,7 +255,7 @@ class ProducerCore:
         if not plain or self._next_sequence_id <= self.last_pushed:
             return 0
         count = min(len(payloads), limit, self._max_messages)
-        most = min(self._max_bytes, self.max_message_size - _SIZE_RESERVE - 256)
+        most = min(self._max_bytes, self._batch_room)
         ends = list(accumulate(map(len, payloads[:count])))
         if fields is not None:
             more = accumulate(map(len, fields[:count]))
@@ -349,6 +365,8 @@ class ProducerCore:
             body = compress(self._compression, body)
         elif count == 1:
             metadata.uncompressed_size = len(body)
+        if self._encryptor is not None:
+            body = self._encryptor.encrypt(metadata, body)
         encoded = metadata.SerializeToString()
         if len(encoded) + len(body) > self.max_message_size - _SIZE_RESERVE:
             raise MessageTooBig(
