@@ -370,9 +370,9 @@ class BulkSendError(PulsarException):
         message_ids: Any = (),
         retryable: bool = False,
         result: Result = Result.UnknownError,
-        topic: str | None = None,
+        **context: Any,
     ) -> None:
-        super().__init__(message, topic=topic)
+        super().__init__(message, **context)
         self.stored = stored
         self.unconfirmed = unconfirmed
         self.not_stored = not_stored
