@@ -21,6 +21,7 @@ from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.producer import PartitionProducer
+from pulsar_native.engine.service import Service
 from pulsar_native.engine.statistics import (
     ConsumerRecorder,
     ProducerRecorder,
@@ -31,10 +32,11 @@ from pulsar_native.engine.statistics import (
 )
 from pulsar_native.engine.telemetry import Instruments, instruments_of
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import ServiceInfo
 from pulsar_native.stats import ClientStats, CloseReport
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -54,12 +56,12 @@ class ClientCore:
         self._consumer_ids = itertools.count()
         self._request_ids = itertools.count()
         self.memory = MemoryLimit(config.memory_limit_bytes)
-        self.pool = ConnectionPool(engine, config)
-        self.lookup = Lookup(engine, config, self.pool, self._request_ids)
+        self.service = Service(engine, config)
+        self.pool = ConnectionPool(engine, config, self.service)
+        self.lookup = Lookup(engine, config, self.pool, self.service, self._request_ids)
         self.producers: set[TopicProducer] = set()
         self.consumers: set[TopicConsumer] = set()
         self.closed = False
-        self._auth_started = False
         # Totals of producers and consumers that were closed.
         self.retired: Counter[str] = Counter()
         self._stats_clock: StatsClock | None = None
@@ -132,9 +134,7 @@ class ClientCore:
     def _check_open(self) -> None:
         if self.closed:
             raise AlreadyClosed("The client is closed")
-        if not self._auth_started and self.config.authentication is not None:
-            self._auth_started = True
-            self.config.authentication.start()
+        self.service.begin_with(self.config.authentication)
 
     def deadline(self) -> float:
         """Return when an operation begun now times out."""
@@ -212,6 +212,22 @@ class ClientCore:
         answer = await self.lookup.schema(TopicName.parse(topic).base, version, self.deadline())
         return info_from_wire(answer.schema, answer.schema_version)
 
+    async def service_info(self) -> ServiceInfo:
+        """Return the cluster the client uses now; raises `Timeout` when its provider does not tell it in time."""
+        self._check_open()
+        try:
+            async with asyncio.timeout(self.config.operation_timeout_seconds):
+                return await self.service.known()
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise Timeout("The service URL's provider did not answer within operation_timeout_seconds") from error
+
+    async def update_service_url(self, url: str) -> None:
+        """Move to another URL: all connections close, producers and consumers come back there by themselves."""
+        await self.service_info()
+        self.service.change_url(url)
+
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`.
 
@@ -235,13 +251,16 @@ class ClientCore:
         )
         for task in tasks:
             task.cancel()
-        self.shutdown()
+        ended = self.shutdown()
+        if ended is not None:
+            # The provider of the service URL is the application's: its error is logged, and it may not hold us.
+            await asyncio.wait([ended], timeout=limit)
         if tasks:
             _log.log(logging.INFO if report.complete else logging.WARNING, "The client %s", report)
         return report
 
-    def shutdown(self) -> None:
-        """Drop everything without a goodbye."""
+    def shutdown(self) -> asyncio.Future[None] | None:
+        """Drop everything without a goodbye; what the service URL's provider needs to end can be waited for."""
         self.closed = True
         if self._stats_clock is not None:
             self._stats_clock.stop()
@@ -249,9 +268,7 @@ class ClientCore:
         for handler in handlers:
             handler.abandon()
         self.pool.close()
-        if self._auth_started and self.config.authentication is not None:
-            self._auth_started = False
-            self.config.authentication.close()
+        return self.service.close()
 
 
 def _is_fine(task: asyncio.Future[Any]) -> bool:
