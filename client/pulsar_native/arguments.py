@@ -125,6 +125,8 @@ def outgoing(
     event_timestamp: int | None,
     deliver_at: int | None,
     deliver_after: timedelta | int | None,
+    null_partition_key: bool = False,
+    schema_version: bytes | None = None,
 ) -> OutgoingMessage:
     """Check the parts of a message and put them together; None as payload is a null value."""
     _check_parts(properties, partition_key, ordering_key, sequence_id, event_timestamp)
@@ -143,7 +145,23 @@ def outgoing(
         event_timestamp=event_timestamp,
         deliver_at=_delivery_time(deliver_at, deliver_after),
         null_value=payload is None,
+        null_partition_key=null_partition_key,
+        schema_version=schema_version,
     )
+
+
+def encoded(
+    schema: Schema[Any], content: Any, partition_key: str | bytes | None
+) -> tuple[bytes | None, str | bytes | None, bool]:
+    """Return a value's payload, the message's key, and whether the key is a null one, by a schema of any kind."""
+    if content is None:
+        return None, partition_key, False
+    if not schema.separates_key:
+        return schema.encode(content), partition_key, False
+    if partition_key is not None:
+        raise InvalidMessage("The schema makes the message's key of the value: partition_key must not be given besides")
+    key, payload = schema.encode_separated(content)
+    return payload, key, key is None
 
 
 def _check_parts(
@@ -205,6 +223,7 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
         message.ordering_key.encode() if message.ordering_key else None,
         message.event_timestamp or 0,
         message.null_value,
+        message.null_partition_key,
     )
 
 
@@ -234,10 +253,12 @@ def _nothing(_row: int) -> None:
 
 def _outgoing_of(content: Any, schema: Schema[Any]) -> OutgoingMessage:
     message = content if isinstance(content, NewMessage) else NewMessage(content=content)
+    payload, key, null_key = encoded(schema, message.content, message.partition_key)
     return outgoing(
-        None if message.content is None else schema.encode(message.content),
+        payload,
         properties=message.properties,
-        partition_key=message.partition_key,
+        partition_key=key,
+        null_partition_key=null_key,
         ordering_key=message.ordering_key,
         sequence_id=message.sequence_id,
         replication_clusters=message.replication_clusters,
@@ -280,6 +301,8 @@ def table_slices(
     event_time: str | None,
 ) -> Iterator[Slice]:
     """Return what `send_table` was given in slices; columns that do not fit are refused at once."""
+    if schema.separates_key:
+        raise InvalidConfiguration("send_table has no form for a schema that separates the key; use send_many")
     encode: Callable[[Any], bytes] | None = None if type(schema) in (BytesSchema, StringSchema) else schema.encode
     rows = TableRows(table, value=value, key=key, properties=properties, event_time=event_time, encode=encode)
     return (Slice(*part) for part in rows.slices(slice_size(config)))

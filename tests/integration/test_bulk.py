@@ -25,7 +25,15 @@ from pulsar_native import (
     PartitionsRoutingMode,
     TopicTerminated,
 )
-from pulsar_native.schema import AvroSchema, InvalidRecord, JsonSchema, StringSchema
+from pulsar_native.schema import (
+    AvroSchema,
+    InvalidRecord,
+    JsonSchema,
+    KeyValue,
+    KeyValueEncodingType,
+    KeyValueSchema,
+    StringSchema,
+)
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
@@ -369,3 +377,16 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_sent(client: Any
     with pytest.raises(InvalidConfiguration, match="list"):
         producer.send_table([1])
     assert producer.stats().total_msgs_sent == 0
+
+
+def test_a_schema_that_separates_the_key(client: Any, topic: NewTopic) -> None:
+    name = topic()
+    schema = KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)
+    producer = client.create_producer(name, schema=schema, **BATCHES)
+    pairs = [KeyValue(f"key {number}", f"value {number}") for number in range(5)]
+    producer.send_many(pairs)
+    consumer = client.subscribe(name, "sub", schema=schema, initial_position=InitialPosition.Earliest)
+    messages = [consumer.receive(10_000) for _ in range(5)]
+    assert [each.value() for each in messages] == pairs and messages[3].key_bytes() == b"key 3"
+    with pytest.raises(InvalidConfiguration, match="send_many"):
+        producer.send_table(pa.table({"value": ["x"]}))

@@ -161,7 +161,8 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         chain = arguments.producer_chain(interceptors)
-        return Producer(await self._started().create_producer(config, wire_schema(used), chain), used)
+        inner = await self._started().create_producer(config, used, chain)
+        return Producer(inner, inner.schema)
 
     async def subscribe(
         self,

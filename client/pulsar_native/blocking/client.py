@@ -243,7 +243,8 @@ class Client(Live):
         used = schema or BytesSchema()
         core = self._started()
         chain = arguments.producer_chain(interceptors)
-        return Producer(self, core.engine.run(core.create_producer(config, wire_schema(used), chain)), used)
+        inner = core.engine.run(core.create_producer(config, used, chain))
+        return Producer(self, inner, inner.schema)
 
     def subscribe(
         self,

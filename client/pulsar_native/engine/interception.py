@@ -25,6 +25,7 @@ from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.schema.base import Schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -147,7 +148,7 @@ class InterceptedProducer(TopicProducer):
         config: ProducerConfig,
         topic: TopicName,
         partitions: int,
-        schema: pb.Schema | None,
+        schema: Schema[Any],
         chain: ProducerChain,
     ) -> None:
         super().__init__(client, config, topic, partitions, schema)
