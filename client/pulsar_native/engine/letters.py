@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.engine.receipts import settle
+from pulsar_native.engine.receipts import Done, settle
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_native.consumer")
 
+Acknowledge = Callable[[Message, Done], None]
 Dead = list[tuple[EntryKey, Decoded]]
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -209,15 +210,19 @@ class Letters:
 
     # --- retry letters ------------------------------------------------------------------------------------------------
 
-    async def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
+    async def reconsume_later(
+        self, message: Message, delay_ms: int, properties: Mapping[str, str] | None, acknowledge: Acknowledge
+    ) -> None:
         """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
-        await self._replace(message, self.send_again(message, delay_ms, properties))
+        await self._replace(message, self.send_again(message, delay_ms, properties), acknowledge)
 
-    async def give_up(self, message: Message) -> None:
+    async def give_up(self, message: Message, acknowledge: Acknowledge) -> None:
         """Put a copy of a message into the dead-letter topic and acknowledge it; on failure it is delivered again."""
-        await self._replace(message, self.bury(message))
+        await self._replace(message, self.bury(message), acknowledge)
 
-    async def _replace(self, message: Message, copying: Coroutine[Any, Any, MessageId]) -> None:
+    async def _replace(
+        self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge
+    ) -> None:
         consumer = self._consumer
         try:
             consumer.check_usable()
@@ -228,7 +233,7 @@ class Letters:
                 consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
             raise
         done: asyncio.Future[None] = consumer.engine.loop.create_future()
-        consumer.acknowledge_message(message, settle(done))
+        acknowledge(message, settle(done))
         await done
 
     async def send_again(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> MessageId:
