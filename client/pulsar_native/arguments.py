@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
-from pulsar_native.enums import BatchingType, InitialPosition, SubscriptionMode
+from pulsar_native.enums import InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
@@ -34,20 +34,10 @@ def refuse_unsupported(options: Mapping[str, tuple[Any, Any]]) -> None:
             )
 
 
-def refuse_producer_options(
-    *,
-    chunking_enabled: bool,
-    lazy_start_partitioned_producers: bool,
-    batching_type: BatchingType,
-    encryption_key: str | None,
-    crypto_key_reader: object,
-) -> None:
+def refuse_producer_options(*, encryption_key: str | None, crypto_key_reader: object) -> None:
     """Raise for producer options of the official client that are not there yet."""
     refuse_unsupported(
         {
-            "chunking_enabled": (chunking_enabled, False),
-            "lazy_start_partitioned_producers": (lazy_start_partitioned_producers, False),
-            "batching_type": (batching_type, BatchingType.Default),
             "encryption_key": (encryption_key, None),
             "crypto_key_reader": (crypto_key_reader, None),
         }
@@ -79,6 +69,9 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         is_read_compacted=config.is_read_compacted,
         start_message_id=config.start_message_id,
         start_message_id_inclusive=config.start_message_id_inclusive,
+        max_pending_chunked_message=config.max_pending_chunked_message,
+        auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
+        expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,
     )
 
 
@@ -108,7 +101,8 @@ def outgoing(
     is_bytes = isinstance(partition_key, bytes)
     return OutgoingMessage(
         payload if payload is not None else b"",
-        properties=properties,
+        # A copy: the caller may change the mapping while the message waits in its batch.
+        properties=dict(properties) if properties else None,
         partition_key=base64.b64encode(partition_key).decode() if isinstance(partition_key, bytes) else partition_key,
         key_is_base64=is_bytes,
         ordering_key=ordering_key,

@@ -12,7 +12,7 @@ import pytest
 from pulsar_native import arguments
 from pulsar_native.arguments import BatchCollector
 from pulsar_native.config import BatchReceivePolicy, ReaderConfig
-from pulsar_native.enums import BatchingType, ConsumerType, InitialPosition, SubscriptionMode
+from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
@@ -48,18 +48,12 @@ def test_what_is_not_there_yet_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        {"chunking_enabled": True},
-        {"lazy_start_partitioned_producers": True},
-        {"batching_type": BatchingType.KeyBased},
         {"encryption_key": "k"},
         {"crypto_key_reader": object()},
     ],
 )
 def test_producer_options(option: dict[str, Any]) -> None:
     plain: dict[str, Any] = {
-        "chunking_enabled": False,
-        "lazy_start_partitioned_producers": False,
-        "batching_type": BatchingType.Default,
         "encryption_key": None,
         "crypto_key_reader": None,
     }

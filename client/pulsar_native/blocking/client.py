@@ -174,6 +174,7 @@ class Client(Live):
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        chunk_max_message_size: int = -1,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
     ) -> Producer:
@@ -181,13 +182,7 @@ class Client(Live):
 
         Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
         """
-        arguments.refuse_producer_options(
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            batching_type=batching_type,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
-        )
+        arguments.refuse_producer_options(encryption_key=encryption_key, crypto_key_reader=crypto_key_reader)
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -202,6 +197,10 @@ class Client(Live):
             batching_max_messages=batching_max_messages,
             batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
             batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            batching_type=batching_type,
+            chunking_enabled=chunking_enabled,
+            chunk_max_message_size=chunk_max_message_size,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             message_routing_mode=message_routing_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
@@ -247,6 +246,7 @@ class Client(Live):
         max_acknowledgment_group_size: int = 1000,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
     ) -> Consumer:
@@ -280,6 +280,9 @@ class Client(Live):
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -303,6 +306,10 @@ class Client(Live):
         crypto_key_reader: object | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
         arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
@@ -314,6 +321,9 @@ class Client(Live):
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
             is_read_compacted=is_read_compacted,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
         )
         core = self._started()
         used = schema or BytesSchema()

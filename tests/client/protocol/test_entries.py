@@ -47,9 +47,10 @@ def decoded(
     start: StartFilter = ANYWHERE,
     missing: int | None = None,
     max_message_size: int = 5 << 20,
+    together: Any = None,
     **of_delivery: Any,
 ) -> Decoded:
-    return decode(
+    whole = decode(
         delivery(payload, **of_delivery),
         topic="persistent://public/default/t-partition-2",
         partition=2,
@@ -57,7 +58,10 @@ def decoded(
         start=start,
         missing=missing,
         max_message_size=max_message_size,
+        together=together,
     )
+    assert whole is not None
+    return whole
 
 
 # --- what is given out ------------------------------------------------------------------------------------------

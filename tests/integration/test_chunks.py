@@ -1,0 +1,227 @@
+"""Messages too large for one entry, cut into chunks and put together again, on a real broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native import (
+    CompressionType,
+    ConsumerType,
+    InitialPosition,
+    InvalidConfiguration,
+    MessageId,
+    ProducerQueueIsFull,
+    Result,
+    Timeout,
+)
+from support.brokers import Broker, NewTopic
+from support.faces import Face
+from support.raw import sent_entries
+from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
+
+Eventually = Callable[..., Any]
+Stats = Callable[[str], Any]
+
+EARLIEST = InitialPosition.Earliest
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def through(relay: NewRelay, broker: Broker) -> Relay:
+    """Give a relay before the shared broker."""
+    return relay(broker.service_url)
+
+
+def chunking(client: Any, name: str, **options: Any) -> Any:
+    """Return a producer that makes chunks of at most 1000 bytes, unless told otherwise."""
+    options = {"chunk_max_message_size": 1000, "send_timeout_millis": 0, **options}
+    return client.create_producer(name, chunking_enabled=True, batching_enabled=False, **options)
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    """Return bytes that do not compress."""
+    return random.Random(seed).randbytes(size)
+
+
+def key(place: MessageId) -> tuple[int, int]:
+    """Return ledger and entry."""
+    return place.ledger_id(), place.entry_id()
+
+
+@pytest.mark.proves("C61", "C80")
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.LZ4])
+def test_twelve_mebibytes(client: Any, topic: NewTopic, compression: CompressionType) -> None:
+    name = topic()
+    payload = noise(12 * MIB)
+    consumer = client.subscribe(name, "sub")
+    producer = chunking(client, name, chunk_max_message_size=-1, compression_type=compression)
+    place = producer.send(payload, partition_key="k", properties={"a": "b"})
+    first = place.first_chunk_message_id()
+    assert first is not None and place.entry_id() - first.entry_id() == 2, "three chunks of at most 5 MiB"
+    message = consumer.receive(30_000)
+    assert message.data() == payload and (message.partition_key(), message.properties()) == ("k", {"a": "b"})
+    assert message.message_id() == place and message.message_id().first_chunk_message_id() == first
+    assert MessageId.deserialize(place.serialize()).first_chunk_message_id() == first
+    assert producer.last_sequence_id() == message.sequence_id() == 0
+
+
+@pytest.mark.proves("C61", "C74", "C80")
+def test_what_goes_over_the_wire(face: Face, through: Relay, topic: NewTopic) -> None:
+    client = face.client(through.service_url)
+    with pytest.raises(InvalidConfiguration, match="batching_enabled=False"):
+        client.create_producer(topic(), chunking_enabled=True, batching_enabled=True)
+    with pytest.raises(InvalidConfiguration, match="persistent"):
+        chunking(client, topic().replace("persistent", "non-persistent"))
+    assert not through.frames(Command.PRODUCER, TO_BROKER)
+    producer = chunking(client, topic(), compression_type=CompressionType.LZ4)
+    payload = noise(5000)
+    face.send_all(producer, [payload, b"small"])
+    *chunks, small = sent_entries(through)
+    uuid = f"{producer.producer_name()}-0"
+    total = sum(len(chunk.body) for chunk in chunks)
+    assert total > 5000, "compressed before it is cut"
+    for number, chunk in enumerate(chunks):
+        assert chunk.command.is_chunk and chunk.command.sequence_id == chunk.metadata.sequence_id == 0
+        assert (chunk.metadata.uuid, chunk.metadata.num_chunks_from_msg) == (uuid, 6)
+        assert (chunk.metadata.chunk_id, chunk.metadata.total_chunk_msg_size) == (number, total)
+        assert chunk.metadata.uncompressed_size == 5000 and len(chunk.body) <= 1000
+        assert not chunk.metadata.HasField("num_messages_in_batch")
+    assert not small.command.is_chunk and not small.metadata.HasField("uuid")
+
+
+@pytest.mark.proves("C79", "C80")
+def test_each_chunk_takes_a_permit(face: Face, through: Relay, topic: NewTopic) -> None:
+    client = face.client(through.service_url)
+    name = topic()
+    raising = chunking(client, name, max_pending_messages=5)
+    blocking = chunking(client, name, max_pending_messages=5, block_if_queue_full=True)
+    through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+    held = [face.enqueue(producer, noise(3000)) for producer in (raising, blocking)]
+    with pytest.raises(ProducerQueueIsFull):
+        face.enqueue(raising, noise(3000))
+    fits = face.enqueue(raising, noise(2000))
+    through.release()
+    # Blocks until the receipts of the first one have made room.
+    held.append(face.enqueue(blocking, noise(5000)))
+    assert {outcome.result(10)[0] for outcome in [*held, fits]} == {Result.Ok}
+    with client.create_reader(name, MessageId.earliest) as reader:
+        sizes = sorted(len(reader.read_next(10_000)) for _ in range(4))
+    assert sizes == [2000, 3000, 3000, 5000]
+
+
+@pytest.mark.proves("C80")
+def test_interleaved_producers_and_a_queue_of_one(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    consumer = client.subscribe(name, "sub", receiver_queue_size=1)
+    producers = [chunking(client, name) for _ in range(4)]
+    outcomes = [
+        face.enqueue(producer, noise(4500, seed=10 * number + turn))
+        for turn in range(5)
+        for number, producer in enumerate(producers)
+    ]
+    sent = {key(outcome.result(20)[1]) for outcome in outcomes}
+    got = []
+    for _ in outcomes:
+        got.append(consumer.receive(10_000))
+        consumer.acknowledge(got[-1])
+    assert {message.data() for message in got} == {noise(4500, seed=10 * n + t) for n in range(4) for t in range(5)}
+    assert {key(message.message_id()) for message in got} == sent
+    with pytest.raises(Timeout):
+        consumer.receive(300)
+
+
+@pytest.mark.proves("C80", "C134")
+@pytest.mark.parametrize("by_id", [False, True])
+def test_acknowledging_covers_every_chunk(
+    face: Face, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually, by_id: bool
+) -> None:
+    name = topic()
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared)
+    producer = chunking(client, name)
+    face.send_all(producer, [noise(3500, seed=number) for number in range(3)])
+    messages = [consumer.receive(10_000) for _ in range(3)]
+    for message in messages[:2]:
+        consumer.acknowledge(MessageId.deserialize(message.message_id().serialize()) if by_id else message)
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 4)
+    consumer.close()
+    again = client.subscribe(name, "sub", ConsumerType.Shared)
+    left = again.receive(10_000)
+    assert left.data() == noise(3500, seed=2) and left.redelivery_count() == 1
+    again.acknowledge(left)
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
+
+
+@pytest.mark.proves("C80")
+def test_refused_and_late_messages_come_again_whole(client: Any, topic: NewTopic) -> None:
+    name = topic()
+    producer = chunking(client, name)
+    nacking = client.subscribe(name, "nack", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
+    slow = client.subscribe(name, "slow", ConsumerType.Shared, unacked_messages_timeout_ms=1000)
+    producer.send(noise(3500))
+    nacking.negative_acknowledge(nacking.receive(10_000))
+    slow.receive(10_000)
+    for consumer in (nacking, slow):
+        message = consumer.receive(20_000)
+        assert message.data() == noise(3500) and message.redelivery_count() >= 1
+        consumer.acknowledge(message)
+
+
+@pytest.mark.proves("C80", "C138")
+def test_cumulative_acknowledgement_keeps_the_chunks_of_a_later_message(
+    face: Face, client: Any, through: Relay, topic: NewTopic, stats: Stats, eventually: Eventually
+) -> None:
+    name = topic()
+    slow = chunking(face.client(through.service_url), name)
+    quick = chunking(client, name)
+    consumer = client.subscribe(name, "sub", acknowledgment_group_time_ms=0)
+    # Of the second chunk of three, the broker hears later: the other producer's message lies in between.
+    through.let_pass(Command.SEND, TO_BROKER)
+    through.hold(Command.SEND, TO_BROKER)
+    waiting = face.enqueue(slow, noise(2500, seed=1))
+    eventually(lambda: stats(name)["msgInCounter"] == 1)
+    quick.send(noise(2500, seed=2))
+    consumer.acknowledge_cumulative(consumer.receive(10_000))
+    through.release()
+    assert waiting.result(10)[0] is Result.Ok
+    consumer.close()
+    again = client.subscribe(name, "sub")
+    got = []
+    while not got or got[-1].data() != noise(2500, seed=1):
+        got.append(again.receive(10_000))
+    again.acknowledge_cumulative(got[-1])
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
+
+
+@pytest.mark.proves("C66", "C80")
+def test_a_connection_lost_between_chunks(
+    face: Face, client: Any, through: Relay, topic: NewTopic, namespace: Callable[[], str], broker: Broker
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(namespace=space)
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared)
+    reader = client.create_reader(name, MessageId.earliest)
+    producer = chunking(face.client(through.service_url), name)
+    expected = [noise(3500, seed=number) for number in range(8)]
+    for number, payload in enumerate(expected):
+        # Some chunks get through and are confirmed. Of the others either the chunk or its receipt is lost: the broker
+        # has the whole message, or a part of it, when the rest is sent again.
+        lost, way = ((Command.SEND, TO_BROKER), (Command.SEND_RECEIPT, TO_CLIENT))[number % 2]
+        if number // 2:
+            through.let_pass(lost, way, times=number // 2)
+        through.drop(lost, way, times=None)
+        before = through.count(lost, way)
+        outcome = face.enqueue(producer, payload)
+        through.wait_for(lost, before + 4)
+        through.release()
+        through.cut()
+        assert outcome.result(30)[0] is Result.Ok
+    assert [reader.read_next(10_000).data() for _ in expected] == expected
+    for payload in expected:
+        message = consumer.receive(10_000)
+        assert message.data() == payload
+        consumer.acknowledge(message)
