@@ -4,8 +4,9 @@ Rules (client.md C61, C80, C114-C116):
 - A message is complete when its last chunk is there, and takes that chunk's place in the topic.
 - A chunk 0 begins anew: a producer that lost its connection sends all chunks again, those of the first attempt are
   left over. A chunk that is there already is a left-over, too, unless it is the same entry delivered again.
-- A chunk without the one before it cannot be used: it is remembered as an orphan and stays unacknowledged, so that it
-  comes again with the others, until it is older than the expiry time.
+- Chunks of a message that is complete already are left over as well: the broker's deduplication lets some pass.
+- Any other chunk without the one before it cannot be used: it is an orphan and stays unacknowledged, so that it comes
+  again with the others, until it is older than the expiry time.
 - Beyond `max_pending` incomplete messages the oldest is dropped, acknowledged or not as configured. One that got no
   further chunk for the expiry time is dropped and acknowledged.
 - The entries of a message that was given out are known until they are acknowledged: they are acknowledged, and asked
@@ -44,10 +45,24 @@ class ChunkedMessage:
         return b"".join(self.pieces)
 
 
+# Messages whose left-over chunks are still recognised: a producer sends again soon, or not at all.
+_REMEMBERED = 100
+
+
 class ChunkAssembly:
     """The incomplete messages of one consumer, and the entries of those it gave out."""
 
-    __slots__ = ("_auto_ack", "_expiry", "_given", "_max_pending", "_pending", "acknowledge", "orphans", "unusable")
+    __slots__ = (
+        "_auto_ack",
+        "_complete",
+        "_expiry",
+        "_given",
+        "_max_pending",
+        "_pending",
+        "acknowledge",
+        "orphans",
+        "unusable",
+    )
 
     def __init__(self, *, max_pending: int = 10, auto_ack_oldest: bool = False, expiry: float = 60.0) -> None:
         self._max_pending = max_pending
@@ -55,7 +70,9 @@ class ChunkAssembly:
         self._expiry = expiry
         # By uuid, the oldest first.
         self._pending: dict[str, ChunkedMessage] = {}
-        # All entries of a message, by its last one.
+        # The entries of the last complete messages, by uuid.
+        self._complete: dict[str, list[EntryKey]] = {}
+        # All entries of a message that was given out, by its last one.
         self._given: dict[EntryKey, tuple[EntryKey, ...]] = {}
         self.acknowledge: list[EntryKey] = []
         """Entries nobody can use any more: to be acknowledged by the engine, which empties the list."""
@@ -104,9 +121,13 @@ class ChunkAssembly:
         if len(message.entries) < message.count:
             return None
         del self._pending[uuid]
+        self._complete[uuid] = message.entries
+        if len(self._complete) > _REMEMBERED:
+            del self._complete[next(iter(self._complete))]
         return message
 
     def _begin(self, uuid: str, count: int, now: float) -> ChunkedMessage:
+        self._complete.pop(uuid, None)
         message = self._pending[uuid] = ChunkedMessage(count, now)
         if 0 < self._max_pending < len(self._pending):
             oldest = self._pending.pop(next(iter(self._pending)))
@@ -115,6 +136,9 @@ class ChunkAssembly:
 
     def _orphan(self, entry: EntryKey, parsed: ParsedEntry, wall_ms: int) -> None:
         metadata = parsed.metadata
+        if entry not in self._complete.get(metadata.uuid, (entry,)):
+            self.acknowledge.append(entry)
+            return
         message = self._pending.pop(metadata.uuid, None)
         if message is not None:
             self.unusable += message.entries
@@ -145,6 +169,7 @@ class ChunkAssembly:
     def clear(self) -> None:
         """Forget everything: the subscription's position was moved."""
         self._pending.clear()
+        self._complete.clear()
         self._given.clear()
 
     # --- entries of whole messages ----------------------------------------------------------------------------------

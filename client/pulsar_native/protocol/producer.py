@@ -105,42 +105,37 @@ class ChunkOp(SendOp):
     All chunks share the sequence id, so only the last may count as published: the others name the id before.
     """
 
-    __slots__ = ("_first", "chunk_id")
+    __slots__ = ("_places", "is_last")
 
     def __init__(
         self,
         sequence_id: int,
-        chunk_id: int,
         parts: Sequence[bytes | memoryview],
         callback: Callback | None,
         size: int,
         created: float,
         *,
-        first: list[MessageId],
-        last: bool,
+        is_last: bool,
+        places: list[tuple[int, int, int]],
     ) -> None:
-        super().__init__(sequence_id, sequence_id if last else sequence_id - 1, parts, [callback], size, created)
-        self.chunk_id = chunk_id
-        # Shared by the message's chunks: holds the first one's id once it is known.
-        self._first = first
-
-    @property
-    def is_last(self) -> bool:
-        """Whether this is the message's last chunk."""
-        return self.highest_sequence_id == self.sequence_id
+        super().__init__(sequence_id, sequence_id if is_last else sequence_id - 1, parts, [callback], size, created)
+        self.is_last = is_last
+        # Shared by the message's chunks: where those with a receipt lie.
+        self._places = places
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
-        """Note the first chunk's place; call the callback with the last one's."""
-        if self.chunk_id == 0 and place is not None:
-            self._first.append(MessageId(*place, -1, topic=topic))
+        """Note the chunk's place; call the callback with the message's when this is the last one."""
+        if place is not None:
+            self._places.append(place)
         super().complete(error, place, topic)
 
     def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
-        first = self._first[0] if self._first else None
-        if place[1] < 0 or (first is not None and first.ledger_id() < 0):
-            # Dropped as a duplicate, wholly or in part: where the stored one lies is not told.
-            first = None
-        return MessageId(*place, -1, topic=topic, first_chunk=first)
+        # Of a message it has already, the broker drops the last chunk only, and says so at once, before the receipts of
+        # the others: whichever it was taken for, the message is a duplicate.
+        for each in self._places:
+            if each[1] < 0:
+                return MessageId(*each, -1, topic=topic)
+        return MessageId(*place, -1, topic=topic, first_chunk=MessageId(*self._places[0], -1, topic=topic))
 
 
 class Receipt(Enum):
@@ -329,15 +324,15 @@ class ProducerCore:
         self._check_room_for(count)
         metadata.num_chunks_from_msg = count
         view = memoryview(body)
-        first: list[MessageId] = []
+        places: list[tuple[int, int, int]] = []
         ops: list[SendOp] = []
         for chunk_id in range(count):
             metadata.chunk_id = chunk_id
             piece = view[chunk_id * size : (chunk_id + 1) * size]
             parts = self._frame(metadata, piece, sequence_id, sequence_id, 1, is_chunk=True)
-            last = chunk_id == count - 1
-            taken = (callback, len(payload)) if last else (None, 0)
-            ops.append(ChunkOp(sequence_id, chunk_id, parts, *taken, now, first=first, last=last))
+            is_last = chunk_id == count - 1
+            taken = (callback, len(payload)) if is_last else (None, 0)
+            ops.append(ChunkOp(sequence_id, parts, *taken, now, is_last=is_last, places=places))
         self._note(sequence_id, len(payload))
         self.pending_messages += count - 1
         self.pending.extend(ops)

@@ -79,6 +79,23 @@ def test_chunks_sent_again_in_between_are_left_over() -> None:
     assert (topic.acknowledged, topic.unusable) == ([3, 4], [])
 
 
+def test_chunks_sent_again_behind_the_whole_message_are_left_over() -> None:
+    topic = Topic()
+    topic.send("a", 0, 1, 2, 1, 2, of=3)
+    assert len(topic.whole) == 1 and (topic.acknowledged, topic.unusable) == ([3, 4], [])
+    # Those of the message itself, when it is to be delivered again, are not.
+    topic.deliver(2)
+    assert (topic.acknowledged, topic.unusable) == ([3, 4], [2])
+    topic.deliver(0)
+    topic.deliver(1)
+    topic.deliver(2)
+    assert topic.whole == [("a", b"a0 a1 a2 ")] * 2
+    for number in range(100):
+        topic.send(f"b{number}", 0, 1, of=2)
+    topic.send("a", 2, of=3)
+    assert topic.unusable == [2, len(topic.stored) - 1]
+
+
 def test_the_same_entries_delivered_again_are_neither_used_nor_acknowledged() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=3)
