@@ -26,6 +26,7 @@ from pulsar_native.exceptions import (
     MemoryBufferIsFull,
     NotAllowedError,
     NotConnected,
+    ProducerBlockedQuotaExceededException,
     ProducerFenced,
     ProducerQueueIsFull,
     PulsarException,
@@ -129,6 +130,11 @@ class PartitionProducer(Handler):
                 connection.write(op.parts)
 
     @property
+    def is_started(self) -> bool:
+        """Whether it was created at the broker, or is being created."""
+        return True
+
+    @property
     def waits_for_its_turn(self) -> bool:
         """Whether this producer stands in the queue for exclusive access."""
         return self.config.access_mode is ProducerAccessMode.WaitForExclusive
@@ -141,6 +147,11 @@ class PartitionProducer(Handler):
     def is_final(self, error: PulsarException) -> bool:
         """A terminated topic and a lost exclusive access do not come back."""
         return isinstance(error, TopicTerminated | ProducerFenced)
+
+    def not_back_yet(self, error: PulsarException) -> None:
+        """Fail what is pending when the topic's quota says so (policy producer_exception); the other one holds it."""
+        if isinstance(error, ProducerBlockedQuotaExceededException):
+            self._fail_all(error)
 
     def gave_up(self, error: PulsarException) -> None:
         """Fail everything pending; later sends fail with the same error."""

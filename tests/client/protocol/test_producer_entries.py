@@ -55,9 +55,9 @@ def test_chunking_needs_a_persistent_topic_and_no_batching() -> None:
 
 @pytest.mark.proves("C61", "C80")
 @given(
-    size=st.integers(0, 9000),
+    size=st.integers(0, 5000),
     largest=st.integers(600, 3000),
-    chunk=st.sampled_from([-1, 0, 1, 100, 1500, 10_000]),
+    chunk=st.sampled_from([-1, 0, 300, 1500, 10_000]),
     compression=st.sampled_from([CompressionType.NONE, CompressionType.ZLib]),
 )
 def test_the_chunks_of_any_message_are_its_body_and_none_is_too_large(
