@@ -323,3 +323,46 @@ def test_messages_that_stay_incomplete(
     chunking(client, name).send(noise(3500, seed=9))
     for consumer in (acking, keeping, expiring):
         assert consumer.receive(10_000).data() == noise(3500, seed=9)
+
+
+@pytest.mark.proves("C80")
+def test_columns_of_ranges_that_cut_messages_in_two(
+    face: Face, client: Any, through: Relay, topic: NewTopic, eventually: Eventually, stats: Stats
+) -> None:
+    name = topic()
+    quick = chunking(client, name)
+    slow = chunking(face.client(through.service_url), name, compression_type=CompressionType.ZLib)
+    ids = face.send_all(quick, [b"first", noise(1500, seed=1)], partition_key="k", properties={"a": "b"})
+    through.let_pass(Command.SEND, TO_BROKER, times=2)
+    through.hold(Command.SEND, TO_BROKER)
+    waiting = face.enqueue(slow, noise(2500, seed=2))
+    eventually(lambda: stats(name)["msgInCounter"] == 5)
+    ids += face.send_all(quick, [b"between", noise(1500, seed=3)])
+    through.release()
+    ids.append(waiting.result(10)[1])
+    ids += face.send_all(quick, [b"last"])
+    expected = {
+        (ids[index].entry_id(), value)
+        for index, value in enumerate(
+            [b"first", noise(1500, seed=1), b"between", noise(1500, seed=3), noise(2500, seed=2), b"last"]
+        )
+    }
+    assert [place.entry_id() for place in ids] == [0, 2, 5, 7, 8, 9], "entries 3 and 4 are chunks of what ends with 8"
+
+    def rows(start: MessageId, end: MessageId | None) -> list[Any]:
+        reader = client.create_reader(name, start, start_message_id_inclusive=True)
+        found = [row for batch in reader.arrow_batches(end=end) for row in batch.to_pylist()]
+        reader.close()
+        return found
+
+    whole = rows(MessageId.earliest, None)
+    assert {(row["__entryId"], row["value"]) for row in whole} == expected and len(whole) == 6
+    for row, place in zip(whole, ids, strict=True):
+        read = MessageId.deserialize(row["__messageId"])
+        assert (read, read.first_chunk_message_id()) == (place, place.first_chunk_message_id())
+    for entry in range(1, 10):
+        cut = MessageId(-1, ids[0].ledger_id(), entry)
+        before, behind = rows(MessageId.earliest, cut), rows(cut, None)
+        assert all(row["__entryId"] < entry for row in before) and all(row["__entryId"] >= entry for row in behind)
+        parts = [(row["__entryId"], row["value"]) for row in [*before, *behind]]
+        assert len(parts) == 6 and set(parts) == expected, entry

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import Acknowledging
+from pulsar_native.enums import SubscriptionMode
 from pulsar_native.protocol.chunks import ChunkAssembly, ChunkedMessage, EntryKey
 from pulsar_native.wire.entry import ParsedEntry
 
@@ -27,6 +28,7 @@ def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
         max_pending=config.max_pending_chunked_message,
         auto_ack_oldest=config.auto_ack_oldest_chunked_message_on_queue_full,
         expiry=config.expire_time_of_incomplete_chunked_message_ms / 1000,
+        note_orphans=config.subscription_mode is SubscriptionMode.NonDurable,
     )
 
 

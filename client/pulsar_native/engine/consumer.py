@@ -381,6 +381,11 @@ class PartitionConsumer(Handler):
         start = self._start
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
+    def taken_entry(self) -> tuple[int, int]:
+        """Return ledger and entry of the last message given out, (-1, -1) before the first."""
+        last = self._last_taken
+        return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
+
     def is_past(self, end: MessageId) -> bool:
         """Return whether everything before `end` was looked at, as far as entry numbers tell. Thread-safe."""
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)

@@ -64,7 +64,14 @@ class ChunkAssembly:
         "unusable",
     )
 
-    def __init__(self, *, max_pending: int = 10, auto_ack_oldest: bool = False, expiry: float = 60.0) -> None:
+    def __init__(
+        self,
+        *,
+        max_pending: int = 10,
+        auto_ack_oldest: bool = False,
+        expiry: float = 60.0,
+        note_orphans: bool = False,
+    ) -> None:
         self._max_pending = max_pending
         self._auto_ack = auto_ack_oldest
         self._expiry = expiry
@@ -78,8 +85,8 @@ class ChunkAssembly:
         """Entries nobody can use any more: to be acknowledged by the engine, which empties the list."""
         self.unusable: list[EntryKey] = []
         """Entries that were dropped without acknowledgement: the broker is to deliver them again in time."""
-        self.orphans: dict[str, EntryKey] | None = None
-        """Where the last chunks of messages lie that could not be used, by uuid, when somebody wants to know."""
+        self.orphans: dict[str, EntryKey] | None = {} if note_orphans else None
+        """Where the last chunks of messages lie that could not be used, by uuid, when that is to be noted."""
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -88,10 +95,9 @@ class ChunkAssembly:
         return len(self._pending)
 
     def keep_all(self) -> None:
-        """Drop no incomplete message from now on, neither for their number nor for their age; note the orphans."""
+        """Drop no incomplete message from now on, neither for their number nor for their age."""
         self._max_pending = 0
         self._expiry = 0.0
-        self.orphans = {}
 
     # --- chunks in --------------------------------------------------------------------------------------------------
 

@@ -107,9 +107,8 @@ def test_the_same_entries_delivered_again_are_neither_used_nor_acknowledged() ->
 
 
 def test_a_chunk_without_the_one_before_it_is_no_message_until_it_is_too_old() -> None:
-    topic = Topic(expiry=60.0)
+    topic = Topic(expiry=60.0, note_orphans=True)
     topic.assembly.keep_all()
-    topic.assembly.orphans = {}
     topic.send("a", 1, 2, of=3)
     topic.send("b", 0, 2, of=3)
     assert (topic.whole, topic.acknowledged) == ([], []) and sorted(topic.unusable) == [0, 1, 2, 3]
