@@ -87,7 +87,7 @@ class LazyPartitionProducer(PartitionProducer):
         self._waiting.append(item)
         if not self._wanted:
             self._wanted = True
-            self.engine.loop.call_soon_threadsafe(self._start)
+            self.engine.call(self._start)
         return None
 
     def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
