@@ -86,7 +86,7 @@ class Acknowledging:
             self._consumer.engine.call(self._arm_ack_timer)
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
-        if batch_index < 0 and self._chunks.has_given:
+        if batch_index < 0 and self._chunks.given:
             for chunk in self._chunks.take_entries(key)[:-1]:
                 self.group.add(chunk, -1, 0)
         if self._stored and self.group.add(key, batch_index, batch_size):
@@ -107,7 +107,7 @@ class Acknowledging:
         if not self._stored:
             return
         with self._consumer.lock:
-            if self._chunks or self._chunks.has_given:
+            if self._chunks or self._chunks.given:
                 safe = self._chunks.safe_position(key)
                 if safe != key:
                     key, index, size = safe, -1, 0
@@ -210,7 +210,7 @@ class Acknowledging:
         if self._config.consumer_type not in BY_ENTRY:
             return False
         if connection is not None:
-            if self._chunks.has_given:
+            if self._chunks.given:
                 entries = self._chunks.with_chunks(entries)
             for block in in_blocks(entries):
                 connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])
