@@ -22,6 +22,13 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
 )
+from pulsar_native.encryption import (
+    CryptoKeyReader,
+    DefaultCryptoKeyReader,
+    EncryptionContext,
+    EncryptionKey,
+    EncryptionKeyInfo,
+)
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -32,6 +39,7 @@ from pulsar_native.enums import (
     KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
     Result,
 )
@@ -118,7 +126,12 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerType",
     "CryptoError",
+    "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
+    "DefaultCryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "EncryptionKeyInfo",
     "ErrorGettingAuthenticationData",
     "HashingScheme",
     "IncompatibleSchema",
@@ -145,6 +158,7 @@ __all__ = [
     "ProducerBlockedQuotaExceededException",
     "ProducerBusy",
     "ProducerConfig",
+    "ProducerCryptoFailureAction",
     "ProducerFenced",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",

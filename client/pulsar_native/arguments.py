@@ -34,16 +34,6 @@ def refuse_unsupported(options: Mapping[str, tuple[Any, Any]]) -> None:
             )
 
 
-def refuse_producer_options(*, encryption_key: str | None, crypto_key_reader: object) -> None:
-    """Raise for producer options of the official client that are not there yet."""
-    refuse_unsupported(
-        {
-            "encryption_key": (encryption_key, None),
-            "crypto_key_reader": (crypto_key_reader, None),
-        }
-    )
-
-
 def topics_of(topic: str | Sequence[str] | re.Pattern[str]) -> list[str]:
     """Return the topics to subscribe to; a pattern is refused."""
     if isinstance(topic, str):
@@ -67,6 +57,8 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         receiver_queue_size=config.receiver_queue_size,
         consumer_name=config.reader_name,
         is_read_compacted=config.is_read_compacted,
+        crypto_key_reader=config.crypto_key_reader,
+        crypto_failure_action=config.crypto_failure_action,
         start_message_id=config.start_message_id,
         start_message_id_inclusive=config.start_message_id_inclusive,
         max_pending_chunked_message=config.max_pending_chunked_message,
@@ -185,6 +177,15 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> lis
     if not isinstance(messages, list | tuple):
         raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
     return [ids_of(message)[0] for message in messages]
+
+
+def deadline(timeout_millis: float | None, now: float) -> float | None:
+    """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
+    if timeout_millis is None:
+        return None
+    if isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float):
+        raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
+    return now + timeout_millis / 1000
 
 
 class BatchCollector:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import (
     CompressionType,
     ConsumerType,
+    CryptoKeyReader,
     InitialPosition,
     InvalidConfiguration,
     MessageId,
@@ -366,3 +370,36 @@ def test_columns_of_ranges_that_cut_messages_in_two(
         assert all(row["__entryId"] < entry for row in before) and all(row["__entryId"] >= entry for row in behind)
         parts = [(row["__entryId"], row["value"]) for row in [*before, *behind]]
         assert len(parts) == 6 and set(parts) == expected, entry
+
+
+@pytest.mark.proves("C60", "C80")
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZLib])
+def test_chunks_are_encrypted_one_by_one(
+    face: Face, client: Any, through: Relay, topic: NewTopic, tmp_path: Path, compression: CompressionType
+) -> None:
+    name = topic()
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (tmp_path / "key").write_bytes(private.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    public = private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "pub").write_bytes(public)
+    keys = CryptoKeyReader(str(tmp_path / "pub"), str(tmp_path / "key"))
+    producer = chunking(
+        face.client(through.service_url),
+        name,
+        encryption_key="k",
+        crypto_key_reader=keys,
+        compression_type=compression,
+    )
+    consumer = client.subscribe(name, "sub", crypto_key_reader=keys)
+    payload = noise(3500)
+    place = producer.send(payload)
+    chunks = sent_entries(through)
+    assert [len(chunk.metadata.encryption_keys) for chunk in chunks] == [1] * 4
+    assert len({chunk.metadata.encryption_param for chunk in chunks}) == 4
+    assert not any(payload[:16] in chunk.body for chunk in chunks)
+    # The size the chunks tell is that before encryption.
+    plain = sum(len(chunk.body) - 16 for chunk in chunks)
+    assert {chunk.metadata.total_chunk_msg_size for chunk in chunks} == {plain}
+    message = consumer.receive(10_000)
+    assert message.data() == payload and message.message_id() == place

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import CompressionType
 from pulsar_native.message import OutgoingMessage
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import ProducerCore, SendOp
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import encode_single_fields, parse_single, split_batch
@@ -23,11 +24,12 @@ def core(
     last_sequence_id: int = -1,
     schema: bytes = b"",
     max_pending: int = 0,
+    encryptor: Encryptor | None = None,
     **options: Any,
 ) -> ProducerCore:
     """Return a connected core; `options` are those of the description."""
     config = ProducerConfig(topic="t", **{"batching_enabled": True, **options})
-    made = ProducerCore(config, 7, topic=TOPIC, partition=2, max_pending=max_pending)
+    made = ProducerCore(config, 7, topic=TOPIC, partition=2, max_pending=max_pending, encryptor=encryptor)
     made.connected("the-name", last_sequence_id, schema, max_message_size)
     return made
 

@@ -59,6 +59,7 @@ def dag_in(home: Path, dag_id: str, body: str) -> Any:
         "from airflow.sdk import DAG, task\n"
         "from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator\n"
         "from airflow_provider_pulsar.operators.publish import PublishOperator\n"
+        "from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator\n"
         "from airflow_provider_pulsar.sensors.topic import TopicSensor\n\n"
         f"with DAG({dag_id!r}, schedule=None, start_date=datetime.datetime(2026, 1, 1)) as dag:\n"
     )
@@ -124,3 +125,18 @@ def xcom_of(run: Any, task_id: str, key: str = "return_value") -> Any:
         query = XComModel.get_many(run_id=run.run_id, key=key, task_ids=task_id, dag_ids=run.dag_id)
         found = session.scalars(query).first()
         return None if found is None else XComModel.deserialize_value(found)
+
+
+def rendered_of(run: Any, task_id: str) -> dict[str, Any]:
+    """Return the rendered fields Airflow has stored of a task of a run."""
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.utils.session import create_session
+    from sqlalchemy import select  # type: ignore[import-not-found,unused-ignore]
+
+    fields = RenderedTaskInstanceFields
+    with create_session() as session:
+        chosen = select(fields).where(
+            fields.dag_id == run.dag_id, fields.run_id == run.run_id, fields.task_id == task_id
+        )
+        found = session.scalar(chosen)
+        return {} if found is None else dict(found.rendered_fields)

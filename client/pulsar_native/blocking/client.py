@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from pulsar_native.config import (
     ReaderConfig,
     Router,
 )
+from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.listener import ListenerThreads
 from pulsar_native.engine.loop import (
@@ -38,6 +39,7 @@ from pulsar_native.enums import (
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed
@@ -123,6 +125,9 @@ class Client(Live):
         self._listeners = ListenerThreads(config.message_listener_threads)
         self._finalizer: weakref.finalize[..., Any] | None = None
 
+    def _described(self) -> str:
+        return str(self._config.service_url)
+
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
         """Make a client from its description, for instance in another process. Does not connect yet."""
@@ -168,13 +173,15 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
         chunk_max_message_size: int = -1,
+        encryption_keys: Sequence[str] | None = None,
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
     ) -> Producer:
@@ -182,7 +189,6 @@ class Client(Live):
 
         Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
         """
-        arguments.refuse_producer_options(encryption_key=encryption_key, crypto_key_reader=crypto_key_reader)
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -206,6 +212,10 @@ class Client(Live):
             hashing_scheme=hashing_scheme,
             properties=properties or {},
             access_mode=access_mode,
+            encryption_key=encryption_key,
+            encryption_keys=encryption_keys or (),
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -230,7 +240,7 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         pattern_auto_discovery_period: int = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -256,7 +266,6 @@ class Client(Live):
         """
         arguments.refuse_unsupported(
             {
-                "crypto_key_reader": (crypto_key_reader, None),
                 "key_shared_policy": (key_shared_policy, None),
                 "dead_letter_policy": (dead_letter_policy, None),
             }
@@ -279,6 +288,8 @@ class Client(Live):
             priority_level=priority_level,
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
             max_pending_chunked_message=max_pending_chunked_message,
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
@@ -303,7 +314,7 @@ class Client(Live):
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
@@ -312,7 +323,6 @@ class Client(Live):
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
-        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -324,6 +334,8 @@ class Client(Live):
             max_pending_chunked_message=max_pending_chunked_message,
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
             expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
         )
         core = self._started()
         used = schema or BytesSchema()

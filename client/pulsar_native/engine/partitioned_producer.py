@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.key_renewal import KeyRenewal
 from pulsar_native.engine.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producer import Full, PartitionProducer
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
@@ -50,6 +51,7 @@ class TopicProducer:
             and config.lazy_start_partitioned_producers
             and config.access_mode is ProducerAccessMode.Shared
         )
+        self._keys = KeyRenewal(client.engine, config, topic) if config.encryption_key_names else None
         names = [topic.with_partition(index) for index in range(partitions)] if partitions else [topic]
         self.children = [self._child(name, len(names)) for name in names]
         self._first = self.children[self._first_partition()]
@@ -61,7 +63,8 @@ class TopicProducer:
             share = max(1, across // count)
             limit = min(limit, share) if limit else share
         kind = LazyPartitionProducer if self._lazy else PartitionProducer
-        return kind(self.client, self.config, name, max_pending=limit, schema=self._schema)
+        encryptor = None if self._keys is None else self._keys.encryptor
+        return kind(self.client, self.config, name, max_pending=limit, schema=self._schema, encryptor=encryptor)
 
     def _first_partition(self) -> int:
         """Return the partition to be created first: of lazy ones, one that the routing would choose, too."""
@@ -72,6 +75,8 @@ class TopicProducer:
     async def open(self) -> None:
         """Create the producer on every partition, unless lazy; the first failure closes the others and is raised."""
         try:
+            if self._keys is not None:
+                await self._keys.start()
             # Of an automatic name the first partition decides, so that all partitions share one, as in Java.
             await self._first.open()
             others = [child for child in self.children if child is not self._first]
@@ -83,6 +88,7 @@ class TopicProducer:
             for child in self.children:
                 await child.close()
                 child.abandon()
+            self._stop_tasks()
             raise
         if self.is_partitioned and self.config.auto_update_partitions:
             self._growth = self.client.engine.spawn(self._watch_growth())
@@ -165,15 +171,19 @@ class TopicProducer:
 
     async def close(self) -> None:
         """Flush, and close every partition; bounded by the operation time-out."""
-        if self._growth is not None:
-            self._growth.cancel()
+        self._stop_tasks()
         await asyncio.gather(*(child.close() for child in self.children))
         self.client.producers.discard(self)
 
-    def abandon(self) -> None:
-        """Close without a word to the broker."""
+    def _stop_tasks(self) -> None:
         if self._growth is not None:
             self._growth.cancel()
+        if self._keys is not None:
+            self._keys.stop()
+
+    def abandon(self) -> None:
+        """Close without a word to the broker."""
+        self._stop_tasks()
         for child in self.children:
             child.abandon()
         self.client.producers.discard(self)

@@ -35,6 +35,7 @@ from pulsar_native.exceptions import (
     from_server_error,
 )
 from pulsar_native.message import OutgoingMessage
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import Callback, NoRoomForChunks, ProducerCore, Receipt, SendOp
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -62,11 +63,17 @@ class PartitionProducer(Handler):
         *,
         max_pending: int,
         schema: pb.Schema | None,
+        encryptor: Encryptor | None = None,
     ) -> None:
         super().__init__(client, topic, mandatory_stop=max(0.1, config.send_timeout_millis / 1000 - 0.1))
         self.config = config
         self.core = ProducerCore(
-            config, client.next_producer_id(), topic=topic.full, partition=topic.partition, max_pending=max_pending
+            config,
+            client.next_producer_id(),
+            topic=topic.full,
+            partition=topic.partition,
+            max_pending=max_pending,
+            encryptor=encryptor,
         )
         self._schema = schema
         self._max_pending = max_pending

@@ -1,8 +1,9 @@
-"""From the payload of a MESSAGE to messages: verify, read the metadata, decompress, split, filter.
+"""From the payload of a MESSAGE to messages: verify, read the metadata, decrypt, decompress, split, filter.
 
 Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decrypt, chunk,
 decompress, batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No clock,
-no I/O; runs in the thread that receives, not on the loop.
+no I/O: an entry whose key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio
+face's loop.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsar_native.enums import CompressionType
+from pulsar_native.encryption import EncryptionContext
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
 from pulsar_native.message import Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
+from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.columns import EntrySlice
@@ -41,7 +44,7 @@ class Undecryptable(Exception):
     """An entry this consumer has no key for: it is not delivered and stays unacknowledged."""
 
     def __init__(self, permits: int, cause: CryptoError) -> None:
-        super().__init__(str(cause))
+        super().__init__(cause.message)
         self.permits = permits
 
 
@@ -67,6 +70,7 @@ class ReceivedEntry:
     __slots__ = (
         "batch_size",
         "body",
+        "decryption_failed",
         "entry_id",
         "first_chunk",
         "is_batch",
@@ -92,6 +96,12 @@ class ReceivedEntry:
         self.partition = partition
         self.schema = schema
         self.first_chunk: MessageId | None = None
+        self.decryption_failed = False
+
+    @property
+    def encryption_context(self) -> EncryptionContext | None:
+        """How the entry was encrypted, None when it was not."""
+        return context_of(self.parsed.metadata, failed=self.decryption_failed)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -209,11 +219,15 @@ def decode(
     missing: int | None,
     max_message_size: int,
     together: Together,
+    decryptor: Decryptor = NO_KEYS,
 ) -> Decoded | None:
-    """Return the entry of a delivery with what is to be given out of it; raises `Corrupt` or `Undecryptable`.
+    """Return the entry of a delivery with what is to be given out of it; None is a chunk of an incomplete message.
 
-    None is a chunk of a message that is not complete. `missing` is the bit set of messages the application has not
-    acknowledged, None when nothing is known of the entry. `together` takes the chunks.
+    Raises `Corrupt`, `Undecryptable`, or `KeyWanted` before anything is decided. An entry that cannot be decrypted and
+    is to be consumed all the same is one message, its body as it came.
+
+    `missing` is the bit set of messages the application has not acknowledged, None when nothing is known of the entry.
+    `together` takes the chunks.
     """
     try:
         parsed = parse_entry(delivery.payload)
@@ -222,7 +236,12 @@ def decode(
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
     permits = parsed.num_messages
-    piece = _decrypted(parsed, permits)
+    if parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor):
+        whole_entry = bytes(parsed.body)
+        return _undecrypted(
+            ReceivedEntry(parsed, whole_entry, delivery, topic=topic, partition=partition, schema=schema), start
+        )
+    piece: bytes | memoryview = parsed.body
     first_chunk: MessageId | None = None
     if parsed.metadata.num_chunks_from_msg > 1:
         whole = together((delivery.ledger_id, delivery.entry_id), parsed, piece)
@@ -245,11 +264,27 @@ def decode(
     return Decoded(entry, places, wanted, skip)
 
 
-def _decrypted(parsed: ParsedEntry, permits: int) -> bytes | memoryview:
-    """Return an entry's body as it was before it was encrypted; chunks are encrypted one by one."""
-    if parsed.metadata.encryption_keys:
-        raise Undecryptable(permits, CryptoError("The message is encrypted and this consumer has no key reader"))
-    return parsed.body
+def _decrypt(parsed: ParsedEntry, permits: int, decryptor: Decryptor) -> bool:
+    """Put the decrypted body in the place of the encrypted one; return False when it is to be consumed as it is."""
+    try:
+        parsed.body = memoryview(decryptor.decrypt(parsed.metadata, bytes(parsed.body)))
+    except CryptoError as error:
+        if decryptor.action is ConsumerCryptoFailureAction.CONSUME:
+            return False
+        if decryptor.action is ConsumerCryptoFailureAction.DISCARD:
+            raise Corrupt(_ValidationError.DecryptionError, permits, error) from error
+        raise Undecryptable(permits, error) from error
+    return True
+
+
+def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
+    """Return a whole entry as one message: what it holds cannot be told."""
+    count = entry.parsed.num_messages
+    wanted = 1 if start.first_index(entry.key, count) < count else 0
+    entry.decryption_failed = True
+    entry.is_batch = False
+    entry.batch_size = 0
+    return Decoded(entry, None, wanted, None)
 
 
 def _decompressed(parsed: ParsedEntry, body: bytes | memoryview, permits: int, max_message_size: int) -> bytes:

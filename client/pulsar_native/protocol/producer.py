@@ -24,6 +24,7 @@ from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
@@ -177,7 +178,14 @@ class ProducerCore:
     """State machine of one producer. Not thread-safe."""
 
     def __init__(
-        self, config: ProducerConfig, producer_id: int, *, topic: str, partition: int, max_pending: int = 0
+        self,
+        config: ProducerConfig,
+        producer_id: int,
+        *,
+        topic: str,
+        partition: int,
+        max_pending: int = 0,
+        encryptor: Encryptor | None = None,
     ) -> None:
         self.config = config
         self.producer_id = producer_id
@@ -205,6 +213,8 @@ class ProducerCore:
         self._chunking = config.chunking_enabled
         self._max_chunk = config.chunk_max_message_size if config.chunk_max_message_size > 0 else _MAX_CHUNKED
         self._max_pending = max_pending
+        self._encryptor = encryptor
+        self._batch_room = self._room_of_a_batch()
         self._batch = _OpenBatch()
 
     # --- connection -----------------------------------------------------------------------------------------------
@@ -213,6 +223,7 @@ class ProducerCore:
         """Take what PRODUCER_SUCCESS told; the first time, continue from the ids the broker has stored."""
         self.name = name
         self.max_message_size = max_message_size
+        self._batch_room = self._room_of_a_batch()
         self.schema_version = schema_version or None
         self._stored = max(self._stored, last_sequence_id)
         if not self.pending and not self._batch.ids and self.last_published < last_sequence_id:
@@ -220,6 +231,10 @@ class ProducerCore:
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
                 self.last_published = last_sequence_id
                 self._next_sequence_id = last_sequence_id + 1
+
+    def _room_of_a_batch(self) -> int:
+        encryption = 0 if self._encryptor is None else self._encryptor.overhead
+        return self.max_message_size - _SIZE_RESERVE - 256 - encryption
 
     # --- sending --------------------------------------------------------------------------------------------------
 
@@ -264,7 +279,7 @@ class ProducerCore:
         ready: list[SendOp] = []
         if batch.ids and (
             batch.size + size > self._max_bytes
-            or batch.size + size > self.max_message_size - _SIZE_RESERVE - 256
+            or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
         ):
             ready = self.close_batch()
@@ -328,6 +343,8 @@ class ProducerCore:
         ops: list[SendOp] = []
         for chunk_id in range(count):
             metadata.chunk_id = chunk_id
+            # Each chunk is encrypted for itself.
+            metadata.ClearField("encryption_keys")
             piece = view[chunk_id * size : (chunk_id + 1) * size]
             parts = self._frame(metadata, piece, sequence_id, sequence_id, 1, is_chunk=True)
             is_last = chunk_id == count - 1
@@ -368,7 +385,8 @@ class ProducerCore:
 
     def _room(self, metadata: pb.MessageMetadata) -> int:
         """Return how many bytes the body of an entry with these metadata may have."""
-        return self.max_message_size - _SIZE_RESERVE - metadata.ByteSize()
+        encryption = 0 if self._encryptor is None else self._encryptor.overhead
+        return self.max_message_size - _SIZE_RESERVE - metadata.ByteSize() - encryption
 
     def close_batch(self) -> list[SendOp]:
         """Make an entry of the open batch, or one of each key; none when it is empty."""
@@ -438,6 +456,8 @@ class ProducerCore:
         is_chunk: bool = False,
     ) -> list[bytes | memoryview]:
         """Return the bytes of an entry: its body is compressed and, of a large message, one chunk."""
+        if self._encryptor is not None:
+            body = self._encryptor.encrypt(metadata, bytes(body))
         encoded = metadata.SerializeToString()
         if len(encoded) + len(body) > self.max_message_size - _SIZE_RESERVE:
             raise MessageTooBig(

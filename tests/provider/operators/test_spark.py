@@ -19,6 +19,7 @@ import pulsar_native
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from broker import Standalone
 from support.brokers import NewTopic
+from support.tasks import dag_in, rendered_of, states_of, xcom_of
 
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_ENVIRONMENT = ROOT / ".envs" / "spark"
@@ -111,7 +112,7 @@ def secured(secure_broker: Standalone, connection: Callable[..., str]) -> Iterat
 def test_a_load_with_a_token_that_is_nowhere_to_be_found(
     secured: tuple[str, pulsar_native.Client],
     secure_broker: Standalone,
-    run_dag: Callable[..., Any],
+    airflow_home: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -130,22 +131,28 @@ def test_a_load_with_a_token_that_is_nowhere_to_be_found(
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": f"file://{events}",
     }
+    names = {
+        "topic": topic, "output": str(tmp_path / "out"), "schema": SCHEMA, "conf": conf,
+        "environment": str(SPARK_ENVIRONMENT), "between": between,
+    }  # fmt: skip
+    dag = dag_in(
+        airflow_home,
+        "load_with_a_token",
+        f"""
+        names = {names!r}
+        PulsarSparkLoadOperator(
+            task_id="load", topic=names["topic"], output_path=names["output"], value_schema=names["schema"],
+            conf=names["conf"], interval_end="{{{{ params.between }}}}", spark_environment=names["environment"],
+            params={{"between": names["between"]}},
+        )
+        """,
+    )
     with Watch() as watch:
-        run = run_dag(
-            """
-            from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
-            PulsarSparkLoadOperator(
-                task_id="load", topic=topic, output_path=output, value_schema=schema, conf=conf,
-                interval_end="{{ params.between }}", spark_environment=environment, params={"between": between},
-            )
-            """,
-            topic=topic, output=str(tmp_path / "out"), schema=SCHEMA, conf=conf,
-            environment=str(SPARK_ENVIRONMENT), between=between,
-        )  # fmt: skip
-    assert run.state == "success"
+        run = dag.test()
+    assert set(states_of(run).values()) == {"success"}, states_of(run)
     loaded = rows(tmp_path / "out")
     assert [(row["number"], row["name"]) for row in loaded] == [(number, f"n{number}") for number in range(50)]
-    result = run.xcom("load")
+    result = xcom_of(run, "load")
     assert result["rows"] == 50 and result["path"] == str(tmp_path / "out")
 
     assert any("--request" in line for line in watch.command_lines), "the process list was not seen"
@@ -153,7 +160,7 @@ def test_a_load_with_a_token_that_is_nowhere_to_be_found(
     places = {
         "process list": "\n".join(watch.command_lines),
         "task log": caplog.text + printed.out + printed.err,
-        "rendered fields": json.dumps(run.rendered("load"), default=str),
+        "rendered fields": json.dumps(rendered_of(run, "load"), default=str),
         "XCom": json.dumps(result),
         "Spark event log": "\n".join(path.read_text() for path in events.rglob("*") if path.is_file()),
         "manifest": Path(result["manifest"]).read_text(),
