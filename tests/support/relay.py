@@ -57,6 +57,8 @@ class Command(enum.IntEnum):
     SEEK = 28
     GET_LAST_MESSAGE_ID = 29
     GET_LAST_MESSAGE_ID_RESPONSE = 30
+    AUTH_CHALLENGE = 36
+    AUTH_RESPONSE = 37
     ACK_RESPONSE = 38
 
 

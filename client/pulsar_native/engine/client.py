@@ -15,11 +15,13 @@ from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.pool import ConnectionPool
+from pulsar_native.engine.service import Service
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import ServiceInfo
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -34,12 +36,12 @@ class ClientCore:
         self._consumer_ids = itertools.count()
         self._request_ids = itertools.count()
         self.memory = MemoryLimit(config.memory_limit_bytes)
-        self.pool = ConnectionPool(engine, config)
-        self.lookup = Lookup(engine, config, self.pool, self._request_ids)
+        self.service = Service(engine, config)
+        self.pool = ConnectionPool(engine, config, self.service)
+        self.lookup = Lookup(engine, config, self.pool, self.service, self._request_ids)
         self.producers: set[TopicProducer] = set()
         self.consumers: set[TopicConsumer] = set()
         self.closed = False
-        self._auth_started = False
 
     def next_producer_id(self) -> int:
         """Return an id no other producer of this client has."""
@@ -56,9 +58,7 @@ class ClientCore:
     def _check_open(self) -> None:
         if self.closed:
             raise AlreadyClosed("The client is closed")
-        if not self._auth_started and self.config.authentication is not None:
-            self._auth_started = True
-            self.config.authentication.start()
+        self.service.begin_with(self.config.authentication)
 
     def deadline(self) -> float:
         """Return when an operation begun now times out."""
@@ -118,6 +118,22 @@ class ClientCore:
         answer = await self.lookup.schema(TopicName.parse(topic).base, version, self.deadline())
         return info_from_wire(answer.schema, answer.schema_version)
 
+    async def service_info(self) -> ServiceInfo:
+        """Return the cluster the client uses now; raises `Timeout` when its provider does not tell it in time."""
+        self._check_open()
+        try:
+            async with asyncio.timeout(self.config.operation_timeout_seconds):
+                return await self.service.known()
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise Timeout("The service URL's provider did not answer within operation_timeout_seconds") from error
+
+    async def update_service_url(self, url: str) -> None:
+        """Move to another URL: all connections close, producers and consumers come back there by themselves."""
+        await self.service_info()
+        self.service.change_url(url)
+
     async def close(self) -> None:
         """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`."""
         if self.closed:
@@ -130,15 +146,16 @@ class ClientCore:
         except TimeoutError:
             # Whatever the brokers do not answer in time is left to find out by the closed connection.
             pass
-        self.shutdown()
+        ended = self.shutdown()
+        if ended is not None:
+            # The provider of the service URL is the application's: its error is logged, and it may not hold us.
+            await asyncio.wait([ended], timeout=self.config.operation_timeout_seconds)
 
-    def shutdown(self) -> None:
-        """Drop everything without a goodbye."""
+    def shutdown(self) -> asyncio.Future[None] | None:
+        """Drop everything without a goodbye; what the service URL's provider needs to end can be waited for."""
         self.closed = True
         handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
         for handler in handlers:
             handler.abandon()
         self.pool.close()
-        if self._auth_started and self.config.authentication is not None:
-            self._auth_started = False
-            self.config.authentication.close()
+        return self.service.close()
