@@ -38,17 +38,17 @@ class LazyPartitionProducer(PartitionProducer):
         super().__init__(*args, **options)
         self._waiting: deque[_Waiting] = deque()
         self._opening: asyncio.Task[None] | None = None
-        self._wanted = False
+        self._asked_for = False
         self._through = False
 
     @property
     def is_started(self) -> bool:
         """Whether it was created at the broker, or is being created."""
-        return self._wanted
+        return self._asked_for
 
     async def open(self) -> None:
         """Create it at the broker now."""
-        self._wanted = True
+        self._asked_for = True
         await super().open()
         self._through = True
 
@@ -85,8 +85,8 @@ class LazyPartitionProducer(PartitionProducer):
         if not memory.try_reserve(len(item.payload)):
             return Full(self._memory_full(), memory.when_room)
         self._waiting.append(item)
-        if not self._wanted:
-            self._wanted = True
+        if not self._asked_for:
+            self._asked_for = True
             self.engine.call(self._start)
         return None
 
@@ -162,7 +162,7 @@ class LazyPartitionProducer(PartitionProducer):
     def _fail_waiting(self, error: PulsarException) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, deque()
-            self._wanted = False
+            self._asked_for = False
         for item in waiting:
             self.client.memory.release(len(item.payload))
             if item.flushed is not None:
