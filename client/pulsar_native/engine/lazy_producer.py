@@ -38,19 +38,19 @@ class LazyPartitionProducer(PartitionProducer):
         super().__init__(*args, **options)
         self._waiting: deque[_Waiting] = deque()
         self._opening: asyncio.Task[None] | None = None
-        self._asked_for = False
-        self._through = False
+        self._is_wanted = False
+        self._is_joined = False
 
     @property
     def is_started(self) -> bool:
         """Whether it was created at the broker, or is being created."""
-        return self._asked_for
+        return self._is_wanted
 
     async def open(self) -> None:
         """Create it at the broker now."""
-        self._asked_for = True
+        self._is_wanted = True
         await super().open()
-        self._through = True
+        self._is_joined = True
 
     # --- sending (any thread) ---------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ class LazyPartitionProducer(PartitionProducer):
         flush: bool = False,
     ) -> Full | None:
         """Take a message, or tell why not yet. Thread-safe, never blocks; the first one has the producer created."""
-        if not self._through:
+        if not self._is_joined:
             with self._lock:
                 # Once more: it may have come through while this thread waited for the lock.
                 waits = self._must_wait()
@@ -74,7 +74,7 @@ class LazyPartitionProducer(PartitionProducer):
         return super().enqueue(payload, fields, extras, callback, flush=flush)
 
     def _must_wait(self) -> bool:
-        return not self._through
+        return not self._is_joined
 
     def _put_aside(self, item: _Waiting) -> Full | None:
         if self.state is not State.READY and self.state is not State.CONNECTING:
@@ -85,15 +85,15 @@ class LazyPartitionProducer(PartitionProducer):
         if not memory.try_reserve(len(item.payload)):
             return Full(self._memory_full(), memory.when_room)
         self._waiting.append(item)
-        if not self._asked_for:
-            self._asked_for = True
+        if not self._is_wanted:
+            self._is_wanted = True
             self.engine.call(self._start)
         return None
 
     def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
         """Call `wake` once there is room in the queue. Thread-safe."""
         with self._lock:
-            if not self._through and self._max_pending and len(self._waiting) >= self._max_pending:
+            if not self._is_joined and self._max_pending and len(self._waiting) >= self._max_pending:
                 self._room_waiters.append((needed, wake))
                 return
         super().when_room(wake, needed)
@@ -101,7 +101,7 @@ class LazyPartitionProducer(PartitionProducer):
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
         """Call `done` when everything sent before has its receipt. Thread-safe."""
         with self._lock:
-            if not self._through and self._waiting:
+            if not self._is_joined and self._waiting:
                 self._waiting.append(_Waiting(b"", b"", None, None, False, done))
                 return
         super().flush_then(done)
@@ -129,7 +129,7 @@ class LazyPartitionProducer(PartitionProducer):
         while True:
             with self._lock:
                 if not self._waiting:
-                    self._through = True
+                    self._is_joined = True
                     break
                 item = self._waiting[0]
             if item.flushed is not None:
@@ -162,7 +162,7 @@ class LazyPartitionProducer(PartitionProducer):
     def _fail_waiting(self, error: PulsarException) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, deque()
-            self._asked_for = False
+            self._is_wanted = False
         for item in waiting:
             self.client.memory.release(len(item.payload))
             if item.flushed is not None:
