@@ -157,7 +157,8 @@ class Client(Live):
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
-        return Producer(await self._started().create_producer(config, wire_schema(used)), used)
+        inner = await self._started().create_producer(config, used)
+        return Producer(inner, inner.schema)
 
     async def subscribe(
         self,

@@ -237,7 +237,8 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         core = self._started()
-        return Producer(self, core.engine.run(core.create_producer(config, wire_schema(used))), used)
+        inner = core.engine.run(core.create_producer(config, used))
+        return Producer(self, inner, inner.schema)
 
     def subscribe(
         self,

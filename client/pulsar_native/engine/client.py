@@ -7,7 +7,9 @@ made, bounded in time. On the loop only, except the id generators and the memory
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.lookup import Lookup
@@ -17,13 +19,24 @@ from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.service import Service
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    IncompatibleSchema,
+    InvalidConfiguration,
+    PulsarException,
+    Timeout,
+    TopicNotFound,
+)
+from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema
+from pulsar_native.schema.base import BytesSchema, Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+
+_EXPLAIN_SECONDS = 3.0
 
 
 class ClientCore:
@@ -76,18 +89,55 @@ class ClientCore:
         self._check_open()
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
-    async def create_producer(self, config: ProducerConfig, schema: pb.Schema | None) -> TopicProducer:
-        """Create a producer on the topic, or on each of its partitions."""
+    async def create_producer(self, config: ProducerConfig, schema: Schema[Any] | None) -> TopicProducer:
+        """Create a producer on the topic, or on each of its partitions; its `schema` is the one to encode with."""
         self._check_open()
         topic = TopicName.parse(config.topic)
+        schema = await self._producer_schema(topic, schema or BytesSchema())
         partitions = await self.partition_count(topic)
         producer = TopicProducer(self, config, topic, partitions, schema)
-        await producer.open()
+        try:
+            await producer.open()
+        except IncompatibleSchema as error:
+            raise await self.with_both_schemas(error, topic, schema.schema_info()) from error
         self.producers.add(producer)
         if self.closed:
             producer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
         return producer
+
+    async def _producer_schema(self, topic: TopicName, schema: Schema[Any]) -> Schema[Any]:
+        if isinstance(schema, AutoConsumeSchema):
+            raise InvalidConfiguration(
+                "AutoConsumeSchema is for consumers: a producer needs a schema of its own, or AutoProduceBytesSchema",
+                topic=topic.full,
+            )
+        if not isinstance(schema, AutoProduceBytesSchema) or not schema.follows_topic:
+            return schema
+        return schema.for_topic(await self._topic_schema(topic))
+
+    async def _topic_schema(self, topic: TopicName) -> SchemaInfo | None:
+        try:
+            return await self.writer_schema(topic.full, None)
+        except TopicNotFound:
+            return None  # the broker says so of a topic without a schema, too
+
+    async def with_both_schemas(
+        self, error: IncompatibleSchema, topic: TopicName, given: SchemaInfo
+    ) -> IncompatibleSchema:
+        """Return the error with the topic's schema and the one that was given in its message."""
+        registered = None
+        # The refusal matters more than what explains it, and must not wait for it.
+        with contextlib.suppress(PulsarException, TimeoutError):
+            async with asyncio.timeout(_EXPLAIN_SECONDS):
+                registered = await self._topic_schema(topic)
+        shown = "none" if registered is None else f"version {registered.version}, {registered.summary()}"
+        return IncompatibleSchema(
+            f"{error.message}\n  the topic's schema: {shown}\n  the schema given: {given.summary()}",
+            topic=error.topic or topic.full,
+            broker=error.broker,
+            request_id=error.request_id,
+        )
 
     async def subscribe(
         self, topics: list[str], config: ConsumerConfig, schema: VersionedDecoder, wire_schema: pb.Schema | None
@@ -99,7 +149,11 @@ class ClientCore:
             raise InvalidConfiguration("A consumer needs at least one topic")
         counts = await asyncio.gather(*(self.partition_count(name) for name in names))
         consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
-        await consumer.open()
+        try:
+            await consumer.open()
+        except IncompatibleSchema as error:
+            refused = TopicName.parse(error.topic) if error.topic else names[0]
+            raise await self.with_both_schemas(error, refused, schema.info) from error
         self.consumers.add(consumer)
         if self.closed:
             consumer.abandon()

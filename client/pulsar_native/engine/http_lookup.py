@@ -32,6 +32,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.http_exchange import REDIRECTS, HttpAnswer, exchange, redirected
 from pulsar_native.http_refusal import kind_of, reason_of
+from pulsar_native.schema.errors import InvalidRecord
+from pulsar_native.schema.key_value import definition_from_rest
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -218,12 +220,6 @@ _WIRE_KINDS = {name.lower(): value for name, value in pb.Schema.Type.items()} | 
 def _key_value_data(data: str) -> bytes:
     """Return the protocol's form of a key-value definition, of which the web service makes one JSON object."""
     try:
-        parts = json.loads(data)
-        encoded = [_definition(parts[name]) for name in ("key", "value")]
-    except (ValueError, KeyError, TypeError) as error:
+        return definition_from_rest(data.encode())
+    except InvalidRecord as error:
         raise ReadError("The web service answered a key-value schema that cannot be read") from error
-    return b"".join(len(part).to_bytes(4, "big") + part for part in encoded)
-
-
-def _definition(part: object) -> bytes:
-    return b"" if part in ("", None) else json.dumps(part, separators=(",", ":")).encode()

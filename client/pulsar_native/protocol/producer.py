@@ -3,10 +3,11 @@
 Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that
 a resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A
 batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker
-never share a batch with fresh ones, since the broker drops a batch as a whole. Ids and receipts follow client.md A.3
-(C63-C66, C73-C75). A message too large for one entry may become chunks (C80): entries of one sequence id that are
-queued, given up and refused together; each has a receipt of its own, and the last one's answers for the message.
-`_frame` is the one place where a finished body, compressed and cut, becomes the bytes of an entry.
+never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas,
+whose version is the entry's. Ids and receipts follow client.md A.3 (C63-C66, C73-C75). A message too large for one
+entry may become chunks (C80): entries of one sequence id that are queued, given up and refused together; each has a
+receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
+compressed and cut, becomes the bytes of an entry.
 
 Not thread-safe: the engine holds the producer's lock around every call. `now` is monotonic seconds, `wall_ms` is
 milliseconds since 1970.
@@ -158,6 +159,7 @@ class _OpenBatch:
         "ids",
         "payloads",
         "potential_duplicates",
+        "schema_version",
         "size",
         "wall",
     )
@@ -172,6 +174,7 @@ class _OpenBatch:
         self.wall = 0
         self.first_key: OutgoingMessage | None = None
         self.potential_duplicates = False
+        self.schema_version: bytes | None = None
 
 
 class ProducerCore:
@@ -265,7 +268,9 @@ class ProducerCore:
         `fields` are the encoded optional fields, `extras` the message itself when it has any. Raises `MessageTooBig`
         or `NoRoomForChunks` without having taken anything.
         """
-        explicit = None if extras is None else extras.sequence_id
+        explicit = version = None
+        if extras is not None:
+            explicit, version = extras.sequence_id, extras.schema_version
         sequence_id = self._next_sequence_id if explicit is None else explicit
         if not self.batching or (extras is not None and extras.needs_own_entry):
             return self._add_single(payload, extras, callback, sequence_id, now, wall_ms)
@@ -281,6 +286,7 @@ class ProducerCore:
             batch.size + size > self._max_bytes
             or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
+            or version != batch.schema_version
         ):
             ready = self.close_batch()
             batch = self._batch
@@ -289,6 +295,7 @@ class ProducerCore:
             batch.wall = wall_ms
             batch.potential_duplicates = duplicate
             batch.first_key = extras
+            batch.schema_version = version
         batch.payloads.append(payload)
         batch.ids.append(sequence_id)
         batch.fields.append(fields)
@@ -316,7 +323,7 @@ class ProducerCore:
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
-        metadata = self._metadata(sequence_id, wall_ms)
+        metadata = self._metadata(sequence_id, wall_ms, None if extras is None else extras.schema_version)
         _single_fields(metadata, extras)
         body = self._compressed(metadata, payload, 1)
         if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
@@ -408,7 +415,7 @@ class ProducerCore:
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
-        metadata = self._metadata(batch.ids[0], batch.wall)
+        metadata = self._metadata(batch.ids[0], batch.wall, batch.schema_version)
         try:
             if count == 1:
                 _single_fields(metadata, batch.first_key)
@@ -429,10 +436,11 @@ class ProducerCore:
         self.pending.append(op)
         return [op]
 
-    def _metadata(self, sequence_id: int, wall_ms: int) -> pb.MessageMetadata:
+    def _metadata(self, sequence_id: int, wall_ms: int, schema_version: bytes | None) -> pb.MessageMetadata:
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=wall_ms)
-        if self.schema_version:
-            metadata.schema_version = self.schema_version
+        version = self.schema_version if schema_version is None else schema_version
+        if version:
+            metadata.schema_version = version
         return metadata
 
     def _compressed(self, metadata: pb.MessageMetadata, body: bytes, count: int) -> bytes:
@@ -559,6 +567,8 @@ def _single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None)
         metadata.deliver_at_time = extras.deliver_at
     if extras.null_value:
         metadata.null_value = True
+    if extras.null_partition_key:
+        metadata.null_partition_key = True
 
 
 def _shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) -> None:
@@ -588,7 +598,7 @@ def _split_by_key(batch: _OpenBatch) -> list[_OpenBatch]:
         if part is None:
             part = parts[key] = _OpenBatch()
             part.created, part.wall, part.first_key = batch.created, batch.wall, _message_of(single)
-            part.potential_duplicates = batch.potential_duplicates
+            part.potential_duplicates, part.schema_version = batch.potential_duplicates, batch.schema_version
         part.payloads.append(payload)
         part.ids.append(sequence_id)
         part.fields.append(fields)
@@ -606,4 +616,5 @@ def _message_of(single: pb.SingleMessageMetadata) -> OutgoingMessage:
         ordering_key=single.ordering_key.decode(),
         event_timestamp=single.event_time,
         null_value=single.null_value,
+        null_partition_key=single.null_partition_key,
     )

@@ -22,6 +22,7 @@ from pulsar_native.exceptions import (
     PulsarException,
 )
 from pulsar_native.message_id import MessageId
+from pulsar_native.schema import BytesSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
@@ -52,7 +53,7 @@ class Lazy:
 
     async def open(self, **options: Any) -> TopicProducer:
         options = {"lazy_start_partitioned_producers": True, "message_router": lambda message, partitions: 1} | options
-        return await self.core.create_producer(ProducerConfig(topic="t", **options), None)
+        return await self.core.create_producer(ProducerConfig(topic="t", **options), BytesSchema())
 
     async def answer(self, error: int | None = None) -> None:
         """Answer the one creation that is asked for."""
