@@ -378,6 +378,7 @@ def test_messages_of_a_schema_that_takes_the_key() -> None:
         for schema, kind in ((Upper(), Message), (Pairs(), KeyedMessage)):
             found = decode(
                 delivery(payload), topic="t", partition=-1, schema=schema, start=ANYWHERE, missing=None,
-                max_message_size=5 << 20,
+                together=lambda *_: None,
+            max_message_size=5 << 20,
             ).messages()  # fmt: skip
             assert found and {type(message) for message in found} == {kind}
