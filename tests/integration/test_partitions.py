@@ -20,6 +20,7 @@ from pulsar_native import (
     InvalidConfiguration,
     Message,
     MessageId,
+    NewMessage,
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerBusy,
@@ -459,3 +460,13 @@ def test_the_frames_of_partitions_share_a_connection(
     face.send_all(producer, [b"x"] * 8)
     assert through.count(Command.SEND, TO_BROKER) == 8 and through.count(Command.PRODUCER) == 4
     assert through.accepted <= 2
+
+
+@pytest.mark.proves("C84")
+def test_a_bulk_send_joins_partitions_as_it_needs_them(client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+    name = topic(partitions=3)
+    producer = client.create_producer(name, batching_enabled=True, lazy_start_partitioned_producers=True)
+    rows = [NewMessage(b"%d" % number, partition_key=str(number % 10)) for number in range(500)]
+    ids = producer.send_many(rows)
+    assert len(ids) == 500 and {place.partition() for place in ids} == {0, 1, 2}
+    assert sorted(int(message.data()) for message in read_all(name)) == list(range(500))

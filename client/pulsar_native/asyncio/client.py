@@ -35,11 +35,13 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.stats import ClientStats, CloseReport
 
 
 class Client(Live):
@@ -121,6 +123,7 @@ class Client(Live):
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions, within the operation time-out.
 
@@ -157,7 +160,8 @@ class Client(Live):
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
-        inner = await self._started().create_producer(config, used)
+        chain = arguments.producer_chain(interceptors)
+        inner = await self._started().create_producer(config, used, chain)
         return Producer(inner, inner.schema)
 
     async def subscribe(
@@ -195,6 +199,7 @@ class Client(Live):
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
         arguments.refuse_unsupported(
@@ -234,7 +239,8 @@ class Client(Live):
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         names = arguments.topics_of(topic)
-        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used)), decoder)
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used), chain), decoder)
 
     async def create_reader(
         self,
@@ -252,6 +258,7 @@ class Client(Live):
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays, within the operation time-out."""
         config = ReaderConfig(
@@ -270,8 +277,14 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = await self._started().subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        behind = arguments.reader_config(config)
+        inner = await self._started().subscribe([topic], behind, decoder, wire_schema(used), chain)
         return Reader(inner, decoder)
+
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none."""
@@ -297,14 +310,18 @@ class Client(Live):
         """
         await self._started().update_service_url(service_url)
 
-    async def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+
+        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        if self._core is not None:
-            await self._core.close()
+        return CloseReport() if self._core is None else await self._core.close(limit)
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

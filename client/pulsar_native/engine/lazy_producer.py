@@ -8,7 +8,7 @@ fails with it, and the next message tries again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from pulsar_native.engine.producer import Full, PartitionProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.producer import Callback
+from pulsar_native.stats import ProducerClose
 
 
 class _Waiting(NamedTuple):
@@ -72,6 +73,16 @@ class LazyPartitionProducer(PartitionProducer):
             if waits:
                 return full
         return super().enqueue(payload, fields, extras, callback, flush=flush)
+
+    def enqueue_entry(
+        self,
+        payloads: list[bytes],
+        fields: list[bytes] | None,
+        first: OutgoingMessage | None,
+        callback: Callable[[int], Callback],
+    ) -> int | Full:
+        """Take messages as one entry; one by one, by `enqueue`, as long as there is no producer to make entries."""
+        return super().enqueue_entry(payloads, fields, first, callback) if self._is_joined else 0
 
     def _must_wait(self) -> bool:
         return not self._is_joined
@@ -167,18 +178,29 @@ class LazyPartitionProducer(PartitionProducer):
             self.client.memory.release(len(item.payload))
             if item.flushed is not None:
                 item.flushed(error)
-            elif item.callback is not None:
+                continue
+            self.failed_messages += 1
+            if item.callback is not None:
                 item.callback(error, None)
         self._wake_for_room()
 
     # --- end --------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
+    async def close(self, timeout: float | None = None) -> ProducerClose:
         """Let a creation under way end, send what waited, and close as any other."""
+        started = self.engine.loop.time()
         if self._opening is not None and not self._opening.done():
-            with contextlib.suppress(PulsarException):
-                await self._opening
-        await super().close()
+            # By itself it ends within the operation time-out.
+            await asyncio.wait([self._opening], timeout=timeout)
+        if timeout is not None:
+            timeout = max(0.0, timeout - (self.engine.loop.time() - started))
+        return await super().close(timeout)
+
+    def _report(self, confirmed: int, failed: int) -> ProducerClose:
+        report = super()._report(confirmed, failed)
+        with self._lock:
+            waiting = sum(item.flushed is None for item in self._waiting)
+        return dataclasses.replace(report, left=report.left + waiting)
 
     def abandon(self) -> None:
         """Close without a word to the broker; everything pending fails."""

@@ -26,12 +26,14 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.columns import EntrySlice
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.interception import ConsumerChain
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -58,6 +60,8 @@ class TopicConsumer:
         self._waiters: deque[Wake] = deque()
         self._growth: asyncio.Task[None] | None = None
         self.on_ready: Wake | None = None
+        # The interceptors, for the faces to show them what arrives.
+        self.chain: ConsumerChain | None = None
         # A decoder for each topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
@@ -97,7 +101,11 @@ class TopicConsumer:
                     try:
                         await self.update_partitions(topic)
                     except PulsarException as error:
-                        _log.warning("Cannot join the new partitions of %s yet: %s", topic, error)
+                        _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), error)
+
+    def describe(self, topic: TopicName) -> str:
+        """Return a short name for logs."""
+        return f"Consumer {self.children[0].name} of {topic} ({self.config.subscription_name})"
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Subscribe to partitions that were added since; what fails is tried again next time."""
@@ -115,7 +123,7 @@ class TopicConsumer:
         self._by_topic.update((child.topic.full, child) for child in added)
         self.children = [*self.children, *added]
         self.topics[topic] = count
-        _log.info("Consumer of %s now has %d partitions", topic, count)
+        _log.info("%s now has %d partitions", self.describe(topic), count)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -197,6 +205,10 @@ class TopicConsumer:
         """Return whether others wait already."""
         return bool(self._waiters)
 
+    def note_failed_receive(self, *, batch: bool = False) -> None:
+        """Count a call that raised instead of giving messages."""
+        self.children[0].note("batch_receive_failed" if batch else "receive_failed")
+
     # --- acknowledging (thread-safe) --------------------------------------------------------------------------------
 
     def owner(self, message_id: MessageId) -> PartitionConsumer:
@@ -237,6 +249,10 @@ class TopicConsumer:
             grouped.setdefault(self.owner(message_id), []).append(message_id)
         for child, own in grouped.items():
             child.acknowledge(own)
+
+    def acknowledge_cumulative(self, message_id: MessageId) -> None:
+        """Acknowledge everything up to and including a message in its topic or partition."""
+        self.owner(message_id).acknowledge_cumulative(message_id)
 
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
@@ -285,20 +301,25 @@ class TopicConsumer:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        self.client.consumers.discard(self)
+        self.ended()
 
-    async def close(self) -> None:
-        """Close every partition's consumer."""
+    async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
+        """Close every partition's consumer; bounded by `timeout` seconds, else by the operation time-out."""
         self._stop_growth()
-        await asyncio.gather(*(child.close() for child in self.children))
-        self.client.consumers.discard(self)
+        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
+        self.ended()
+        return tuple(reports)
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
         self._stop_growth()
         for child in self.children:
             child.abandon()
-        self.client.consumers.discard(self)
+        self.ended()
+
+    def ended(self) -> None:
+        """Let go: nothing more will be received."""
+        self.client.forget(self)
 
     def _stop_growth(self) -> None:
         if self._growth is not None:
