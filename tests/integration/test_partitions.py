@@ -466,7 +466,7 @@ def test_the_frames_of_partitions_share_a_connection(
 def test_a_bulk_send_joins_partitions_as_it_needs_them(client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name = topic(partitions=3)
     producer = client.create_producer(name, batching_enabled=True, lazy_start_partitioned_producers=True)
-    rows = [NewMessage(b"%d" % number, partition_key=str(number % 10)) for number in range(500)]
+    rows = [NewMessage(content=b"%d" % number, partition_key=str(number % 10)) for number in range(500)]
     ids = producer.send_many(rows)
     assert len(ids) == 500 and {place.partition() for place in ids} == {0, 1, 2}
     assert sorted(int(message.data()) for message in read_all(name)) == list(range(500))
