@@ -201,6 +201,7 @@ class Client(Live):
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        chunk_max_message_size: int = -1,
         encryption_keys: Sequence[str] | None = None,
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
@@ -211,11 +212,6 @@ class Client(Live):
 
         Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
         """
-        arguments.refuse_producer_options(
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            batching_type=batching_type,
-        )
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -230,6 +226,10 @@ class Client(Live):
             batching_max_messages=batching_max_messages,
             batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
             batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            batching_type=batching_type,
+            chunking_enabled=chunking_enabled,
+            chunk_max_message_size=chunk_max_message_size,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             message_routing_mode=message_routing_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
@@ -287,6 +287,7 @@ class Client(Live):
         enable_retry: bool = False,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
         interceptors: Sequence[ConsumerInterceptor] = (),
@@ -328,6 +329,9 @@ class Client(Live):
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -353,6 +357,9 @@ class Client(Live):
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
@@ -364,6 +371,9 @@ class Client(Live):
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
             is_read_compacted=is_read_compacted,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
         )

@@ -321,16 +321,19 @@ class Letters:
     def _config_of(self, topic: str) -> ProducerConfig:
         policy = self._policy
         options: dict[str, Any] = {"batching_enabled": False, "block_if_queue_full": False}
+        chosen = policy.dead_letter_producer_options
         if topic == self.dead_letter_topic:
             consumer = self._consumer
             mark = "".join(random.choices(_ALPHANUMERIC, k=5))
             name = f"{consumer.topic.full}-{consumer.config.subscription_name}-{consumer.name}-{mark}-DLQ"
             options["producer_name"] = name
             options["initial_subscription_name"] = policy.initial_subscription_name
-            options.update(policy.dead_letter_producer_options)
         else:
-            options.update(policy.retry_letter_producer_options)
-        return ProducerConfig.from_mapping({**options, "topic": topic})
+            chosen = policy.retry_letter_producer_options
+        options.update(chosen)
+        # A message that came in chunks must fit; these two and batches exclude each other.
+        chunks = not options["batching_enabled"] and TopicName.parse(topic).is_persistent
+        return ProducerConfig.from_mapping({"chunking_enabled": chunks, **options, "topic": topic})
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
