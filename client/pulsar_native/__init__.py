@@ -63,6 +63,7 @@ from pulsar_native.exceptions import (
     AuthorizationError,
     BrokerMetadataError,
     BrokerPersistenceError,
+    BulkSendError,
     ChecksumError,
     ConnectError,
     ConsumerAssignError,
@@ -105,12 +106,15 @@ from pulsar_native.exceptions import (
     UnknownError,
     UnsupportedVersionError,
 )
-from pulsar_native.message import Message
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
 from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
 from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
+from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
 
 __all__ = [
     "AdminClient",
@@ -128,10 +132,13 @@ __all__ = [
     "BatchingType",
     "BrokerMetadataError",
     "BrokerPersistenceError",
+    "BulkSendError",
     "BytesSchema",
     "ChecksumError",
     "Client",
     "ClientConfig",
+    "ClientStats",
+    "CloseReport",
     "CompressionType",
     "ConnectError",
     "ConsumeConcurrentlyContext",
@@ -144,11 +151,14 @@ __all__ = [
     "ConsumerAssignError",
     "ConsumerBatchReceivePolicy",
     "ConsumerBusy",
+    "ConsumerClose",
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
     "ConsumerDeadLetterPolicy",
+    "ConsumerInterceptor",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
+    "ConsumerStats",
     "ConsumerType",
     "ContainerConfig",
     "ContainerStats",
@@ -176,12 +186,15 @@ __all__ = [
     "MemoryBufferIsFull",
     "Message",
     "MessageId",
+    "MessageIds",
     "MessageModel",
     "MessageTooBig",
     "MultiplierRedeliveryBackoff",
+    "NewMessage",
     "NotAllowedError",
     "NotConnected",
     "OperationNotSupported",
+    "OutgoingMessage",
     "PartitionsRoutingMode",
     "PolledServiceInfo",
     "Producer",
@@ -189,15 +202,19 @@ __all__ = [
     "ProducerBlockedQuotaExceededError",
     "ProducerBlockedQuotaExceededException",
     "ProducerBusy",
+    "ProducerClose",
     "ProducerConfig",
     "ProducerCryptoFailureAction",
     "ProducerFenced",
+    "ProducerInterceptor",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
+    "ProducerStats",
     "PulsarException",
     "ReadError",
     "Reader",
     "ReaderConfig",
+    "ReaderInterceptor",
     "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",

@@ -159,10 +159,21 @@ class ClientConfig(Description):
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
+    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled description
+    # goes without.
+    meter_provider: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "meter_provider": None}
 
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_service()
+        provider = self.meter_provider
+        _require(
+            provider is None or provider is True or callable(getattr(provider, "get_meter", None)),
+            f"meter_provider must be an OpenTelemetry MeterProvider, True or None, not {type(provider).__name__}",
+        )
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
         _number("connection_timeout_ms", self.connection_timeout_ms, 1)
         _number("message_listener_threads", self.message_listener_threads, 1, 1000)
@@ -253,6 +264,9 @@ class ProducerConfig(Description):
     batching_max_allowed_size_in_bytes: int = 128 * 1024
     batching_max_publish_delay_ms: int = 10
     batching_type: BatchingType = BatchingType.Default
+    chunking_enabled: bool = False
+    chunk_max_message_size: int = -1
+    lazy_start_partitioned_producers: bool = False
     message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
     message_router: Router | None = None
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
@@ -283,6 +297,8 @@ class ProducerConfig(Description):
         _number("round_robin_partition_switch_frequency", self.round_robin_partition_switch_frequency, 1)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
         _number("compression_min_msg_body_size", self.compression_min_msg_body_size, 0)
+        _require(isinstance(self.batching_type, BatchingType), "batching_type must be a BatchingType")
+        self._check_chunking()
         if self.initial_sequence_id is not None:
             _number("initial_sequence_id", self.initial_sequence_id, -1)
         _strings("properties", self.properties)
@@ -317,6 +333,17 @@ class ProducerConfig(Description):
             bool(names) or self.crypto_key_reader is None,
             "a producer with a crypto_key_reader needs encryption_key, the name of the key to encrypt for; without it "
             "nothing would be encrypted",
+        )
+
+    def _check_chunking(self) -> None:
+        _number("chunk_max_message_size", self.chunk_max_message_size, -1)
+        _require(
+            not (self.chunking_enabled and self.batching_enabled),
+            "chunking_enabled and batching_enabled exclude each other: set batching_enabled=False",
+        )
+        _require(
+            not (self.chunking_enabled and self.topic.startswith("non-persistent://")),
+            "chunking_enabled needs a persistent topic",
         )
 
 
@@ -403,6 +430,9 @@ class ConsumerConfig(Description):
     crypto_key_reader: KeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     batch_receive_policy: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
 
@@ -421,6 +451,8 @@ class ConsumerConfig(Description):
         _number("max_acknowledgment_group_size", self.max_acknowledgment_group_size, 1)
         _number("priority_level", self.priority_level, 0)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
+        _number("max_pending_chunked_message", self.max_pending_chunked_message, 0)
+        _number("expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0)
         _strings("properties", self.properties)
         _strings("subscription_properties", self.subscription_properties)
         self._check_redelivery()
@@ -464,6 +496,9 @@ class ReaderConfig(Description):
     reader_name: str | None = None
     subscription_role_prefix: str | None = None
     is_read_compacted: bool = False
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
     crypto_key_reader: KeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 

@@ -263,6 +263,28 @@ def test_what_does_not_fit_its_schema_becomes_a_dead_letter_with_that_schema(
     assert (known[broken.int_schema_version()], known[wider.int_schema_version()]) == (1, 2)
 
 
+@pytest.mark.proves("C149", "C150")
+def test_a_message_in_chunks_becomes_one_dead_letter(
+    client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
+) -> None:
+    name = topic()
+    content = bytes(range(256)) * 400
+    producer = client.create_producer(
+        name, batching_enabled=False, chunking_enabled=True, chunk_max_message_size=30_000
+    )
+    place = producer.send(content)
+    policy = ConsumerDeadLetterPolicy(1, dead_letter_producer_options={"chunk_max_message_size": 40_000})
+    consumer = client.subscribe(name, "sub", **SHARED, dead_letter_policy=policy)
+    for _ in range(2):
+        refuse(consumer, 1)
+    (letter,) = letters(client, f"{name}-sub-DLQ", 1)
+    assert letter.data() == content and letter.message_id().first_chunk_message_id() is not None
+    first = place.first_chunk_message_id()
+    origin = f"{first.ledger_id()}:{first.entry_id()}:-1;{place.ledger_id()}:{place.entry_id()}:-1"
+    assert letter.properties()["ORIGIN_MESSAGE_ID"] == origin
+    eventually(lambda: backlog(name) == 0)
+
+
 @pytest.mark.proves("C150")
 def test_pairs_keep_their_separated_keys_null_ones_too(client: Any, topic: NewTopic) -> None:
     name = topic()

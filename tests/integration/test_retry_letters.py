@@ -12,11 +12,13 @@ import pytest
 from pulsar_native import (
     AlreadyClosed,
     ConsumerDeadLetterPolicy,
+    ConsumerInterceptor,
     ConsumerType,
     InitialPosition,
     InvalidConfiguration,
     InvalidMessage,
     Message,
+    MessageId,
     ProducerBusy,
     Timeout,
 )
@@ -198,3 +200,19 @@ def test_on_an_exclusive_subscription_the_copy_comes_without_delay(client: Any, 
     consumer.reconsume_later(consumer.receive(15_000), 60_000)
     received = sorted(consumer.receive(15_000).data() for _ in range(2))
     assert received == [b"0", b"1"]
+
+
+def test_interceptors_hear_of_messages_put_back(client: Any, topic: NewTopic) -> None:
+    heard: list[bytes] = []
+
+    class Hearing(ConsumerInterceptor):
+        def on_acknowledge(self, consumer: Any, message_id: MessageId, error: Exception | None) -> None:
+            assert error is None
+            heard.append(message_id.serialize())
+
+    name = topic()
+    client.create_producer(name).send(b"x")
+    consumer = client.subscribe(name, "sub", **SHARED, interceptors=[Hearing()])
+    message = consumer.receive(15_000)
+    consumer.reconsume_later(message, 0)
+    assert heard == [message.message_id().serialize()]

@@ -36,12 +36,14 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.stats import ClientStats, CloseReport
 
 
 class Client(Live):
@@ -118,20 +120,17 @@ class Client(Live):
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        chunk_max_message_size: int = -1,
         encryption_keys: Sequence[str] | None = None,
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions, within the operation time-out.
 
         Batching is on by default here, as in the official asyncio client: many tasks then share an entry.
         """
-        arguments.refuse_producer_options(
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            batching_type=batching_type,
-        )
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -146,6 +145,10 @@ class Client(Live):
             batching_max_messages=batching_max_messages,
             batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
             batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            batching_type=batching_type,
+            chunking_enabled=chunking_enabled,
+            chunk_max_message_size=chunk_max_message_size,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             message_routing_mode=message_routing_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
@@ -159,7 +162,8 @@ class Client(Live):
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
-        inner = await self._started().create_producer(config, used)
+        chain = arguments.producer_chain(interceptors)
+        inner = await self._started().create_producer(config, used, chain)
         return Producer(inner, inner.schema)
 
     async def subscribe(
@@ -200,8 +204,10 @@ class Client(Live):
         enable_retry: bool = False,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
         arguments.refuse_unsupported(
@@ -238,13 +244,17 @@ class Client(Live):
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         names = arguments.topics_of(topic)
-        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used)), decoder)
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used), chain), decoder)
 
     async def create_reader(
         self,
@@ -258,6 +268,11 @@ class Client(Live):
         crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays, within the operation time-out."""
         config = ReaderConfig(
@@ -268,13 +283,22 @@ class Client(Live):
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
             is_read_compacted=is_read_compacted,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
         )
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = await self._started().subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        behind = arguments.reader_config(config)
+        inner = await self._started().subscribe([topic], behind, decoder, wire_schema(used), chain)
         return Reader(inner, decoder)
+
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none."""
@@ -300,14 +324,18 @@ class Client(Live):
         """
         await self._started().update_service_url(service_url)
 
-    async def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+
+        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        if self._core is not None:
-            await self._core.close()
+        return CloseReport() if self._core is None else await self._core.close(limit)
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

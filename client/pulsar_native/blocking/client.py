@@ -45,6 +45,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -52,6 +53,7 @@ from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.stats import ClientStats, CloseReport
 
 _MIB = 1024 * 1024
 
@@ -100,6 +102,7 @@ class Client(Live):
         memory_limit_bytes: int = 64 * _MIB,
         starting_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60_000,
+        meter_provider: object = None,
     ) -> None:
         # `log_conf_file_path` and `logger` configure the C++ core's logging; here all logs go to Python's `logging`.
         self._open(
@@ -131,6 +134,7 @@ class Client(Live):
                 memory_limit_bytes=memory_limit_bytes,
                 starting_backoff_interval_ms=starting_backoff_interval_ms,
                 max_backoff_interval_ms=max_backoff_interval_ms,
+                meter_provider=meter_provider,
             )
         )
 
@@ -197,20 +201,17 @@ class Client(Live):
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        chunk_max_message_size: int = -1,
         encryption_keys: Sequence[str] | None = None,
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out.
 
         Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
         """
-        arguments.refuse_producer_options(
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            batching_type=batching_type,
-        )
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -225,6 +226,10 @@ class Client(Live):
             batching_max_messages=batching_max_messages,
             batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
             batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            batching_type=batching_type,
+            chunking_enabled=chunking_enabled,
+            chunk_max_message_size=chunk_max_message_size,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             message_routing_mode=message_routing_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
@@ -239,7 +244,8 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         core = self._started()
-        inner = core.engine.run(core.create_producer(config, used))
+        chain = arguments.producer_chain(interceptors)
+        inner = core.engine.run(core.create_producer(config, used, chain))
         return Producer(self, inner, inner.schema)
 
     def subscribe(
@@ -281,8 +287,10 @@ class Client(Live):
         enable_retry: bool = False,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, or to several topics. Blocks up to the operation time-out.
 
@@ -321,6 +329,9 @@ class Client(Live):
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -328,7 +339,8 @@ class Client(Live):
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         names = arguments.topics_of(topic)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used)))
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain))
         return Consumer(self, inner, decoder, message_listener)
 
     def create_reader(
@@ -344,6 +356,11 @@ class Client(Live):
         crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
         config = ReaderConfig(
@@ -354,14 +371,23 @@ class Client(Live):
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
             is_read_compacted=is_read_compacted,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
         )
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        behind = arguments.reader_config(config)
+        inner = core.engine.run(core.subscribe([topic], behind, decoder, wire_schema(used), chain))
         return Reader(self, inner, decoder, reader_listener)
+
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none. Blocks."""
@@ -390,17 +416,20 @@ class Client(Live):
         core = self._started()
         core.engine.run(core.update_service_url(service_url))
 
-    def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out.
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
 
-        Raises `AlreadyClosed` when it was closed before.
+        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
         """
+        limit = arguments.checked_timeout(timeout)
         core = self._end()
-        if core is not None:
-            try:
-                core.engine.run(core.close())
-            finally:
-                self._release()
+        if core is None:
+            return CloseReport()
+        try:
+            return core.engine.run(core.close(limit))
+        finally:
+            self._release()
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

@@ -20,6 +20,7 @@ from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNot
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import AckGroup
+from pulsar_native.protocol.chunks import ChunkAssembly
 from pulsar_native.protocol.entries import Decoded
 from pulsar_native.protocol.redelivery import (
     EntryKey,
@@ -42,8 +43,9 @@ BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 class Acknowledging:
     """The acknowledgements of one `PartitionConsumer`."""
 
-    def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig) -> None:
+    def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig, chunks: ChunkAssembly) -> None:
         self._consumer = consumer
+        self._chunks = chunks
         self._config = config
         self._group_time = config.acknowledgment_group_time_ms / 1000
         self._group_size = config.max_acknowledgment_group_size
@@ -94,6 +96,10 @@ class Acknowledging:
         with self._consumer.lock:
             for message_id in ids:
                 key = (message_id.ledger_id(), message_id.entry_id())
+                first = message_id.first_chunk_message_id()
+                if first is not None:
+                    # Made elsewhere, it may be all that is known of the message's chunks.
+                    self.group.add((first.ledger_id(), first.entry_id()), -1, 0)
                 size, index = message_id.batch_size(), message_id.batch_index()
                 if index >= 0 and size == 0:
                     # An id made elsewhere does not tell its batch's size; it may stay unknown.
@@ -107,7 +113,17 @@ class Acknowledging:
         if done is not None:
             done(None)
 
+    def add_left_over(self, keys: Iterable[EntryKey]) -> None:
+        """Note entries nobody can use as done. Called under the lock."""
+        for key in keys:
+            self._add(key, -1, 0)
+        if self._after_ack():
+            self._consumer.engine.call(self._arm_ack_timer)
+
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
+        if batch_index < 0 and self._chunks.given:
+            for chunk in self._chunks.take_entries(key)[:-1]:
+                self.group.add(chunk, -1, 0)
         if self._stored and self.group.add(key, batch_index, batch_size):
             if self._refused:
                 self._nacks.remove(key)
@@ -146,13 +162,13 @@ class Acknowledging:
                 done(None)
             return
         with self._consumer.lock:
+            if self._chunks or self._chunks.given:
+                safe = self._chunks.safe_position(key)
+                if safe != key:
+                    key, index, size = safe, -1, 0
             self.group.add_cumulative(key, index, size or self._consumer.size_of(key))
-            if self.unacked is not None:
-                # In the middle of a batch, the rest of it stays watched.
-                watched_from = key if index < 0 or index == size - 1 else (key[0], key[1] - 1)
-                self.unacked.remove_up_to(watched_from)
-                if self.late is not None:
-                    self.late.remove_up_to(watched_from)
+            # In the middle of a batch, the rest of it stays watched.
+            self._unwatch(key if index < 0 or index == size - 1 else (key[0], key[1] - 1))
             if done is not None:
                 done = self._await_answer(done)
             arm = self._after_ack()
@@ -160,6 +176,12 @@ class Acknowledging:
             self._consumer.engine.call(self._arm_ack_timer)
         if done is not None:
             done(None)
+
+    def _unwatch(self, last: EntryKey) -> None:
+        if self.unacked is not None:
+            self.unacked.remove_up_to(last)
+        if self.late is not None:
+            self.late.remove_up_to(last)
 
     def resend(self, key: EntryKey) -> None:
         """Acknowledge again what the broker seems not to have heard of a batch. Called under the lock."""
@@ -218,6 +240,7 @@ class Acknowledging:
     def refuse(self, key: EntryKey, redelivery_count: int = 0) -> None:
         """Ask for an entry again after the configured delay."""
         with self._consumer.lock:
+            self._consumer.note("negative_acks")
             self._nacks.add(key, time.monotonic(), redelivery_count)
             if self.unacked is not None:
                 self.unacked.remove(key)
@@ -235,6 +258,8 @@ class Acknowledging:
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
         if due:
+            if self._consumer.on_redelivery is not None:
+                self._consumer.on_redelivery("on_negative_acks_send", due)
             self._consumer.redeliver(due)
         if following is not None:
             self._consumer.engine.loop.call_later(max(following - now, 0.02), self._nack_timer)
@@ -254,6 +279,9 @@ class Acknowledging:
                 late = self.late.take_due(now) if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
+            self._consumer.note("ack_timeouts", len(late))
+            if self._consumer.on_redelivery is not None:
+                self._consumer.on_redelivery("on_ack_timeout_send", late)
             self._consumer.redeliver(late)
         if self._consumer.is_alive:
             self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)
@@ -266,6 +294,8 @@ class Acknowledging:
         if self._letters is not None:
             entries = self._letters.part(entries)
         if connection is not None:
+            if self._chunks.given:
+                entries = self._chunks.with_chunks(entries)
             for block in in_blocks(entries):
                 connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])
         return True

@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
+from pulsar_native.engine.chunking import Chunking, assembly_of
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.letters import Letters
 from pulsar_native.engine.receipts import Done
+from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -39,6 +41,7 @@ from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.service_url import Address
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -90,7 +93,11 @@ class PartitionConsumer(Handler):
         self._epoch = 0
         policy = config.dead_letter_policy
         self.letters = Letters(self, policy) if policy is not None else None
-        self._acks = Acknowledging(self, config)
+        # None while recording is off; told of entries, never of messages.
+        self.stats: ConsumerRecorder | None = client.consumer_recorder()
+        self.chunks = assembly_of(config)
+        self._acks = Acknowledging(self, config, self.chunks)
+        self._chunking = Chunking(self, self.chunks, self._acks)
         # Whether entries are looked at for more than their messages, once each.
         self._watches_entries = self.letters is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
@@ -100,6 +107,8 @@ class PartitionConsumer(Handler):
         # The last message given out, as itself: its id is only made when somebody asks.
         self._last_message: Message | None = None
         self._last_place: MessageId | None = None
+        # Told which entries are asked for again, and why, when there are interceptors.
+        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
         self._seeking = False
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self._awaits_key = False
@@ -117,6 +126,10 @@ class PartitionConsumer(Handler):
         with self.lock:
             start = self._resume_at()
             self._drop_queued()
+            if self._durable:
+                # They come again, or go to another consumer. A reader goes on behind its last message: the chunks it
+                # has may lie before that.
+                self.chunks.drop_incomplete()
             self._attachment += 1
         request_id = self.client.next_request_id()
         frame = commands.subscribe(
@@ -125,7 +138,8 @@ class PartitionConsumer(Handler):
             consumer_id=self.consumer_id,
             request_id=request_id,
             consumer_name=self.name,
-            start=start,
+            # Of a message in chunks, from its first one: none of them would be a whole without the others.
+            start=start and (start.first_chunk_message_id() or start),
             schema=self._wire_schema,
             epoch=self._epoch,
         )
@@ -179,12 +193,17 @@ class PartitionConsumer(Handler):
         """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
         if self._durable:
             return None
-        if self._last_taken is not None:
-            self._start, self._start_inclusive = self._last_taken, False
+        last = self._last_taken
+        if last is not None:
+            # Where it began does not matter: the chunks before it that are still needed are here.
+            self._start, self._start_inclusive = last.without_chunks(), False
         self._filter = StartFilter(self._start, self._start_inclusive)
         return self._start
 
     def _drop_queued(self) -> None:
+        if self.stats is not None and self._messages:
+            messages, size = self.opened()
+            self.stats.received(-messages, -size)
         self._deliveries.clear()
         self._messages.clear()
         self._decoded = None
@@ -322,6 +341,7 @@ class PartitionConsumer(Handler):
         try:
             decoded = decode(
                 delivery,
+                together=self._chunking.put_together,
                 topic=self.topic.full,
                 partition=self.topic.partition,
                 schema=self.schema,
@@ -340,17 +360,17 @@ class PartitionConsumer(Handler):
             self._refuse(delivery, error)
             return True
         self._seen = key
-        if delivery.ack_words is not None and decoded.entry.is_batch:
-            self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
-        if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
-            # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
-            # here, but the broker must hear of them before another consumer gets them.
-            self._acks.resend(key)
+        if decoded is None:
+            # A chunk of a message that is not complete yet.
+            self._grant(1)
+            return True
+        self._compare_acks(delivery, decoded, partial)
         expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
         given = 0 if self._watches_entries and self._keeps_back(decoded) else decoded.wanted
         self._grant(max(0, expected - given))
         if given:
             self._decoded = decoded
+            self._count(decoded)
         return True
 
     def _keeps_back(self, decoded: Decoded) -> bool:
@@ -358,6 +378,20 @@ class PartitionConsumer(Handler):
         if self._acks.late is not None:
             self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
         return self.letters is not None and decoded.wanted > 0 and self.letters.keeps(decoded)
+
+    def _compare_acks(self, delivery: Delivery, decoded: Decoded, partial: int | None) -> None:
+        """Compare what the broker and we know to be acknowledged of a batch."""
+        key = decoded.entry.key
+        if delivery.ack_words is not None and decoded.entry.is_batch:
+            self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
+        if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
+            # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
+            # here, but the broker must hear of them before another consumer gets them.
+            self._acks.resend(key)
+
+    def _count(self, decoded: Decoded) -> None:
+        if self.stats is not None:
+            self.stats.received(decoded.wanted, decoded.payload_bytes())
 
     @property
     def is_reader(self) -> bool:
@@ -386,6 +420,7 @@ class PartitionConsumer(Handler):
         key = (delivery.ledger_id, delivery.entry_id)
         self.undecrypted_count += 1
         _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
+        self.note("receive_failed")
         if self._acks.unacked is not None:
             self._acks.unacked.add(key)
         self._grant(_expected_permits(error.permits, delivery))
@@ -394,11 +429,14 @@ class PartitionConsumer(Handler):
         place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
         self.discarded.append(place)
         self.discarded_count += 1
+        self.note("receive_failed")
         _log.error("%s: discarding entry %s, which cannot be read: %s", self.describe(), place, error)
         if self.connection is not None:
-            item = (delivery.ledger_id, delivery.entry_id, None)
+            key = (delivery.ledger_id, delivery.entry_id)
+            # A message in chunks that cannot be read as a whole goes as a whole.
+            items: list[commands.AckItem] = [(*each, None) for each in self.chunks.take_entries(key) or (key,)]
             self.connection.write(
-                [commands.ack(self.consumer_id, [item], cumulative=False, validation_error=error.reason)]
+                [commands.ack(self.consumer_id, items, cumulative=False, validation_error=error.reason)]
             )
         self._grant(error.permits)
 
@@ -406,6 +444,31 @@ class PartitionConsumer(Handler):
         """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
         with self.lock:
             return self._decode_wanted()
+
+    def opened(self) -> tuple[int, int]:
+        """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
+        return len(self._messages), sum(map(len, self._messages))
+
+    def queued_messages(self) -> int:
+        """Return how many messages have arrived and were not taken. Thread-safe."""
+        with self.lock:
+            opened, waiting = len(self._messages), list(self._deliveries)
+        return opened + sum(map(_permits_of, waiting))
+
+    def queued_bytes(self) -> int:
+        """Return the bytes that have arrived and were not taken: payloads, and of entries not looked at all of it."""
+        with self.lock:
+            return self.opened()[1] + sum(len(delivery.payload) for delivery in self._deliveries)
+
+    def note(self, name: str, number: int = 1) -> None:
+        """Count something rare, when recording is on. Thread-safe."""
+        if self.stats is not None:
+            self.stats.count(name, number)
+
+    @property
+    def acks_sent(self) -> int:
+        """Messages whose acknowledgement was sent, a cumulative one counted once."""
+        return self._acks.group.taken
 
     def position(self) -> tuple[int, int] | None:
         """Return ledger and entry of the last delivery looked at, wanted or not. Thread-safe."""
@@ -416,10 +479,20 @@ class PartitionConsumer(Handler):
         start = self._start
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
+    def taken_entry(self) -> tuple[int, int]:
+        """Return ledger and entry of the last message given out, (-1, -1) before the first."""
+        last = self._last_taken
+        return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
+
     def is_past(self, end: MessageId) -> bool:
         """Return whether everything before `end` was looked at, as far as entry numbers tell. Thread-safe."""
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
         return self._seen is not None and self._seen >= (end.ledger_id(), before)
+
+    @property
+    def has_undecoded(self) -> bool:
+        """Whether a delivery was not looked at yet. Thread-safe, without lock."""
+        return bool(self._deliveries)
 
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
@@ -460,6 +533,7 @@ class PartitionConsumer(Handler):
                 return
             returned = len(self._messages) + sum(map(_permits_of, self._deliveries))
             self._drop_queued()
+            self.chunks.drop_incomplete()
             self._acks.forget_redelivery()
             epoch: int | None = None
             if self.config.consumer_type not in BY_ENTRY:
@@ -487,6 +561,7 @@ class PartitionConsumer(Handler):
     def check_usable(self) -> None:
         """Raise when the consumer is closed or has failed."""
         if self.state is not State.READY and self.state is not State.CONNECTING:
+            self.note("acks_failed")
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
 
     # --- positions (loop) -----------------------------------------------------------------------------------------
@@ -495,6 +570,9 @@ class PartitionConsumer(Handler):
         """Move the subscription to an id or a publish time (ms) and subscribe again from there."""
         connection = await self.ready(self.client.config.operation_timeout_seconds)
         words = None
+        if position is not None and self._durable:
+            # Everything from its first chunk on is delivered again.
+            position = position.first_chunk_message_id() or position
         if position is not None and position.batch_index() > 0 and position.batch_size() > 0:
             size = position.batch_size()
             words = words_of(((1 << size) - 1) & ~((1 << position.batch_index()) - 1), size)
@@ -502,7 +580,11 @@ class PartitionConsumer(Handler):
         self._seeking = True
         try:
             frame = commands.seek(
-                self.consumer_id, request_id, position=position, words=words, publish_time=publish_time
+                self.consumer_id,
+                request_id,
+                position=position and (position.first_chunk_message_id() or position),
+                words=words,
+                publish_time=publish_time,
             )
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
             with self.lock:
@@ -517,6 +599,7 @@ class PartitionConsumer(Handler):
 
     def _forget_position(self, position: MessageId | None) -> None:
         self._drop_queued()
+        self.chunks.clear()
         self._acks.forget()
         self._last_message = self._last_place = None
         self.reached_end = False
@@ -561,6 +644,9 @@ class PartitionConsumer(Handler):
             mark = self._mark_delete
             return mark is None or (mark.ledger_id(), mark.entry_id()) < (last.ledger_id(), last.entry_id())
         here, end = (place.ledger_id(), place.entry_id()), (last.ledger_id(), last.entry_id())
+        if self.chunks and self._seen is not None and self._seen >= end:
+            # What is left are chunks of messages that are not complete, and may never be.
+            return False
         if here != end:
             return here < end
         if place.batch_index() < 0 or last.batch_index() < 0:
@@ -572,7 +658,7 @@ class PartitionConsumer(Handler):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; on failure the consumer goes on."""
         connection = await self.ready(self.client.config.operation_timeout_seconds)
-        await self._end_letters()
+        await self._end_letters(self.client.config.operation_timeout_seconds)
         self._acks.flush()
         self.state = State.CLOSING
         request_id = self.client.next_request_id()
@@ -588,26 +674,71 @@ class PartitionConsumer(Handler):
         connection.remove_consumer(self.consumer_id)
         self.abandon()
 
-    async def close(self) -> None:
-        """Send what was acknowledged and leave the subscription, which stays at the broker."""
+    async def close(self, timeout: float | None = None) -> ConsumerClose:
+        """Send what was acknowledged and leave the subscription, which stays at the broker.
+
+        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for as
+        long as acknowledgements want to be sent.
+        """
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
-            return
-        await self._end_letters()
+            return self._report(0, None)
+        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.engine.loop.time() + limit
+        # Counted from here: coming back sends what was acknowledged, too.
+        before = self.acks_sent
+        if timeout is not None and self.connection is None and len(self._acks.group):
+            with contextlib.suppress(PulsarException):
+                await self.ready(timeout)
+        await self._end_letters(max(0.0, deadline - self.engine.loop.time()))
         self._acks.flush()
         self.state = State.CLOSING
         connection = self.connection
+        counts = None
         if connection is not None and connection.is_open:
-            request_id = self.client.next_request_id()
+            counts = await self._say_goodbye(connection, deadline)
+            connection.remove_consumer(self.consumer_id)
+        report = self._report(self.acks_sent - before, counts)
+        self.abandon()
+        return report
+
+    async def _say_goodbye(self, connection: Connection, deadline: float) -> pb.CommandConsumerStatsResponse | None:
+        """Leave the subscription, and return what the broker counts, asked in the same breath."""
+        request_id = self.client.next_request_id()
+        frame = commands.consumer_stats(self.consumer_id, request_id)
+        asked = self.engine.spawn(connection.request(request_id, frame, pb.CommandConsumerStatsResponse))
+        # The question is written when its task has begun, so ahead of the goodbye; its answer comes ahead, too.
+        await asyncio.sleep(0)
+        request_id = self.client.next_request_id()
+        counts: pb.CommandConsumerStatsResponse | None = None
+        try:
             # If that fails, the broker forgets the consumer with the connection.
             with contextlib.suppress(PulsarException):
                 frame = commands.close_consumer(self.consumer_id, request_id)
-                await connection.request(request_id, frame, pb.CommandSuccess)
-            connection.remove_consumer(self.consumer_id)
-        self.abandon()
+                left = max(0.0, deadline - self.engine.loop.time())
+                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
+            if asked.done() and asked.exception() is None:
+                counts = asked.result()
+        finally:
+            asked.cancel()
+        return counts
+
+    def _report(self, acks_sent: int, counts: pb.CommandConsumerStatsResponse | None) -> ConsumerClose:
+        return ConsumerClose(
+            topic=self.topic.full,
+            subscription_name=self.config.subscription_name,
+            consumer_name=self.name,
+            queued=self.queued_messages(),
+            acks_sent=acks_sent,
+            acks_left=len(self._acks.group),
+            unacked=counts.unackedMessages if counts is not None else None,
+            backlog=counts.msgBacklog if counts is not None else None,
+        )
 
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
+        if self.state is not State.CLOSED:
+            self.note("acks_failed", len(self._acks.group))
         self.state = State.CLOSED
         if self._key_task is not None:
             self._key_task.cancel()
@@ -617,10 +748,10 @@ class PartitionConsumer(Handler):
         self.leave()
         self._on_arrival(self)
 
-    async def _end_letters(self) -> None:
+    async def _end_letters(self, seconds: float) -> None:
         """Let dead letters on their way arrive: what has arrived is acknowledged, and not delivered again."""
         if self.letters is not None:
-            await self.letters.close(self.client.config.operation_timeout_seconds)
+            await self.letters.close(seconds)
 
 
 def _delivered(delivery: Delivery, size: int) -> int:

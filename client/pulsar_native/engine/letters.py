@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.engine.receipts import settle
+from pulsar_native.engine.receipts import Done, settle
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_native.consumer")
 
+Acknowledge = Callable[[Message, Done], None]
 Dead = list[tuple[EntryKey, Decoded]]
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -209,15 +210,19 @@ class Letters:
 
     # --- retry letters ------------------------------------------------------------------------------------------------
 
-    async def reconsume_later(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> None:
+    async def reconsume_later(
+        self, message: Message, delay_ms: int, properties: Mapping[str, str] | None, acknowledge: Acknowledge
+    ) -> None:
         """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
-        await self._replace(message, self.send_again(message, delay_ms, properties))
+        await self._replace(message, self.send_again(message, delay_ms, properties), acknowledge)
 
-    async def give_up(self, message: Message) -> None:
+    async def give_up(self, message: Message, acknowledge: Acknowledge) -> None:
         """Put a copy of a message into the dead-letter topic and acknowledge it; on failure it is delivered again."""
-        await self._replace(message, self.bury(message))
+        await self._replace(message, self.bury(message), acknowledge)
 
-    async def _replace(self, message: Message, copying: Coroutine[Any, Any, MessageId]) -> None:
+    async def _replace(
+        self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge
+    ) -> None:
         consumer = self._consumer
         try:
             consumer.check_usable()
@@ -228,7 +233,7 @@ class Letters:
                 consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
             raise
         done: asyncio.Future[None] = consumer.engine.loop.create_future()
-        consumer.acknowledge_message(message, settle(done))
+        acknowledge(message, settle(done))
         await done
 
     async def send_again(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> MessageId:
@@ -316,16 +321,19 @@ class Letters:
     def _config_of(self, topic: str) -> ProducerConfig:
         policy = self._policy
         options: dict[str, Any] = {"batching_enabled": False, "block_if_queue_full": False}
+        chosen = policy.dead_letter_producer_options
         if topic == self.dead_letter_topic:
             consumer = self._consumer
             mark = "".join(random.choices(_ALPHANUMERIC, k=5))
             name = f"{consumer.topic.full}-{consumer.config.subscription_name}-{consumer.name}-{mark}-DLQ"
             options["producer_name"] = name
             options["initial_subscription_name"] = policy.initial_subscription_name
-            options.update(policy.dead_letter_producer_options)
         else:
-            options.update(policy.retry_letter_producer_options)
-        return ProducerConfig.from_mapping({**options, "topic": topic})
+            chosen = policy.retry_letter_producer_options
+        options.update(chosen)
+        # A message that came in chunks must fit; these two and batches exclude each other.
+        chunks = not options["batching_enabled"] and TopicName.parse(topic).is_persistent
+        return ProducerConfig.from_mapping({"chunking_enabled": chunks, **options, "topic": topic})
 
     # --- end ----------------------------------------------------------------------------------------------------------
 

@@ -28,12 +28,14 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.columns import EntrySlice
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.interception import ConsumerChain
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -60,6 +62,8 @@ class TopicConsumer:
         self._waiters: deque[Wake] = deque()
         self._growth: asyncio.Task[None] | None = None
         self.on_ready: Wake | None = None
+        # The interceptors, for the faces to show them what arrives.
+        self.chain: ConsumerChain | None = None
         # A decoder for each topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
@@ -99,7 +103,11 @@ class TopicConsumer:
                     try:
                         await self.update_partitions(topic)
                     except PulsarException as error:
-                        _log.warning("Cannot join the new partitions of %s yet: %s", topic, error)
+                        _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), error)
+
+    def describe(self, topic: TopicName) -> str:
+        """Return a short name for logs."""
+        return f"Consumer {self.children[0].name} of {topic} ({self.config.subscription_name})"
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Subscribe to partitions that were added since; what fails is tried again next time."""
@@ -117,7 +125,7 @@ class TopicConsumer:
         self._by_topic.update((child.topic.full, child) for child in added)
         self.children = [*self.children, *added]
         self.topics[topic] = count
-        _log.info("Consumer of %s now has %d partitions", topic, count)
+        _log.info("%s now has %d partitions", self.describe(topic), count)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -199,6 +207,10 @@ class TopicConsumer:
         """Return whether others wait already."""
         return bool(self._waiters)
 
+    def note_failed_receive(self, *, batch: bool = False) -> None:
+        """Count a call that raised instead of giving messages."""
+        self.children[0].note("batch_receive_failed" if batch else "receive_failed")
+
     # --- acknowledging (thread-safe) --------------------------------------------------------------------------------
 
     def owner(self, message_id: MessageId) -> PartitionConsumer:
@@ -253,19 +265,26 @@ class TopicConsumer:
         """
         letters = [self._letters_of(message) for message in messages]
         await _all_tried(
-            own.reconsume_later(each, delay_ms, properties) for own, each in zip(letters, messages, strict=True)
+            own.reconsume_later(each, delay_ms, properties, self.acknowledge_message)
+            for own, each in zip(letters, messages, strict=True)
         )
 
     async def give_up(self, messages: Sequence[Message]) -> None:
         """Put copies of messages into the dead-letter topic, however often they were tried, and acknowledge them."""
         letters = [self._letters_of(message) for message in messages]
-        await _all_tried(own.give_up(each) for own, each in zip(letters, messages, strict=True))
+        await _all_tried(
+            own.give_up(each, self.acknowledge_message) for own, each in zip(letters, messages, strict=True)
+        )
 
     def _letters_of(self, message: Message) -> Letters:
         letters = self.owner(message.message_id()).letters
         if letters is None or not self.config.enable_retry:
             raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
         return letters
+
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Acknowledge everything up to and including a message in its topic or partition; `done` waits for it."""
+        self.owner(message_id).acknowledge_cumulative(message_id, done)
 
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
@@ -314,20 +333,25 @@ class TopicConsumer:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        self.client.consumers.discard(self)
+        self.ended()
 
-    async def close(self) -> None:
-        """Close every partition's consumer."""
+    async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
+        """Close every partition's consumer; bounded by `timeout` seconds, else by the operation time-out."""
         self._stop_growth()
-        await asyncio.gather(*(child.close() for child in self.children))
-        self.client.consumers.discard(self)
+        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
+        self.ended()
+        return tuple(reports)
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
         self._stop_growth()
         for child in self.children:
             child.abandon()
-        self.client.consumers.discard(self)
+        self.ended()
+
+    def ended(self) -> None:
+        """Let go: nothing more will be received."""
+        self.client.forget(self)
 
     def _stop_growth(self) -> None:
         if self._growth is not None:

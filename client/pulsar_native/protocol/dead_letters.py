@@ -72,7 +72,10 @@ def letter_properties(
 
 
 def _origin(message_id: MessageId) -> str:
-    """Return an id as Java's toString gives it: an index only for a message of a batch."""
+    """Return an id as Java's toString gives it: an index only for a message of a batch, chunks from first to last."""
+    first = message_id.first_chunk_message_id()
+    if first is not None:
+        return f"{_origin(first)};{_origin(message_id.without_chunks())}"
     text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
     return text if message_id.batch_index() < 0 else f"{text}:{message_id.batch_index()}"
 

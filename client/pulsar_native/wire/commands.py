@@ -218,13 +218,22 @@ def subscribe(
 
 
 def send(
-    *, producer_id: int, sequence_id: int, highest_sequence_id: int, count: int, metadata: bytes, payload: bytes
+    *,
+    producer_id: int,
+    sequence_id: int,
+    highest_sequence_id: int,
+    count: int,
+    metadata: bytes,
+    payload: bytes | memoryview,
+    is_chunk: bool = False,
 ) -> list[bytes | memoryview]:
     """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only."""
     command = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
     if count > 1:
         command.num_messages = count
         command.highest_sequence_id = highest_sequence_id
+    if is_chunk:
+        command.is_chunk = True
     return encode_send(pb.BaseCommand(type=Kind.SEND, send=command), metadata, payload)
 
 
@@ -333,6 +342,12 @@ def close_producer(producer_id: int, request_id: int) -> bytes:
     """Return CLOSE_PRODUCER."""
     command = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
     return encode_command(pb.BaseCommand(type=Kind.CLOSE_PRODUCER, close_producer=command))
+
+
+def consumer_stats(consumer_id: int, request_id: int) -> bytes:
+    """Return CONSUMER_STATS."""
+    command = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
+    return encode_command(pb.BaseCommand(type=Kind.CONSUMER_STATS, consumerStats=command))
 
 
 def close_consumer(consumer_id: int, request_id: int) -> bytes:

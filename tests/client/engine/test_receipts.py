@@ -11,7 +11,15 @@ import pytest
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.receipts import AllDone, settle
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import Interrupted, PulsarException, Timeout, TransactionConflict, UnknownError
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    Interrupted,
+    PulsarException,
+    Timeout,
+    TransactionConflict,
+    UnknownError,
+)
+from pulsar_native.interceptors import ConsumerInterceptor
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -162,3 +170,57 @@ def test_both_faces_raise_the_brokers_error(fake: FakeBroker, name: str) -> None
                 call()
     finally:
         face.close()
+
+
+@pytest.mark.proves("C141")
+@pytest.mark.parametrize("name", ["blocking", "asyncio"])
+def test_interceptors_hear_of_the_answer_and_of_what_is_refused(fake: FakeBroker, name: str) -> None:
+    heard: list[tuple[str, int, str | None]] = []
+
+    class Hearing(ConsumerInterceptor):
+        def on_acknowledge(self, consumer: Any, message_id: MessageId, error: Exception | None) -> None:
+            heard.append(("one", message_id.entry_id(), error and type(error).__name__))
+
+        def on_acknowledge_cumulative(self, consumer: Any, message_id: MessageId, error: Exception | None) -> None:
+            heard.append(("all", message_id.entry_id(), error and type(error).__name__))
+
+    def second_fails(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        return answered(peer, command, pb.TransactionConflict if len(fake.seen(Kind.ACK)) == 2 else None)
+
+    fake.answers[Kind.ACK] = second_fails
+    face = Face(name)
+    try:
+        consumer = face.client(fake.url).subscribe("t", "s", ack_receipt_enabled=True, interceptors=[Hearing()])
+        fake.wait(Kind.FLOW)
+        fake.peers[-1].send(*(delivery(0, single_entry(b"x"), number) for number in range(4)))
+        messages = [consumer.receive(10_000) for _ in range(4)]
+        consumer.acknowledge(messages[0])
+        with pytest.raises(TransactionConflict):
+            consumer.acknowledge([messages[2]])
+        consumer.acknowledge_cumulative(messages[3])
+        consumer.close()
+        for late in (consumer.acknowledge, consumer.acknowledge_cumulative):
+            with pytest.raises(AlreadyClosed):
+                late(messages[1])
+    finally:
+        face.close()
+    assert heard == [
+        ("one", 0, None),
+        ("one", 2, "TransactionConflict"),
+        ("all", 3, None),
+        ("one", 1, "AlreadyClosed"),
+        ("all", 1, "AlreadyClosed"),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_what_is_sent_again_counts_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.ACK] = swallow
+    consumer = await subscribed(cores(fake.url, starting_backoff_interval_ms=20), **RECEIPTS)
+    messages = await take(fake, consumer, 3)
+    waiting = [acknowledging(consumer, message) for message in messages]
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    fake.answers[Kind.ACK] = answered
+    fake.peers[-1].close(reset=True)
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    assert consumer.children[0].acks_sent == 3

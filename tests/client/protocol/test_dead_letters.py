@@ -150,6 +150,9 @@ def test_a_letter_names_its_first_origin() -> None:
     assert letter_properties(single, topic="u", message_id=MessageId(-1, 9, 9), subscription="other") == single
     batched = letter_properties({}, topic="t", message_id=MessageId(-1, 5, 7, 3), subscription="sub")
     assert batched["ORIGIN_MESSAGE_ID"] == "5:7:-1:3"
+    chunked = MessageId(-1, 5, 9, first_chunk=MessageId(-1, 5, 7))
+    in_chunks = letter_properties({}, topic="t", message_id=chunked, subscription="sub")
+    assert in_chunks["ORIGIN_MESSAGE_ID"] == "5:7:-1;5:9:-1"
 
 
 @pytest.mark.proves("C151")
