@@ -108,7 +108,8 @@ def test_a_limit_and_the_interval_delay_the_next_fetch() -> None:
     intake = intake_of(child, pull_threshold_for_queue=3, pull_batch_size=2, pull_interval=20)
     taken = intake.take(0.0)
     assert entries(taken) == [0, 1] and intake.take(0.019) == []
-    assert entries(more := intake.take(0.020)) == [2, 3]
+    more = intake.take(0.020)
+    assert entries(more) == [2, 3]
     assert intake.take(0.05) == [] and THROTTLED == 0.050
     intake.finish([*taken, *more])
     assert intake.take(0.09) == [] and entries(intake.take(0.11)) == [4, 5]
