@@ -24,6 +24,7 @@ from pulsar_native import (
     MessageModel,
     NotAllowedError,
 )
+from pulsar_native.engine.container_intake import PartitionIntake
 from support.brokers import Broker, NewTopic
 from support.containers import IN_ORDER, LATER, SUCCESS, Gate, Recorder, Started, numbered, publish
 from support.faces import Face
@@ -193,6 +194,28 @@ def test_a_container_ends_with_its_client(
     assert container.shutdown(1000).unfinished == 0
     other = face.client(broker.service_url)
     consume(other, name, Recorder(), consumer_group="ends")
+
+
+@pytest.mark.proves("C214")
+def test_positions_are_kept_when_the_client_goes_first(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
+) -> None:
+    name = topic()
+    options = {
+        "consumer_group": "first",
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(tmp_path),
+    }
+    own = face.client(broker.service_url)
+    publish(face, client, name, numbered(3))
+    container = consume(own, name, Recorder(), **options)
+    eventually(lambda: container.stats().succeeded == 3)
+    own.close()
+    eventually(lambda: container.state.name == "SHUTDOWN_ALREADY")
+    recorder = Recorder()
+    consume(client, name, recorder, **options)
+    publish(face, client, name, [b"new"])
+    eventually(lambda: recorder.seen == [b"new"])
 
 
 # --- who gets what, and from where ------------------------------------------------------------------------------------
@@ -688,6 +711,29 @@ def test_consuming_goes_on_after_an_unload_and_a_lost_connection(
     publish(face, client, name, numbered(10, "c"))
     eventually(lambda: set(numbered(10, "c")) <= set(recorder.seen), 30)
     eventually(lambda: backlog(stats, name, container.config.consumer_group) == 0)
+
+
+@pytest.mark.proves("C207")
+def test_one_partitions_trouble_does_not_end_the_intake(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    take = PartitionIntake.take
+    failed: list[float] = []
+
+    def fail_once(intake: PartitionIntake, now: float) -> Any:
+        if intake.child.topic.full == name and intake.may_have_more and not failed:
+            failed.append(time.monotonic())
+            raise RuntimeError("trouble")
+        return take(intake, now)
+
+    monkeypatch.setattr(PartitionIntake, "take", fail_once)
+    handled: list[float] = []
+    container = consume(client, name, Recorder(lambda _given, _context: handled.append(time.monotonic()) or SUCCESS))
+    publish(face, client, name, [b"late"])
+    eventually(lambda: container.stats().succeeded == 1)
+    # The next try comes after a second.
+    assert handled[0] - failed[0] >= 0.99
 
 
 def test_what_a_handler_has_is_not_taken_twice_after_a_lost_connection(

@@ -97,12 +97,15 @@ def test_of_a_batch_of_the_producer_only_what_failed_comes_again(
 
 
 @pytest.mark.proves("C218", "C219")
-@pytest.mark.parametrize("failure", ["later", "none", "error", "nonsense"])
+@pytest.mark.parametrize("failure", ["later", "none", "error", "nonsense", "context"])
 def test_what_counts_as_a_failure(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, failure: str
 ) -> None:
-    def fail(messages: list[Message], _context: Any) -> Any:
+    def fail(messages: list[Message], context: Any) -> Any:
         if tries_of(messages[0]):
+            return SUCCESS
+        if failure == "context":
+            context.ack_index, context.delay_level_when_next_consume = "all", None
             return SUCCESS
         if failure == "error":
             raise ValueError("no")

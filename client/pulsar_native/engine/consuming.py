@@ -196,6 +196,14 @@ def _names(work: Work) -> str:
     return ", ".join(str(item.position.message_id()) for item in work.items)
 
 
+def _whole(name: str, value: object, otherwise: int) -> int:
+    """Return what a handler wrote into its context, or what stands for it when that is no whole number."""
+    if isinstance(value, int):
+        return value
+    _log.warning("The handler set %s to %r, which is no whole number", name, value)
+    return otherwise
+
+
 class ConsumingConcurrently(Consuming):
     """Chunks to any worker at any time."""
 
@@ -215,7 +223,7 @@ class ConsumingConcurrently(Consuming):
         assert isinstance(context, ConsumeConcurrentlyContext)
         count = 0
         if status is ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
-            count = max(0, min(context.ack_index + 1, len(work.items)))
+            count = max(0, min(_whole("ack_index", context.ack_index, -1) + 1, len(work.items)))
         self._succeeded(work.intake, work.items[:count])
         failed = [item for item in work.items[count:] if work.intake.holds(item) and not item.given_up]
         if not work.messages:
@@ -225,8 +233,9 @@ class ConsumingConcurrently(Consuming):
         if self._broadcasting:
             self._drop(work.intake, failed)
             return
+        level = _whole("delay_level_when_next_consume", context.delay_level_when_next_consume, 0)
         for item in failed:
-            self._spawn(self._send_back(work.intake, item, context.delay_level_when_next_consume))
+            self._spawn(self._send_back(work.intake, item, level))
 
     async def _send_back(self, intake: PartitionIntake, item: Item, level: int) -> None:
         """Store a copy for another try, or in the dead-letter topic, and acknowledge; on failure try here later."""
@@ -394,7 +403,7 @@ class ConsumingOrderly(Consuming):
     def _suspend(self, lane: Lane[Item], items: list[Item], context: ConsumeOrderlyContext) -> None:
         for item in items:
             item.started = None
-        milliseconds = context.suspend_current_queue_time_millis
+        milliseconds = _whole("suspend_current_queue_time_millis", context.suspend_current_queue_time_millis, -1)
         if milliseconds == -1:
             milliseconds = self._config.suspend_current_queue_time_millis
         self._lanes.suspend(lane, items, milliseconds / 1000, time.monotonic())

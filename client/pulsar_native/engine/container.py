@@ -327,14 +327,21 @@ class ContainerCore:
         """Write the positions of a broadcasting member to its file; a disk that fails is told in the log."""
         if self._store is None:
             return
+        await asyncio.to_thread(self._save, self._store, self._positions())
+
+    def _positions(self) -> dict[str, MessageId]:
+        """Return the positions of all partitions, also of those that are not read any more."""
         for intake in self._intakes:
             place = intake.position
             if place is not None:
                 self._offsets[intake.child.topic.full] = place
+        return dict(self._offsets)
+
+    def _save(self, store: LocalOffsetStore, positions: dict[str, MessageId]) -> None:
         try:
-            await asyncio.to_thread(self._store.save, dict(self._offsets))
+            store.save(positions)
         except OSError as error:
-            _log.error("The positions cannot be written to %s: %s", self._store.path, error)
+            _log.error("The positions cannot be written to %s: %s", store.path, error)
 
     # --- intake -------------------------------------------------------------------------------------------------------
 
@@ -365,9 +372,14 @@ class ContainerCore:
         for source in self._sources:
             self._match_partitions(source)
         for intake in self._intakes:
-            items = intake.take(now)
-            if items:
-                self.consuming.submit(intake, items)
+            try:
+                items = intake.take(now)
+                if items:
+                    self.consuming.submit(intake, items)
+            except Exception as error:
+                # One partition's trouble, whatever it is, must not end the intake of all.
+                _log.exception("%s: the intake failed", intake.child.describe())
+                intake.failed(error, now)
             if intake.may_have_more:
                 waits.append(max(0.0, intake.not_before - now))
         return min(waits, default=None)
@@ -487,4 +499,7 @@ class ContainerCore:
         _log.info("Container of group %s: the client was closed", self.config.consumer_group)
         self._stop_intake()
         self._stop_handlers()
+        if self._store is not None:
+            # At once: the loop may end with this task.
+            self._save(self._store, self._positions())
         _groups.leave(self._member)

@@ -9,6 +9,7 @@ has begun is forgotten, since it comes again or goes to another member. On the l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -120,7 +121,7 @@ class PartitionIntake:
 
     def take(self, now: float) -> list[Item]:
         """Return what the handler is to have next of this partition: at most a pull batch, often nothing."""
-        if now < self.not_before or self._fetch is not None:
+        if now < self.not_before or not self.may_have_more:
             return []
         self.check_attachment()
         stopped = self._flow.check(self.queue)
@@ -284,9 +285,9 @@ class PartitionIntake:
     def topic_of(self, message: Message) -> TopicName:
         """Return the topic a message was published to: of a retry letter, its first."""
         if self.is_retry:
-            first = message.properties().get(REAL_TOPIC)
-            if first is not None:
-                return TopicName.parse(first)
+            # A property anyone may have written: what is no topic is not believed.
+            with contextlib.suppress(PulsarException):
+                return TopicName.parse(message.properties().get(REAL_TOPIC, ""))
         return self.child.topic
 
     def stop(self) -> None:

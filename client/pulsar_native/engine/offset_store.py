@@ -2,13 +2,14 @@
 
 Rules (client.md C214): a file is replaced, never written over, so that a crash at any moment leaves a whole one: the
 new text is written beside it and reaches the disk, then the old file becomes `.bak`, then the new one takes its name.
-Loading takes the `.bak` where the file is missing or damaged. Blocks on the disk: not on the loop.
+Loading takes the `.bak` where the file is missing or damaged. Blocks on the disk: not for the loop. Thread-safe.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class LocalOffsetStore:
         self.path = root / member / group / "offsets.json"
         self._backup = self.path.with_name("offsets.json.bak")
         self._written: str | None = None
+        self._lock = threading.Lock()
 
     def load(self) -> dict[str, MessageId]:
         """Return the positions, none when there is no file; raises `InvalidConfiguration` when both are damaged."""
@@ -50,8 +52,12 @@ class LocalOffsetStore:
     def save(self, offsets: Mapping[str, MessageId]) -> None:
         """Replace the file, unless nothing has changed since the last time; raises `OSError`."""
         text = encode_offsets(offsets)
-        if text == self._written:
-            return
+        with self._lock:
+            if text != self._written:
+                self._replace(text)
+                self._written = text
+
+    def _replace(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.path.with_name("offsets.json.tmp")
         with fresh.open("w", encoding="utf-8") as file:
@@ -61,4 +67,3 @@ class LocalOffsetStore:
         if self.path.exists():
             self.path.replace(self._backup)
         fresh.replace(self.path)
-        self._written = text

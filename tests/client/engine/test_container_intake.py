@@ -167,3 +167,17 @@ def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: s
         child.is_active = False
     intake.check_right()
     assert intake.holds(begun) and not intake.holds(waiting)
+
+
+def test_a_retry_letter_is_of_its_first_topic_when_it_names_one() -> None:
+    def of(properties: dict[str, str]) -> str:
+        message = Given(0)
+        message.properties = lambda: properties  # type: ignore[method-assign]
+        return intake.topic_of(message).full  # type: ignore[arg-type]
+
+    child = Child()
+    child.topic = TopicName.parse("t-g-RETRY")
+    intake = intake_of(child)
+    assert intake.is_retry and of({"REAL_TOPIC": "t-partition-3"}) == TOPIC.with_partition(3).full
+    for wrong in ({}, {"REAL_TOPIC": ""}, {"REAL_TOPIC": "a/b"}):
+        assert of(wrong) == child.topic.full
