@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
-from pulsar_native.enums import BatchingType, InitialPosition, SubscriptionMode
+from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig, TopicsChangedListener
+from pulsar_native.enums import BatchingType, InitialPosition, RegexSubscriptionMode, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.wire.codec import encode_single_fields
 
 _MAX_U64 = (1 << 64) - 1
@@ -54,14 +55,30 @@ def refuse_producer_options(
     )
 
 
-def topics_of(topic: str | Sequence[str] | re.Pattern[str]) -> list[str]:
-    """Return the topics to subscribe to; a pattern is refused."""
+def topics_of(
+    topic: str | Sequence[str] | re.Pattern[str],
+    config: ConsumerConfig,
+    *,
+    is_pattern: bool = False,
+    listener: TopicsChangedListener | None = None,
+) -> list[str] | TopicPattern:
+    """Return the topics to subscribe to, or the pattern that means them; what contradicts itself is refused."""
+    if isinstance(topic, re.Pattern) or is_pattern:
+        if not isinstance(topic, str | re.Pattern):
+            raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")
+        if config.is_read_compacted and config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+            raise InvalidConfiguration(
+                "is_read_compacted needs persistent topics: RegexSubscriptionMode.PersistentOnly"
+            )
+        return TopicPattern.parse(topic)
+    if config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+        raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
+    if listener is not None:
+        raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
     if isinstance(topic, str):
         return [topic]
-    if isinstance(topic, re.Pattern):
-        raise OperationNotSupported("Subscribing by pattern is not supported by this version; pass a list of topics")
     if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
-        raise InvalidConfiguration("topic must be a str or a list of str")
+        raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
     return list(topic)
 
 
@@ -69,8 +86,13 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
     """Return the consumer behind a reader: non-durable, exclusive, with a name nobody else has."""
     if not isinstance(config.start_message_id, MessageId):
         raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
+    if len(set(config.topics)) > 1 and config.start_message_id not in (MessageId.earliest, MessageId.latest):
+        raise InvalidConfiguration(
+            "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one of "
+            "them; move each with seek(function) then"
+        )
     return ConsumerConfig(
-        subscription_name=_reader_subscription(config.subscription_role_prefix),
+        subscription_name=config.subscription_name or _reader_subscription(config.subscription_role_prefix),
         subscription_mode=SubscriptionMode.NonDurable,
         # An id behind the end is resolved by this: "latest" must mean latest.
         initial_position=InitialPosition.Latest,
@@ -79,6 +101,8 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         is_read_compacted=config.is_read_compacted,
         start_message_id=config.start_message_id,
         start_message_id_inclusive=config.start_message_id_inclusive,
+        auto_update_partitions=config.auto_update_partitions,
+        auto_update_partitions_interval_seconds=config.auto_update_partitions_interval_seconds,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Mapping
 from types import TracebackType
@@ -18,9 +19,11 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
     Router,
+    TopicsChangedListener,
 )
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
+from pulsar_native.engine.pattern import topics_told_on_loop
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -151,7 +154,7 @@ class Client(Live):
 
     async def subscribe(
         self,
-        topic: str | list[str],
+        topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         schema: Schema[Any] | None = None,
@@ -177,20 +180,25 @@ class Client(Live):
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         is_pattern_topic: bool = False,
         *,
+        pattern_auto_discovery_period: float = 60,
         acknowledgment_group_time_ms: int = 100,
         max_acknowledgment_group_size: int = 1000,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        topics_changed_listener: TopicsChangedListener | None = None,
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
+        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern.
+
+        A pattern is a compiled one, or a str with `is_pattern_topic`; see `pulsar_native.Client.subscribe`. Within the
+        operation time-out.
+        """
         arguments.refuse_unsupported(
             {
                 "crypto_key_reader": (crypto_key_reader, None),
                 "key_shared_policy": (key_shared_policy, None),
                 "dead_letter_policy": (dead_letter_policy, None),
-                "is_pattern_topic": (is_pattern_topic, False),
             }
         )
         config = ConsumerConfig(
@@ -212,17 +220,23 @@ class Client(Live):
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            regex_subscription_mode=regex_subscription_mode,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        names = arguments.topics_of(topic, config, is_pattern=is_pattern_topic, listener=topics_changed_listener)
+        changed = None
+        if topics_changed_listener is not None:
+            changed = topics_told_on_loop(topics_changed_listener)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        names = arguments.topics_of(topic)
-        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used)), decoder)
+        inner = await self._started().subscribe(names, config, decoder, wire_schema(used), changed)
+        return Consumer(inner, decoder)
 
     async def create_reader(
         self,
-        topic: str,
+        topic: str | list[str],
         start_message_id: MessageId,
         schema: Schema[Any] | None = None,
         receiver_queue_size: int = 1000,
@@ -232,8 +246,16 @@ class Client(Live):
         crypto_key_reader: object | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        subscription_name: str | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
     ) -> Reader:
-        """Read a topic from a position, without a subscription that stays, within the operation time-out."""
+        """Read a topic, or several, from a position, without a subscription that stays.
+
+        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Within the operation
+        time-out.
+        """
         arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
         config = ReaderConfig(
             topic=topic,
@@ -242,11 +264,15 @@ class Client(Live):
             receiver_queue_size=receiver_queue_size,
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
+            subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        wanted = arguments.reader_config(config)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = await self._started().subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        inner = await self._started().subscribe(config.topics, wanted, decoder, wire_schema(used))
         return Reader(inner, decoder)
 
     async def get_topic_partitions(self, topic: str) -> list[str]:

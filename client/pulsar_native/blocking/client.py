@@ -20,6 +20,7 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
     Router,
+    TopicsChangedListener,
 )
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.listener import ListenerThreads
@@ -29,6 +30,7 @@ from pulsar_native.engine.loop import (
     generation,
     release_thread_engine,
 )
+from pulsar_native.engine.pattern import topics_told
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -249,8 +251,14 @@ class Client(Live):
         subscription_properties: Mapping[str, str] | None = None,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        topics_changed_listener: TopicsChangedListener | None = None,
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, or to several topics. Blocks up to the operation time-out.
+        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern (`re.compile`).
+
+        A pattern names tenant and namespace literally and matches whole topic names, without their domain; topics that
+        come and go are followed, at once where the broker tells of them, else every `pattern_auto_discovery_period`
+        seconds. A topic found later is subscribed to at `initial_position`, too: with Latest, what was published before
+        is not received. Subscribing twice makes two consumers. Blocks up to the operation time-out.
 
         Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
         """
@@ -280,19 +288,24 @@ class Client(Live):
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            regex_subscription_mode=regex_subscription_mode,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        names = arguments.topics_of(topic, config, listener=topics_changed_listener)
+        changed = None
+        if topics_changed_listener is not None:
+            changed = topics_told(topics_changed_listener, self._listeners.assign())
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        names = arguments.topics_of(topic)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used)))
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), changed))
         return Consumer(self, inner, decoder, message_listener)
 
     def create_reader(
         self,
-        topic: str,
+        topic: str | list[str],
         start_message_id: MessageId,
         schema: Schema[Any] | None = None,
         reader_listener: Callable[[Reader, Message], Any] | None = None,
@@ -303,8 +316,16 @@ class Client(Live):
         crypto_key_reader: object | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        subscription_name: str | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
     ) -> Reader:
-        """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
+        """Read a topic, or several, from a position, without a subscription that stays.
+
+        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Blocks up to the operation
+        time-out.
+        """
         arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
         config = ReaderConfig(
             topic=topic,
@@ -313,12 +334,16 @@ class Client(Live):
             receiver_queue_size=receiver_queue_size,
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
+            subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        wanted = arguments.reader_config(config)
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
+        inner = core.engine.run(core.subscribe(config.topics, wanted, decoder, wire_schema(used)))
         return Reader(self, inner, decoder, reader_listener)
 
     def get_topic_partitions(self, topic: str) -> list[str]:

@@ -14,9 +14,11 @@ from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
+from pulsar_native.engine.pattern import PatternTopics, TopicsChanged
 from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
+from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
@@ -32,6 +34,7 @@ class ClientCore:
         self.config = config
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
+        self._watcher_ids = itertools.count()
         self._request_ids = itertools.count()
         self.memory = MemoryLimit(config.memory_limit_bytes)
         self.pool = ConnectionPool(engine, config)
@@ -48,6 +51,10 @@ class ClientCore:
     def next_consumer_id(self) -> int:
         """Return an id no other consumer of this client has."""
         return next(self._consumer_ids)
+
+    def next_watcher_id(self) -> int:
+        """Return an id no other watcher of this client has."""
+        return next(self._watcher_ids)
 
     def next_request_id(self) -> int:
         """Return an id no other request of this client has."""
@@ -90,15 +97,22 @@ class ClientCore:
         return producer
 
     async def subscribe(
-        self, topics: list[str], config: ConsumerConfig, schema: VersionedDecoder, wire_schema: pb.Schema | None
+        self,
+        topics: list[str] | TopicPattern,
+        config: ConsumerConfig,
+        schema: VersionedDecoder,
+        wire_schema: pb.Schema | None,
+        changed: TopicsChanged | None = None,
     ) -> TopicConsumer:
-        """Subscribe to one or several topics."""
+        """Subscribe to one or several topics, or to those of a pattern, of whose changes `changed` is told."""
         self._check_open()
-        names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
-        if not names:
-            raise InvalidConfiguration("A consumer needs at least one topic")
-        counts = await asyncio.gather(*(self.partition_count(name) for name in names))
-        consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
+        if isinstance(topics, TopicPattern):
+            consumer = TopicConsumer(self, config, {}, schema, wire_schema)
+            consumer.pattern = PatternTopics(self, consumer, topics, changed)
+        else:
+            names = _checked_names(topics, config)
+            counts = await asyncio.gather(*(self.partition_count(name) for name in names))
+            consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
         await consumer.open()
         self.consumers.add(consumer)
         if self.closed:
@@ -142,3 +156,15 @@ class ClientCore:
         if self._auth_started and self.config.authentication is not None:
             self._auth_started = False
             self.config.authentication.close()
+
+
+def _checked_names(topics: list[str], config: ConsumerConfig) -> list[TopicName]:
+    """Return the topics, each once; raises what can be told without asking a broker."""
+    names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
+    if not names:
+        raise InvalidConfiguration("A consumer needs at least one topic")
+    if config.is_read_compacted:
+        for name in names:
+            if not name.is_persistent:
+                raise InvalidConfiguration(f"is_read_compacted needs persistent topics, and {name} is none")
+    return names

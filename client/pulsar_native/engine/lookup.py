@@ -17,8 +17,10 @@ from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.pool import ConnectionPool
-from pulsar_native.exceptions import LookupError, PulsarException, Timeout
+from pulsar_native.enums import RegexSubscriptionMode
+from pulsar_native.exceptions import BrokerMetadataError, LookupError, PulsarException, Timeout
 from pulsar_native.protocol.backoff import Backoff
+from pulsar_native.protocol.topic_list import TopicListing
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -95,6 +97,42 @@ class Lookup:
             expected = pb.CommandPartitionedTopicMetadataResponse
             answer = await self._ask(connection, request_id, frame, topic, expected)
             return int(answer.partitions)
+
+    async def topics_of_namespace(
+        self,
+        namespace: str,
+        mode: RegexSubscriptionMode,
+        deadline: float,
+        *,
+        pattern: str | None = None,
+        known_hash: str = "",
+    ) -> TopicListing:
+        """Return the full names of a namespace's topics, partitions each by its own; retried until the deadline.
+
+        The broker may apply the pattern (`filtered` tells), and may leave the list out when its hash is the known one
+        (`changed` is False then). A pattern it does not understand is left out.
+        """
+        # The errors of a lookup tell a topic; here any of that namespace stands for it.
+        anybody = TopicName.parse(f"persistent://{namespace}/topics")
+
+        async def ask(asked: str | None) -> TopicListing:
+            connection = await self._pool.to_service()
+            request_id = next(self._request_ids)
+            frame = commands.topics_of_namespace(namespace, request_id, int(mode), pattern=asked, known_hash=known_hash)
+            answer = await self._ask(connection, request_id, frame, anybody, pb.CommandGetTopicsOfNamespaceResponse)
+            return TopicListing(list(answer.topics), answer.filtered, answer.changed, answer.topics_hash)
+
+        async def once() -> TopicListing:
+            async with self._running:
+                try:
+                    return await ask(pattern)
+                except BrokerMetadataError:
+                    # So it answers to what RE2 has no word for, such as a look-ahead.
+                    if pattern is None:
+                        raise
+                    return await ask(None)
+
+        return await self.retry(once, anybody, deadline)
 
     async def schema(self, topic: TopicName, version: bytes | None, deadline: float) -> pb.CommandGetSchemaResponse:
         """Return the topic's schema, the newest or one version; raises `TopicNotFound` when it has none."""
