@@ -14,13 +14,14 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, Producer, Reader
+from pulsar_native.blocking import Client, Consumer, Producer, Reader, TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
     ReaderConfig,
+    TopicsChangedListener,
 )
 from pulsar_native.enums import (
     BatchingType,
@@ -156,10 +157,12 @@ __all__ = [
     "Result",
     "ServiceUnitNotReady",
     "SubscriptionNotFound",
+    "TableView",
     "Timeout",
     "TooManyLookupRequestException",
     "TopicNotFound",
     "TopicTerminated",
+    "TopicsChangedListener",
     "TransactionConflict",
     "TransactionCoordinatorNotFoundError",
     "TransactionNotFound",

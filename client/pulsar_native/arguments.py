@@ -20,6 +20,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, Opera
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
 
 _MAX_U64 = (1 << 64) - 1
@@ -80,6 +81,19 @@ def topics_of(
     if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
         raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
     return list(topic)
+
+
+def table_view_config(
+    topic: str, subscription_name: str | None, auto_update_partitions_interval_seconds: float
+) -> ReaderConfig:
+    """Return the reader behind a table view: all there is, of each key only the newest value where it was compacted."""
+    return ReaderConfig(
+        topic=topic,
+        start_message_id=MessageId.earliest,
+        subscription_name=subscription_name,
+        is_read_compacted=TopicName.parse(topic).is_persistent,
+        auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+    )
 
 
 def reader_config(config: ReaderConfig) -> ConsumerConfig:

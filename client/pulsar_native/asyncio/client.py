@@ -12,6 +12,7 @@ from typing import Any, Self
 from pulsar_native import arguments
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
+from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -274,6 +275,28 @@ class Client(Live):
         decoder = VersionedDecoder(used)
         inner = await self._started().subscribe(config.topics, wanted, decoder, wire_schema(used))
         return Reader(inner, decoder)
+
+    async def create_table_view(
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        *,
+        auto_update_partitions_interval_seconds: float = 60,
+    ) -> TableView:
+        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+
+        Returns when everything published so far is in it; waits until then. Partitions added later are joined. A topic
+        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        """
+        config = arguments.table_view_config(topic, subscription_name, auto_update_partitions_interval_seconds)
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        inner = await core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        view = TableView(inner, decoder)
+        await view._start()
+        return view
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none."""

@@ -94,7 +94,7 @@ class Receiving(Part):
         full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
         are known.
         """
-        await self._inner.seek(self._inner.seek_targets(messageid))
+        await self._inner.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message, entry -1 when it is empty."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 from pulsar_native import arguments
 from pulsar_native.blocking.consumer import Consumer, MessageListener, Reader
 from pulsar_native.blocking.producer import Producer
+from pulsar_native.blocking.table_view import TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -345,6 +346,28 @@ class Client(Live):
         decoder = VersionedDecoder(used)
         inner = core.engine.run(core.subscribe(config.topics, wanted, decoder, wire_schema(used)))
         return Reader(self, inner, decoder, reader_listener)
+
+    def create_table_view(
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        *,
+        auto_update_partitions_interval_seconds: float = 60,
+    ) -> TableView:
+        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+
+        Returns when everything published so far is in it; blocks until then. Partitions added later are joined. A topic
+        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        """
+        config = arguments.table_view_config(topic, subscription_name, auto_update_partitions_interval_seconds)
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
+        view = TableView(self, inner, decoder)
+        view._start()
+        return view
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none. Blocks."""

@@ -141,7 +141,7 @@ class Receiving(Part):
         full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
         are known.
         """
-        self._engine.run(self._inner.seek(self._inner.seek_targets(messageid)))
+        self._engine.run(self._inner.move(self._inner.seek_targets(messageid)))
 
     def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message, entry -1 when it is empty. Blocks."""

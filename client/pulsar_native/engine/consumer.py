@@ -517,6 +517,9 @@ class PartitionConsumer(Handler):
         """Return whether a message lies between the place reached and the topic's end."""
         if self.has_queued():
             return True
+        if not self.topic.is_persistent:
+            # Nothing is kept there that could be read later.
+            return False
         last = await self.last_message_id()
         if last.entry_id() < 0:
             return False

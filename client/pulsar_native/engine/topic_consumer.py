@@ -374,7 +374,11 @@ class TopicConsumer:
             return [(self.owner(where), where)]
         return [(child, where) for child in self.children]
 
-    async def seek(self, targets: SeekTargets) -> None:
+    async def seek(self, target: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
+        """Move to what a target means; see `seek_targets`."""
+        await self.move(self.seek_targets(target))
+
+    async def move(self, targets: SeekTargets) -> None:
         """Move to what `seek_targets` gave; when one fails the others have moved all the same."""
         results = await asyncio.gather(
             *(
