@@ -95,7 +95,8 @@ class TableView(Part, TableMapping):
                     await self._progress.wait()
             except TimeoutError:
                 if not await self._inner.has_message_available():
-                    return
+                    # Nothing is left but what the task has in its hands.
+                    ends = self._inner.taken_ids()
 
     def topic(self) -> str:
         """Return the topic's full name."""

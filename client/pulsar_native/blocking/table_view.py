@@ -78,7 +78,8 @@ class TableView(Part, TableMapping):
             finally:
                 self._table.waiters.remove(wait.wake)
             if not applied and not self._engine.run(self._inner.has_message_available()):
-                return
+                # Nothing is left but what the listener thread has in its hands.
+                ends = self._inner.taken_ids()
 
     def topic(self) -> str:
         """Return the topic's full name."""

@@ -171,8 +171,8 @@ class PartitionConsumer(Handler):
         """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
         if self._durable:
             return None
-        if self._last_taken is not None:
-            self._start, self._start_inclusive = self._last_taken, False
+        if self.last_taken is not None:
+            self._start, self._start_inclusive = self.last_taken, False
         self._filter = StartFilter(self._start, self._start_inclusive)
         return self._start
 
@@ -180,7 +180,7 @@ class PartitionConsumer(Handler):
         self._deliveries.clear()
         self._messages.clear()
         self._decoded = None
-        last = self._last_taken
+        last = self.last_taken
         self._seen = None if last is None else (last.ledger_id(), last.entry_id())
 
     def detached(self) -> None:
@@ -278,7 +278,7 @@ class PartitionConsumer(Handler):
             return part
 
     @property
-    def _last_taken(self) -> MessageId | None:
+    def last_taken(self) -> MessageId | None:
         """The id of the last message given out."""
         return self._last_place if self._last_message is None else self._last_message.message_id()
 
@@ -523,7 +523,7 @@ class PartitionConsumer(Handler):
         last = await self.last_message_id()
         if last.entry_id() < 0:
             return False
-        place, inclusive = self._last_taken, False
+        place, inclusive = self.last_taken, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive
         if self.has_queued():

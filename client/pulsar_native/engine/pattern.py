@@ -86,6 +86,10 @@ class PatternTopics:
         """Do not subscribe again to a topic the application unsubscribed from, until it is a new one."""
         self._wanted.leave(topic)
 
+    def stay(self, topic: TopicName) -> None:
+        """Take `leave` back."""
+        self._wanted.stay(topic)
+
     # --- following ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:

@@ -200,18 +200,21 @@ class TopicConsumer:
                 f"The consumer does not read {topic}; its topics are {', '.join(map(str, self.topics)) or 'none'}"
             )
         count, decoder = self.topics[topic], self._decoders[topic]
-        # Taken out first: a consumer that is about to go would look like a closed one to who waits for messages.
+        # Order of events: first the pattern is told, else its task would subscribe again at once. Then the consumers are
+        # taken out: one that is about to go would look like a closed one to who waits for messages.
+        if self.pattern is not None:
+            self.pattern.leave(topic)
         own = self._take_out(topic)
         try:
             await _each_unsubscribed(own, force=force)
         except BaseException:
+            if self.pattern is not None:
+                self.pattern.stay(topic)
             self._decoders[topic] = decoder
             self._put_in(topic, count, own)
             raise
         for child in own:
             child.drop_queued()
-        if self.pattern is not None:
-            self.pattern.leave(topic)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -392,6 +395,11 @@ class TopicConsumer:
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last id of every partition."""
         return list(await asyncio.gather(*(child.last_message_id() for child in self.children)))
+
+    def taken_ids(self) -> list[MessageId]:
+        """Return the id of the last message given out of every partition that has given any. Thread-safe."""
+        taken = [child.last_taken for child in self.children]
+        return [message_id for message_id in taken if message_id is not None]
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last id and the mark-delete position of every partition."""

@@ -163,6 +163,10 @@ class WantedTopics:
         """Leave a topic out until it has vanished and come again: the application unsubscribed from it."""
         self._left.add(topic)
 
+    def stay(self, topic: TopicName) -> None:
+        """Take `leave` back."""
+        self._left.discard(topic)
+
     def change(self, subscribed: Mapping[TopicName, int]) -> TopicChange:
         """Return what to do, given the topics subscribed to and how many partitions each has."""
         wanted = self._topics
