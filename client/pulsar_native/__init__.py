@@ -23,6 +23,13 @@ from pulsar_native.config import (
     ReaderConfig,
     TopicsChangedListener,
 )
+from pulsar_native.encryption import (
+    CryptoKeyReader,
+    DefaultCryptoKeyReader,
+    EncryptionContext,
+    EncryptionKey,
+    EncryptionKeyInfo,
+)
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -33,6 +40,7 @@ from pulsar_native.enums import (
     KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
     Result,
 )
@@ -119,7 +127,12 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerType",
     "CryptoError",
+    "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
+    "DefaultCryptoKeyReader",
+    "EncryptionContext",
+    "EncryptionKey",
+    "EncryptionKeyInfo",
     "ErrorGettingAuthenticationData",
     "HashingScheme",
     "IncompatibleSchema",
@@ -146,6 +159,7 @@ __all__ = [
     "ProducerBlockedQuotaExceededException",
     "ProducerBusy",
     "ProducerConfig",
+    "ProducerCryptoFailureAction",
     "ProducerFenced",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",

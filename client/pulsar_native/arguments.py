@@ -15,7 +15,14 @@ from datetime import timedelta
 from typing import Any
 
 from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig, TopicsChangedListener
-from pulsar_native.enums import BatchingType, InitialPosition, RegexSubscriptionMode, SubscriptionMode
+from pulsar_native.encryption import KeyReader
+from pulsar_native.enums import (
+    BatchingType,
+    ConsumerCryptoFailureAction,
+    InitialPosition,
+    RegexSubscriptionMode,
+    SubscriptionMode,
+)
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
@@ -41,8 +48,6 @@ def refuse_producer_options(
     chunking_enabled: bool,
     lazy_start_partitioned_producers: bool,
     batching_type: BatchingType,
-    encryption_key: str | None,
-    crypto_key_reader: object,
 ) -> None:
     """Raise for producer options of the official client that are not there yet."""
     refuse_unsupported(
@@ -50,8 +55,6 @@ def refuse_producer_options(
             "chunking_enabled": (chunking_enabled, False),
             "lazy_start_partitioned_producers": (lazy_start_partitioned_producers, False),
             "batching_type": (batching_type, BatchingType.Default),
-            "encryption_key": (encryption_key, None),
-            "crypto_key_reader": (crypto_key_reader, None),
         }
     )
 
@@ -84,7 +87,11 @@ def topics_of(
 
 
 def table_view_config(
-    topic: str, subscription_name: str | None, auto_update_partitions_interval_seconds: float
+    topic: str,
+    subscription_name: str | None,
+    auto_update_partitions_interval_seconds: float,
+    crypto_key_reader: KeyReader | None = None,
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
 ) -> ReaderConfig:
     """Return the reader behind a table view: all there is, of each key only the newest value where it was compacted."""
     return ReaderConfig(
@@ -92,6 +99,8 @@ def table_view_config(
         start_message_id=MessageId.earliest,
         subscription_name=subscription_name,
         is_read_compacted=TopicName.parse(topic).is_persistent,
+        crypto_key_reader=crypto_key_reader,
+        crypto_failure_action=crypto_failure_action,
         auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
     )
 
@@ -113,6 +122,8 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         receiver_queue_size=config.receiver_queue_size,
         consumer_name=config.reader_name,
         is_read_compacted=config.is_read_compacted,
+        crypto_key_reader=config.crypto_key_reader,
+        crypto_failure_action=config.crypto_failure_action,
         start_message_id=config.start_message_id,
         start_message_id_inclusive=config.start_message_id_inclusive,
         auto_update_partitions=config.auto_update_partitions,
@@ -229,6 +240,15 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> lis
     if not isinstance(messages, list | tuple):
         raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
     return [ids_of(message)[0] for message in messages]
+
+
+def deadline(timeout_millis: float | None, now: float) -> float | None:
+    """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
+    if timeout_millis is None:
+        return None
+    if isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float):
+        raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
+    return now + timeout_millis / 1000
 
 
 class BatchCollector:

@@ -11,16 +11,20 @@ import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol, Self
 
+from pulsar_native.encryption import KeyReader
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
+    ConsumerCryptoFailureAction,
     ConsumerType,
     HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
     SubscriptionMode,
 )
@@ -81,6 +85,17 @@ class _Description:
             raise InvalidConfiguration(f"{cls.__name__} needs {' and '.join(missing)}")
         return cls(**options)
 
+    def _check_choices(self) -> None:
+        """Refuse what is neither True nor False, or no member of its enum: it would be found out too late."""
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(f.default, bool) and not isinstance(value, bool):
+                raise InvalidConfiguration(f"{f.name} must be True or False, not {value!r}")
+            if isinstance(f.default, Enum) and not isinstance(value, type(f.default)):
+                kind = type(f.default)
+                known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+                raise InvalidConfiguration(f"{f.name} must be one of {known}, not {value!r}")
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some options changed; the first one stays as it was."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
@@ -104,6 +119,13 @@ def _strings(name: str, value: Mapping[str, str] | None) -> None:
         return
     if not isinstance(value, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
         raise InvalidConfiguration(f"{name} must be a mapping of str to str")
+
+
+def _key_reader(value: object) -> None:
+    _require(
+        value is None or isinstance(value, KeyReader),
+        f"crypto_key_reader must have the methods get_public_key and get_private_key; {type(value).__name__} has not",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +156,7 @@ class ClientConfig(_Description):
     description: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_choices()
         self.parsed_url()
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
         _number("connection_timeout_ms", self.connection_timeout_ms, 1)
@@ -163,7 +186,11 @@ class ClientConfig(_Description):
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(_Description):
-    """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages."""
+    """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages.
+
+    `encryption_key` and `encryption_keys` are names the key reader knows; every message can be read with the private
+    key of any of them.
+    """
 
     topic: str
     producer_name: str | None = None
@@ -185,10 +212,15 @@ class ProducerConfig(_Description):
     round_robin_partition_switch_frequency: int = 10
     properties: Mapping[str, str] = field(default_factory=dict)
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
+    encryption_key: str | None = None
+    encryption_keys: Sequence[str] = ()
+    crypto_key_reader: KeyReader | None = None
+    crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a producer needs a topic")
         _require(
             self.producer_name is None or (isinstance(self.producer_name, str) and bool(self.producer_name.strip())),
@@ -209,6 +241,35 @@ class ProducerConfig(_Description):
         custom = self.message_routing_mode == PartitionsRoutingMode.CustomPartition
         _require(not custom or self.message_router is not None, "CustomPartition routing needs a message_router")
         _require(self.message_router is None or callable(self.message_router), "message_router must be callable")
+        self._check_encryption()
+
+    @property
+    def encryption_key_names(self) -> tuple[str, ...]:
+        """The names of all public keys to encrypt for, each once; none: messages are not encrypted."""
+        first = () if self.encryption_key is None else (self.encryption_key,)
+        return tuple(dict.fromkeys((*first, *self.encryption_keys)))
+
+    def _check_encryption(self) -> None:
+        _require(
+            not isinstance(self.encryption_keys, str) and isinstance(self.encryption_keys, Sequence | set | frozenset),
+            "encryption_keys must be a list of str; for a single key there is encryption_key",
+        )
+        names = self.encryption_key_names
+        _require(
+            all(isinstance(name, str) and bool(name) for name in names),
+            "encryption_key and encryption_keys must be non-empty names",
+        )
+        _key_reader(self.crypto_key_reader)
+        _require(
+            not names or self.crypto_key_reader is not None,
+            "encryption_key needs a crypto_key_reader, for instance CryptoKeyReader(public_key_path, private_key_path)",
+        )
+        # The official client would send everything in the clear.
+        _require(
+            bool(names) or self.crypto_key_reader is None,
+            "a producer with a crypto_key_reader needs encryption_key, the name of the key to encrypt for; without it "
+            "nothing would be encrypted",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +314,8 @@ class ConsumerConfig(_Description):
     replicate_subscription_state_enabled: bool = False
     start_message_id: MessageId | None = None
     start_message_id_inclusive: bool = False
+    crypto_key_reader: KeyReader | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     batch_receive_policy: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
     pattern_auto_discovery_period: float = 60
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
@@ -260,6 +323,7 @@ class ConsumerConfig(_Description):
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(
             isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
             "a consumer needs a non-blank subscription_name",
@@ -283,6 +347,7 @@ class ConsumerConfig(_Description):
             not self.is_read_compacted or self.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover),
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
+        _key_reader(self.crypto_key_reader)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,13 +364,17 @@ class ReaderConfig(_Description):
     is_read_compacted: bool = False
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
+    crypto_key_reader: KeyReader | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(
             bool(self.topics) and all(isinstance(name, str) and name.strip() for name in self.topics),
             "a reader needs a topic, or a list of them",
         )
         _number("receiver_queue_size", self.receiver_queue_size, 1)
+        _key_reader(self.crypto_key_reader)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
         _require(
             self.subscription_name is None or bool(str(self.subscription_name).strip()),

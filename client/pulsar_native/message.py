@@ -10,6 +10,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from pulsar_native.encryption import EncryptionContext
 from pulsar_native.message_id import MessageId
 
 
@@ -55,6 +56,8 @@ class EntryView(Protocol):
     def schema_version(self) -> bytes | None: ...
     @property
     def broker_timestamp(self) -> int | None: ...
+    @property
+    def encryption_context(self) -> EncryptionContext | None: ...
     def fields(self, meta_start: int, payload_start: int) -> SingleFields: ...
     def index_of(self, batch_index: int) -> int | None: ...
     def decode(self, data: bytes) -> Any: ...
@@ -165,6 +168,13 @@ class Message:
     def topic_name(self) -> str:
         """Return the full name of the topic, or of the partition, the message came from."""
         return self.entry.topic
+
+    def encryption_context(self) -> EncryptionContext | None:
+        """Return how the message was encrypted, None when it was not.
+
+        With `ConsumerCryptoFailureAction.CONSUME`, its `is_decryption_failed()` tells that `data()` is still encrypted.
+        """
+        return self.entry.encryption_context
 
     def redelivery_count(self) -> int:
         """Return how often the broker delivered the message before (Shared and Key_Shared only)."""

@@ -12,7 +12,14 @@ import pytest
 from pulsar_native import arguments
 from pulsar_native.arguments import BatchCollector
 from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
-from pulsar_native.enums import BatchingType, ConsumerType, InitialPosition, SubscriptionMode
+from pulsar_native.encryption import CryptoKeyReader
+from pulsar_native.enums import (
+    BatchingType,
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    SubscriptionMode,
+)
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
@@ -52,8 +59,6 @@ def test_what_is_not_there_yet_is_refused_by_name() -> None:
         {"chunking_enabled": True},
         {"lazy_start_partitioned_producers": True},
         {"batching_type": BatchingType.KeyBased},
-        {"encryption_key": "k"},
-        {"crypto_key_reader": object()},
     ],
 )
 def test_producer_options(option: dict[str, Any]) -> None:
@@ -61,8 +66,6 @@ def test_producer_options(option: dict[str, Any]) -> None:
         "chunking_enabled": False,
         "lazy_start_partitioned_producers": False,
         "batching_type": BatchingType.Default,
-        "encryption_key": None,
-        "crypto_key_reader": None,
     }
     arguments.refuse_producer_options(**plain)
     with pytest.raises(OperationNotSupported, match=next(iter(option))):
@@ -114,6 +117,8 @@ def test_the_consumer_behind_a_reader() -> None:
         receiver_queue_size=5,
         reader_name="me",
         is_read_compacted=True,
+        crypto_key_reader=CryptoKeyReader("public", "private"),
+        crypto_failure_action=ConsumerCryptoFailureAction.DISCARD,
     )
     consumer = arguments.reader_config(config)
     assert consumer.subscription_mode is SubscriptionMode.NonDurable
@@ -121,6 +126,8 @@ def test_the_consumer_behind_a_reader() -> None:
     assert consumer.initial_position is InitialPosition.Latest
     assert (consumer.start_message_id, consumer.start_message_id_inclusive) == (start, True)
     assert (consumer.receiver_queue_size, consumer.consumer_name, consumer.is_read_compacted) == (5, "me", True)
+    assert consumer.crypto_key_reader is config.crypto_key_reader
+    assert consumer.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
     names = {arguments.reader_config(config).subscription_name for _ in range(50)}
     assert len(names) == 50 and all(name.startswith("reader-") for name in names)
     prefixed = arguments.reader_config(config.replace(subscription_role_prefix="job"))
@@ -268,3 +275,11 @@ def test_encoded_fields_are_those_of_the_protocol() -> None:
     message = outgoing(properties={"a": "b"}, event_timestamp=5)
     expected = pb.SingleMessageMetadata(properties=[pb.KeyValue(key="a", value="b")], event_time=5, payload_size=1)
     assert parse_single(arguments.encoded_fields(message) + b"\x18\x01") == expected
+
+
+def test_time_outs() -> None:
+    assert arguments.deadline(None, 7.0) is None
+    assert arguments.deadline(250, 7.0) == 7.25
+    for wrong in ("5", True, timedelta(seconds=1)):
+        with pytest.raises(InvalidConfiguration, match="timeout_millis must be a number"):
+            arguments.deadline(wrong, 0.0)  # type: ignore[arg-type]

@@ -220,3 +220,21 @@ def test_a_description_with_a_literal_secret_refuses_to_be_carried(literal: Call
 def test_the_other_descriptions_are_picklable(kind: type[Any], options: dict[str, Any]) -> None:
     config = kind(**options)
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "told"),
+    [
+        (ProducerConfig, {"topic": "t", "compression_type": "lz4"}, r"compression_type .* CompressionType\.LZ4"),
+        (ProducerConfig, {"topic": "t", "batching_enabled": "yes"}, "batching_enabled must be True or False"),
+        (
+            ConsumerConfig,
+            {"subscription_name": "s", "consumer_type": "Shared"},
+            r"consumer_type .* ConsumerType\.Shared",
+        ),
+        (ClientConfig, {"service_url": "pulsar://h:1", "use_tls": 1}, "use_tls must be True or False"),
+    ],
+)
+def test_choices_are_members_and_switches_are_switches(kind: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        kind(**options)

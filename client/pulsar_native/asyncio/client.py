@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from pulsar_native.config import (
     Router,
     TopicsChangedListener,
 )
+from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.engine.pattern import topics_told_on_loop
@@ -34,6 +35,7 @@ from pulsar_native.enums import (
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
@@ -63,6 +65,9 @@ class Client(Live):
         self._generation = generation()
         self._core: ClientCore | None = None
         self._closed = False
+
+    def _described(self) -> str:
+        return str(self._config.service_url)
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
@@ -108,12 +113,14 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        encryption_keys: Sequence[str] | None = None,
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
     ) -> Producer:
@@ -125,8 +132,6 @@ class Client(Live):
             chunking_enabled=chunking_enabled,
             lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             batching_type=batching_type,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
         )
         config = ProducerConfig(
             topic=topic,
@@ -147,6 +152,10 @@ class Client(Live):
             hashing_scheme=hashing_scheme,
             properties=properties or {},
             access_mode=access_mode,
+            encryption_key=encryption_key,
+            encryption_keys=encryption_keys or (),
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -168,7 +177,7 @@ class Client(Live):
         is_read_compacted: bool = False,
         properties: Mapping[str, str] | None = None,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -197,7 +206,6 @@ class Client(Live):
         """
         arguments.refuse_unsupported(
             {
-                "crypto_key_reader": (crypto_key_reader, None),
                 "key_shared_policy": (key_shared_policy, None),
                 "dead_letter_policy": (dead_letter_policy, None),
             }
@@ -220,6 +228,8 @@ class Client(Live):
             priority_level=priority_level,
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
             pattern_auto_discovery_period=pattern_auto_discovery_period,
             regex_subscription_mode=regex_subscription_mode,
@@ -244,7 +254,7 @@ class Client(Live):
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
@@ -257,7 +267,6 @@ class Client(Live):
         Over several topics or partitions the position is `MessageId.earliest` or `latest`. Within the operation
         time-out.
         """
-        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -267,6 +276,8 @@ class Client(Live):
             subscription_role_prefix=subscription_role_prefix,
             subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -283,13 +294,21 @@ class Client(Live):
         schema: Schema[Any] | None = None,
         *,
         auto_update_partitions_interval_seconds: float = 60,
+        crypto_key_reader: KeyReader | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> TableView:
         """Make a mapping of the topic's keys to their newest values, which follows the topic.
 
         Returns when everything published so far is in it; waits until then. Partitions added later are joined. A topic
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
-        config = arguments.table_view_config(topic, subscription_name, auto_update_partitions_interval_seconds)
+        config = arguments.table_view_config(
+            topic,
+            subscription_name,
+            auto_update_partitions_interval_seconds,
+            crypto_key_reader,
+            crypto_failure_action,
+        )
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)

@@ -33,6 +33,9 @@ class Receiving(Part):
         self._loop = inner.client.engine.loop
         self._generation = generation()
 
+    def _described(self) -> str:
+        return f"of {self.topic()} through {self._inner.config.subscription_name}"
+
     async def _take(self, deadline: float | None) -> Message | None:
         check_generation(self._generation)
         inner = self._inner
@@ -131,7 +134,7 @@ class Consumer(Receiving):
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
+        deadline = arguments.deadline(timeout_millis, self._loop.time())
         message = await self._take(deadline)
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
@@ -224,7 +227,7 @@ class Reader(Receiving):
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
+        deadline = arguments.deadline(timeout_millis, self._loop.time())
         message = await self._take(deadline)
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())

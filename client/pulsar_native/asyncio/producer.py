@@ -26,6 +26,9 @@ class Producer(Part):
         self._loop = inner.client.engine.loop
         self._generation = generation()
 
+    def _described(self) -> str:
+        return f"{self._inner.name} of {self._inner.topic.full}"
+
     def topic(self) -> str:
         """Return the topic's full name."""
         return self._inner.topic.full

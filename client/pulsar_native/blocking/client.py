@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from pulsar_native.config import (
     Router,
     TopicsChangedListener,
 )
+from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.listener import ListenerThreads
 from pulsar_native.engine.loop import (
@@ -41,6 +42,7 @@ from pulsar_native.enums import (
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed
@@ -126,6 +128,9 @@ class Client(Live):
         self._listeners = ListenerThreads(config.message_listener_threads)
         self._finalizer: weakref.finalize[..., Any] | None = None
 
+    def _described(self) -> str:
+        return str(self._config.service_url)
+
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
         """Make a client from its description, for instance in another process. Does not connect yet."""
@@ -171,12 +176,14 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        encryption_keys: Sequence[str] | None = None,
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
     ) -> Producer:
@@ -188,8 +195,6 @@ class Client(Live):
             chunking_enabled=chunking_enabled,
             lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             batching_type=batching_type,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
         )
         config = ProducerConfig(
             topic=topic,
@@ -210,6 +215,10 @@ class Client(Live):
             hashing_scheme=hashing_scheme,
             properties=properties or {},
             access_mode=access_mode,
+            encryption_key=encryption_key,
+            encryption_keys=encryption_keys or (),
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -234,7 +243,7 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         pattern_auto_discovery_period: int = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -265,7 +274,6 @@ class Client(Live):
         """
         arguments.refuse_unsupported(
             {
-                "crypto_key_reader": (crypto_key_reader, None),
                 "key_shared_policy": (key_shared_policy, None),
                 "dead_letter_policy": (dead_letter_policy, None),
             }
@@ -288,6 +296,8 @@ class Client(Live):
             priority_level=priority_level,
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
             pattern_auto_discovery_period=pattern_auto_discovery_period,
             regex_subscription_mode=regex_subscription_mode,
@@ -314,7 +324,7 @@ class Client(Live):
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
@@ -327,7 +337,6 @@ class Client(Live):
         Over several topics or partitions the position is `MessageId.earliest` or `latest`. Blocks up to the operation
         time-out.
         """
-        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -337,6 +346,8 @@ class Client(Live):
             subscription_role_prefix=subscription_role_prefix,
             subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -354,13 +365,21 @@ class Client(Live):
         schema: Schema[Any] | None = None,
         *,
         auto_update_partitions_interval_seconds: float = 60,
+        crypto_key_reader: KeyReader | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> TableView:
         """Make a mapping of the topic's keys to their newest values, which follows the topic.
 
         Returns when everything published so far is in it; blocks until then. Partitions added later are joined. A topic
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
-        config = arguments.table_view_config(topic, subscription_name, auto_update_partitions_interval_seconds)
+        config = arguments.table_view_config(
+            topic,
+            subscription_name,
+            auto_update_partitions_interval_seconds,
+            crypto_key_reader,
+            crypto_failure_action,
+        )
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)

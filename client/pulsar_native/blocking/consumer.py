@@ -46,6 +46,9 @@ class Receiving(Part):
         self._has_listener = False
         self._listening = True
 
+    def _described(self) -> str:
+        return f"of {self.topic()} through {self._inner.config.subscription_name}"
+
     def _take(self, deadline: float | None) -> Message | None:
         """Return the next message, None when none comes before the deadline (monotonic seconds)."""
         check_generation(self._generation)
@@ -187,7 +190,7 @@ class Consumer(Receiving):
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
         if self._has_listener:
             raise InvalidConfiguration("receive() cannot be used on a consumer with a message_listener")
-        deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
+        deadline = arguments.deadline(timeout_millis, time.monotonic())
         message = self._take(deadline)
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
@@ -287,7 +290,7 @@ class Reader(Receiving):
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
         if self._has_listener:
             raise InvalidConfiguration("read_next() cannot be used on a reader with a reader_listener")
-        deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
+        deadline = arguments.deadline(timeout_millis, time.monotonic())
         message = self._take(deadline)
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())

@@ -42,6 +42,9 @@ class Producer(Part):
         self._plain_bytes = type(schema) is BytesSchema
         self._block = inner.config.block_if_queue_full
 
+    def _described(self) -> str:
+        return f"{self._inner.name} of {self._inner.topic.full}"
+
     def topic(self) -> str:
         """Return the topic's full name."""
         return self._inner.topic.full

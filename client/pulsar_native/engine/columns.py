@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import ChecksumError, InvalidConfiguration
+from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidConfiguration
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire.columns import ALL_COLUMNS, EntrySlice, nbytes, record_batch, rows
 
@@ -66,6 +66,7 @@ class ColumnsRange:
         self._ends: dict[PartitionConsumer, MessageId | None] = dict.fromkeys(consumer.children, end)
         self._open = set(consumer.children)
         self._parts: dict[PartitionConsumer, _Part] = {}
+        self._undecrypted = {child: child.undecrypted_count for child in consumer.children}
         self._discarded = {child: child.discarded_count for child in consumer.children}
 
     @property
@@ -111,6 +112,12 @@ class ColumnsRange:
         collected.bytes += nbytes([part])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
+        if child.undecrypted_count != self._undecrypted[child]:
+            raise CryptoError(
+                "An encrypted entry cannot be decrypted: the range is incomplete; give the reader a crypto_key_reader "
+                "with the private key (the log says which)",
+                topic=child.topic.full,
+            )
         if child.discarded_count != self._discarded[child]:
             raise ChecksumError(
                 f"Entry {child.discarded[-1]} cannot be read (damaged or unknown in form): the range is incomplete",

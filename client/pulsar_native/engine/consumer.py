@@ -14,6 +14,7 @@ import logging
 import random
 import string
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of, words_of
+from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.topic import TopicName
@@ -71,6 +73,7 @@ class PartitionConsumer(Handler):
         self.queued = False
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
+        self.undecrypted_count = 0
         self._seen: tuple[int, int] | None = None
         self.paused = False
         self._create_topic = create_topic
@@ -94,6 +97,9 @@ class PartitionConsumer(Handler):
         self._last_message: Message | None = None
         self._last_place: MessageId | None = None
         self._seeking = False
+        self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
+        self._awaits_key = False
+        self._key_task: asyncio.Task[None] | None = None
         self._mark_delete: MessageId | None = None
 
     def describe(self) -> str:
@@ -268,6 +274,9 @@ class PartitionConsumer(Handler):
             assert self._decoded is not None
             part = self._decoded.slice(first)
             entry = self._decoded.entry
+            if entry.decryption_failed:
+                # Not fit for columns; the range being read sees by this that it is incomplete.
+                self.undecrypted_count += 1
             left = part.last - first - (part.skip.count(1, first) if part.skip else 0)
             last = part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
@@ -305,7 +314,9 @@ class PartitionConsumer(Handler):
             self._drop_queued()
 
     def _decode_next(self) -> bool:
-        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none."""
+        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
+        if self._awaits_key:
+            return False
         try:
             delivery = self._deliveries.popleft()
         except IndexError:
@@ -314,8 +325,8 @@ class PartitionConsumer(Handler):
         key = (delivery.ledger_id, delivery.entry_id)
         if delivery.attachment != self._attachment:
             return True
-        self._seen = key
         if self._acks.group.covers(key):
+            self._seen = key
             self._grant(_permits_of(delivery))
             return True
         partial = self._acks.group.partial(key)
@@ -328,14 +339,18 @@ class PartitionConsumer(Handler):
                 start=self._filter,
                 missing=partial,
                 max_message_size=self.connection.max_message_size if self.connection else 1 << 23,
+                decryptor=self._decryptor,
             )
-        except Corrupt as error:
-            self._discard(delivery, error)
+        except KeyWanted as wanted:
+            self._deliveries.appendleft(delivery)
+            self._awaits_key = True
+            self.engine.call(self._fetch_key, wanted)
+            return False
+        except (Corrupt, Undecryptable) as error:
+            self._seen = key
+            self._refuse(delivery, error)
             return True
-        except Undecryptable as error:
-            _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
-            self._grant(error.permits)
-            return True
+        self._seen = key
         if delivery.ack_words is not None and decoded.entry.is_batch:
             self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
         if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
@@ -352,6 +367,32 @@ class PartitionConsumer(Handler):
     def is_reader(self) -> bool:
         """Whether the broker keeps no position for this subscription."""
         return not self._durable
+
+    def _fetch_key(self, wanted: KeyWanted) -> None:
+        """Have a private key read in another thread; deliveries wait in order meanwhile. On the loop."""
+        if self.is_alive:
+            self._key_task = self.engine.spawn(self._learn_key(wanted))
+
+    async def _learn_key(self, wanted: KeyWanted) -> None:
+        fetched = await asyncio.to_thread(self._decryptor.fetch, wanted)
+        with self.lock:
+            self._decryptor.learn(fetched)
+            self._awaits_key = False
+        self._on_arrival(self)
+
+    def _refuse(self, delivery: Delivery, error: Corrupt | Undecryptable) -> None:
+        """Do without a delivery: discard it, or leave it unacknowledged until its time-out."""
+        if isinstance(error, Corrupt):
+            if error.reason == pb.CommandAck.ValidationError.DecryptionError:
+                self.undecrypted_count += 1
+            self._discard(delivery, error)
+            return
+        key = (delivery.ledger_id, delivery.entry_id)
+        self.undecrypted_count += 1
+        _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
+        if self._acks.unacked is not None:
+            self._acks.unacked.add(key)
+        self._grant(_expected_permits(error.permits, delivery))
 
     def _discard(self, delivery: Delivery, error: Corrupt) -> None:
         place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
@@ -386,7 +427,7 @@ class PartitionConsumer(Handler):
 
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
-        return bool(self._messages or self._deliveries)
+        return bool(self._messages or (self._deliveries and not self._awaits_key))
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
@@ -583,6 +624,8 @@ class PartitionConsumer(Handler):
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
         self.state = State.CLOSED
+        if self._key_task is not None:
+            self._key_task.cancel()
         self._acks.stop()
         self.leave()
         self._on_arrival(self)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.key_renewal import KeyRenewal
 from pulsar_native.engine.producer import Full, PartitionProducer
 from pulsar_native.enums import PartitionsRoutingMode
 from pulsar_native.exceptions import PulsarException
@@ -42,6 +43,7 @@ class TopicProducer:
         self._schema = schema
         self._routing = _routing(config)
         self._growth: asyncio.Task[None] | None = None
+        self._keys = KeyRenewal(client.engine, config, topic) if config.encryption_key_names else None
         names = [topic.with_partition(index) for index in range(partitions)] if partitions else [topic]
         self.children = [self._child(name, len(names)) for name in names]
 
@@ -51,11 +53,16 @@ class TopicProducer:
         if self.is_partitioned and across:
             share = max(1, across // count)
             limit = min(limit, share) if limit else share
-        return PartitionProducer(self.client, self.config, name, max_pending=limit, schema=self._schema)
+        encryptor = None if self._keys is None else self._keys.encryptor
+        return PartitionProducer(
+            self.client, self.config, name, max_pending=limit, schema=self._schema, encryptor=encryptor
+        )
 
     async def open(self) -> None:
         """Create the producer on every partition; the first failure closes the others and is raised."""
         try:
+            if self._keys is not None:
+                await self._keys.start()
             # Of an automatic name the first partition decides, so that all partitions share one, as in Java.
             await self.children[0].open()
             if len(self.children) > 1:
@@ -66,6 +73,7 @@ class TopicProducer:
             for child in self.children:
                 await child.close()
                 child.abandon()
+            self._stop_tasks()
             raise
         if self.is_partitioned and self.config.auto_update_partitions:
             self._growth = self.client.engine.spawn(self._watch_growth())
@@ -147,15 +155,19 @@ class TopicProducer:
 
     async def close(self) -> None:
         """Flush, and close every partition; bounded by the operation time-out."""
-        if self._growth is not None:
-            self._growth.cancel()
+        self._stop_tasks()
         await asyncio.gather(*(child.close() for child in self.children))
         self.client.producers.discard(self)
 
-    def abandon(self) -> None:
-        """Close without a word to the broker."""
+    def _stop_tasks(self) -> None:
         if self._growth is not None:
             self._growth.cancel()
+        if self._keys is not None:
+            self._keys.stop()
+
+    def abandon(self) -> None:
+        """Close without a word to the broker."""
+        self._stop_tasks()
         for child in self.children:
             child.abandon()
         self.client.producers.discard(self)

@@ -33,6 +33,7 @@ from pulsar_native.exceptions import (
     from_server_error,
 )
 from pulsar_native.message import OutgoingMessage
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import Callback, ProducerCore, Receipt, SendOp
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -60,10 +61,13 @@ class PartitionProducer(Handler):
         *,
         max_pending: int,
         schema: pb.Schema | None,
+        encryptor: Encryptor | None = None,
     ) -> None:
         super().__init__(client, topic, mandatory_stop=max(0.1, config.send_timeout_millis / 1000 - 0.1))
         self.config = config
-        self.core = ProducerCore(config, client.next_producer_id(), topic=topic.full, partition=topic.partition)
+        self.core = ProducerCore(
+            config, client.next_producer_id(), topic=topic.full, partition=topic.partition, encryptor=encryptor
+        )
         self._schema = schema
         self._max_pending = max_pending
         self._lock = threading.Lock()

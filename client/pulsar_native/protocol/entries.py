@@ -1,8 +1,8 @@
-"""From the payload of a MESSAGE to messages: verify, read the metadata, decompress, split, filter.
+"""From the payload of a MESSAGE to messages: verify, read the metadata, decrypt, decompress, split, filter.
 
-Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decompress, batch. What
-cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. Pure; runs in the thread that
-receives, not on the loop.
+Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decrypt, decompress,
+batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No I/O: an entry whose
+key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio face's loop.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pulsar_native.enums import CompressionType
+from pulsar_native.encryption import EncryptionContext
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
 from pulsar_native.message import Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
+from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.columns import EntrySlice
@@ -37,7 +39,7 @@ class Undecryptable(Exception):
     """An entry this consumer has no key for: it is not delivered and stays unacknowledged."""
 
     def __init__(self, permits: int, cause: CryptoError) -> None:
-        super().__init__(str(cause))
+        super().__init__(cause.message)
         self.permits = permits
 
 
@@ -63,6 +65,7 @@ class ReceivedEntry:
     __slots__ = (
         "batch_size",
         "body",
+        "decryption_failed",
         "entry_id",
         "first_chunk",
         "is_batch",
@@ -88,6 +91,12 @@ class ReceivedEntry:
         self.partition = partition
         self.schema = schema
         self.first_chunk: MessageId | None = None
+        self.decryption_failed = False
+
+    @property
+    def encryption_context(self) -> EncryptionContext | None:
+        """How the entry was encrypted, None when it was not."""
+        return context_of(self.parsed.metadata, failed=self.decryption_failed)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -201,8 +210,12 @@ def decode(
     start: StartFilter,
     missing: int | None,
     max_message_size: int,
+    decryptor: Decryptor = NO_KEYS,
 ) -> Decoded:
-    """Return the entry of a delivery with what is to be given out of it; raises `Corrupt` or `Undecryptable`.
+    """Return the entry of a delivery with what is to be given out of it.
+
+    Raises `Corrupt`, `Undecryptable`, or `KeyWanted` before anything is decided. An entry that cannot be decrypted and
+    is to be consumed all the same is one message, its body as it came.
 
     `missing` is the bit set of messages the application has not acknowledged, None when nothing is known of the entry.
     """
@@ -213,8 +226,11 @@ def decode(
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
     permits = parsed.num_messages
-    body = _body(parsed, permits, max_message_size)
+    failed = parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor)
+    body = bytes(parsed.body) if failed else _body(parsed, permits, max_message_size)
     entry = ReceivedEntry(parsed, body, delivery, topic=topic, partition=partition, schema=schema)
+    if failed:
+        return _undecrypted(entry, start)
     first = start.first_index(entry.key, permits)
     if not parsed.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
@@ -227,10 +243,31 @@ def decode(
     return Decoded(entry, places, wanted, skip)
 
 
+def _decrypt(parsed: ParsedEntry, permits: int, decryptor: Decryptor) -> bool:
+    """Put the decrypted body in the place of the encrypted one; return False when it is to be consumed as it is."""
+    try:
+        parsed.body = memoryview(decryptor.decrypt(parsed.metadata, bytes(parsed.body)))
+    except CryptoError as error:
+        if decryptor.action is ConsumerCryptoFailureAction.CONSUME:
+            return False
+        if decryptor.action is ConsumerCryptoFailureAction.DISCARD:
+            raise Corrupt(_ValidationError.DecryptionError, permits, error) from error
+        raise Undecryptable(permits, error) from error
+    return True
+
+
+def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
+    """Return a whole entry as one message: what it holds cannot be told."""
+    count = entry.parsed.num_messages
+    wanted = 1 if start.first_index(entry.key, count) < count else 0
+    entry.decryption_failed = True
+    entry.is_batch = False
+    entry.batch_size = 0
+    return Decoded(entry, None, wanted, None)
+
+
 def _body(parsed: ParsedEntry, permits: int, max_message_size: int) -> bytes:
     metadata = parsed.metadata
-    if metadata.encryption_keys:
-        raise Undecryptable(permits, CryptoError("The message is encrypted and this consumer has no key reader"))
     kind = CompressionType(metadata.compression)
     if kind is CompressionType.NONE:
         return bytes(parsed.body)

@@ -22,6 +22,7 @@ from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
@@ -125,7 +126,15 @@ class _OpenBatch:
 class ProducerCore:
     """State machine of one producer. Not thread-safe."""
 
-    def __init__(self, config: ProducerConfig, producer_id: int, *, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        producer_id: int,
+        *,
+        topic: str,
+        partition: int,
+        encryptor: Encryptor | None = None,
+    ) -> None:
         self.config = config
         self.producer_id = producer_id
         self.topic = topic
@@ -148,6 +157,8 @@ class ProducerCore:
         self._max_messages = config.batching_max_messages
         self._max_bytes = config.batching_max_allowed_size_in_bytes
         self._compression = config.compression_type
+        self._encryptor = encryptor
+        self._batch_room = self._room_of_a_batch()
         self._batch = _OpenBatch()
 
     # --- connection -----------------------------------------------------------------------------------------------
@@ -156,6 +167,7 @@ class ProducerCore:
         """Take what PRODUCER_SUCCESS told; the first time, continue from the ids the broker has stored."""
         self.name = name
         self.max_message_size = max_message_size
+        self._batch_room = self._room_of_a_batch()
         self.schema_version = schema_version or None
         self._stored = max(self._stored, last_sequence_id)
         if not self.pending and not self._batch.ids and self.last_published < last_sequence_id:
@@ -163,6 +175,10 @@ class ProducerCore:
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
                 self.last_published = last_sequence_id
                 self._next_sequence_id = last_sequence_id + 1
+
+    def _room_of_a_batch(self) -> int:
+        encryption = 0 if self._encryptor is None else self._encryptor.overhead
+        return self.max_message_size - _SIZE_RESERVE - 256 - encryption
 
     # --- sending --------------------------------------------------------------------------------------------------
 
@@ -207,7 +223,7 @@ class ProducerCore:
         ready: list[SendOp] = []
         if batch.ids and (
             batch.size + size > self._max_bytes
-            or batch.size + size > self.max_message_size - _SIZE_RESERVE - 256
+            or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
         ):
             ready = self.close_batch()
@@ -300,6 +316,8 @@ class ProducerCore:
             body = compress(self._compression, body)
         elif count == 1:
             metadata.uncompressed_size = len(body)
+        if self._encryptor is not None:
+            body = self._encryptor.encrypt(metadata, body)
         encoded = metadata.SerializeToString()
         if len(encoded) + len(body) > self.max_message_size - _SIZE_RESERVE:
             raise MessageTooBig(

@@ -171,6 +171,8 @@ def producer(
     )
     if name is not None:
         command.producer_name = name
+    if config.encryption_key_names:
+        command.encrypted = True
     if topic_epoch is not None:
         command.topic_epoch = topic_epoch
     if schema is not None:

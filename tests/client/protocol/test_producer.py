@@ -14,6 +14,7 @@ from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import ProducerCore, Receipt, SendOp
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import encode_single_fields, parse_single, split_batch
@@ -25,10 +26,15 @@ TOPIC = "persistent://public/default/t"
 
 
 def core(
-    *, max_message_size: int = 5 << 20, last_sequence_id: int = -1, schema: bytes = b"", **options: Any
+    *,
+    max_message_size: int = 5 << 20,
+    last_sequence_id: int = -1,
+    schema: bytes = b"",
+    encryptor: Encryptor | None = None,
+    **options: Any,
 ) -> ProducerCore:
     config = ProducerConfig(topic="t", **{"batching_enabled": True, **options})
-    made = ProducerCore(config, 7, topic=TOPIC, partition=2)
+    made = ProducerCore(config, 7, topic=TOPIC, partition=2, encryptor=encryptor)
     made.connected("the-name", last_sequence_id, schema, max_message_size)
     return made
 
@@ -403,6 +409,43 @@ def test_what_belongs_to_the_entry_takes_an_entry_of_its_own_in_order(part: dict
         assert alone.metadata.deliver_at_time == 5
     else:
         assert list(alone.metadata.replicate_to) == ["west"]
+
+
+class Sealing(Encryptor):
+    """Encryption with many keys, whose bytes can be read here."""
+
+    def __init__(self) -> None:
+        self._current = None
+
+    @property
+    def overhead(self) -> int:
+        return 20 * 270
+
+    def encrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
+        for number in range(20):
+            metadata.encryption_keys.add(key=f"k{number}", value=bytes(256))
+        return b"sealed" + body
+
+
+@pytest.mark.proves("C181")
+def test_an_entry_is_compressed_then_encrypted_and_keeps_its_bytes() -> None:
+    made = core(compression_type=CompressionType.ZSTD, encryptor=Sealing())
+    for _ in range(3):
+        add(made, b"x" * 1000)
+    (op,) = made.close_batch()
+    (frame,) = FrameDecoder().receive(bytes_of(op))
+    entry = parse_entry(frame.payload)
+    assert bytes(entry.body[:6]) == b"sealed" and len(entry.metadata.encryption_keys) == 20
+    body = decompress(CompressionType.ZSTD, bytes(entry.body[6:]), entry.metadata.uncompressed_size, 1 << 20)
+    assert [body[start:stop] for _, start, stop in split_batch(body, 3)] == [b"x" * 1000] * 3
+
+
+def test_the_keys_of_readers_need_room_too() -> None:
+    made = core(max_message_size=50_000, batching_max_allowed_size_in_bytes=1 << 20, encryptor=Sealing())
+    ready = [op for _ in range(200) for op in add(made, bytes(1000))]
+    ready += made.close_batch()
+    assert sum(op.count for op in ready) == 200 and not made.failed
+    assert max(sum(map(len, op.parts)) for op in ready) > 40_000
 
 
 def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
