@@ -571,7 +571,7 @@ class PartitionConsumer(Handler):
             return True
         end = (last.ledger_id(), last.entry_id())
         here = (-1, -1) if place is None else (place.ledger_id(), place.entry_id())
-        if self._seen is not None and self._seen >= end and self._seen > here:
+        if self._seen is not None and self._seen >= end and self._seen > here and not self.may_have_more():
             # All behind the place was looked at, and nothing is left of it: acknowledged, compacted away, damaged.
             return False
         if place is None or place == MessageId.earliest:

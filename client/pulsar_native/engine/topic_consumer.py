@@ -200,8 +200,8 @@ class TopicConsumer:
                 f"The consumer does not read {topic}; its topics are {', '.join(map(str, self.topics)) or 'none'}"
             )
         count, decoder = self.topics[topic], self._decoders[topic]
-        # Order of events: first the pattern is told, else its task would subscribe again at once. Then the consumers are
-        # taken out: one that is about to go would look like a closed one to who waits for messages.
+        # Order of events: first the pattern is told, else its task would subscribe again at once. Then the consumers
+        # are taken out: one that is about to go would look like a closed one to who waits for messages.
         if self.pattern is not None:
             self.pattern.leave(topic)
         own = self._take_out(topic)
