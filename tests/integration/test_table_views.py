@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
-from pulsar_native import BytesSchema, Client, InvalidConfiguration, InvalidTopicName, TableView
+from pulsar_native import BytesSchema, Client, CryptoKeyReader, InvalidConfiguration, InvalidTopicName, TableView
 from pulsar_native.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 from support.brokers import Broker, NewTopic
 from support.faces import Face
@@ -234,6 +237,25 @@ def test_a_lost_connection_loses_no_change(
     broker.admin("PUT", name.replace("://", "/") + "/unload")
     put(client, name, ("a", None))
     eventually(lambda: table(view) == {f"k{number}": "x" for number in range(2, 6)})
+
+
+def test_values_that_are_encrypted(face: Face, client: Any, topic: NewTopic, tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public, private = tmp_path / "public", tmp_path / "private"
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    name, reader = topic(), CryptoKeyReader(str(public), str(private))
+    producer = client.create_producer(name, encryption_key="mine", crypto_key_reader=reader)
+    producer.send(b"secret", partition_key="a")
+    view = client.create_table_view(name, crypto_key_reader=reader)
+    assert table(view) == {"a": b"secret"}
+    producer.send(b"more", partition_key="b")
+    view.refresh()
+    assert table(view) == {"a": b"secret", "b": b"more"}
 
 
 def test_a_non_persistent_topic_is_followed_from_now_on(
