@@ -9,6 +9,7 @@ from pulsar_native._version import __version__
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import (
     Authentication,
+    AuthenticationAthenz,
     AuthenticationBasic,
     AuthenticationOauth2,
     AuthenticationTLS,
@@ -96,17 +97,20 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.policies import ConsumerBatchReceivePolicy
 from pulsar_native.schema import BytesSchema
+from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 
 __all__ = [
     "AdminClient",
     "AlreadyClosed",
     "Authentication",
+    "AuthenticationAthenz",
     "AuthenticationBasic",
     "AuthenticationError",
     "AuthenticationOauth2",
     "AuthenticationTLS",
     "AuthenticationToken",
     "AuthorizationError",
+    "AutoClusterFailover",
     "BatchReceivePolicy",
     "BatchingType",
     "BrokerMetadataError",
@@ -153,6 +157,7 @@ __all__ = [
     "NotConnected",
     "OperationNotSupported",
     "PartitionsRoutingMode",
+    "PolledServiceInfo",
     "Producer",
     "ProducerAccessMode",
     "ProducerBlockedQuotaExceededError",
@@ -169,6 +174,8 @@ __all__ = [
     "ReaderConfig",
     "RegexSubscriptionMode",
     "Result",
+    "ServiceInfo",
+    "ServiceInfoProvider",
     "ServiceUnitNotReady",
     "SubscriptionNotFound",
     "TableView",

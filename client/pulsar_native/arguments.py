@@ -27,6 +27,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, Opera
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.schema.base import Schema
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
 
@@ -148,6 +149,8 @@ def outgoing(
     event_timestamp: int | None,
     deliver_at: int | None,
     deliver_after: timedelta | int | None,
+    null_partition_key: bool = False,
+    schema_version: bytes | None = None,
 ) -> OutgoingMessage:
     """Check the parts of a message and put them together; None as payload is a null value."""
     _check_parts(properties, partition_key, ordering_key, sequence_id, event_timestamp)
@@ -166,7 +169,23 @@ def outgoing(
         event_timestamp=event_timestamp,
         deliver_at=_delivery_time(deliver_at, deliver_after),
         null_value=payload is None,
+        null_partition_key=null_partition_key,
+        schema_version=schema_version,
     )
+
+
+def encoded(
+    schema: Schema[Any], content: Any, partition_key: str | bytes | None
+) -> tuple[bytes | None, str | bytes | None, bool]:
+    """Return a value's payload, the message's key, and whether the key is a null one, by a schema of any kind."""
+    if content is None:
+        return None, partition_key, False
+    if not schema.separates_key:
+        return schema.encode(content), partition_key, False
+    if partition_key is not None:
+        raise InvalidMessage("The schema makes the message's key of the value: partition_key must not be given besides")
+    key, payload = schema.encode_separated(content)
+    return payload, key, key is None
 
 
 def _check_parts(
@@ -228,6 +247,7 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
         message.ordering_key.encode() if message.ordering_key else None,
         message.event_timestamp or 0,
         message.null_value,
+        message.null_partition_key,
     )
 
 

@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from pulsar_native.encryption import KeyReader
 from pulsar_native.enums import (
@@ -30,7 +30,11 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
+from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
+
+if TYPE_CHECKING:
+    import ssl
 
 MIB = 1024 * 1024
 
@@ -130,9 +134,13 @@ def _key_reader(value: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(_Description):
-    """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`."""
+    """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`.
 
-    service_url: str
+    `service_url` is a URL, or what supplies and changes it (see `service_info`). `tls_context` replaces all other TLS
+    settings and cannot be pickled.
+    """
+
+    service_url: ServiceSource
     authentication: Credentials | None = None
     operation_timeout_seconds: float = 30
     io_threads: int = 1
@@ -150,6 +158,12 @@ class ClientConfig(_Description):
     connections_per_broker: int = 1
     keep_alive_interval_seconds: float = 30
     max_lookup_redirects: int = 20
+    max_lookup_requests: int = 50_000
+    max_number_of_rejected_request_per_connection: int = 50
+    connection_max_idle_seconds: float = 60
+    service_url_quarantine_init_duration_seconds: float = 60
+    service_url_quarantine_max_duration_seconds: float = 86_400
+    tls_context: ssl.SSLContext | None = None
     memory_limit_bytes: int = 64 * MIB
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
@@ -157,7 +171,7 @@ class ClientConfig(_Description):
 
     def __post_init__(self) -> None:
         self._check_choices()
-        self.parsed_url()
+        self._check_service()
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
         _number("connection_timeout_ms", self.connection_timeout_ms, 1)
         _number("message_listener_threads", self.message_listener_threads, 1, 1000)
@@ -165,6 +179,16 @@ class ClientConfig(_Description):
         _number("concurrent_lookup_requests", self.concurrent_lookup_requests, 1)
         _number("connections_per_broker", self.connections_per_broker, 0)
         _number("max_lookup_redirects", self.max_lookup_redirects, 0)
+        _number("max_lookup_requests", self.max_lookup_requests, 1)
+        _number("max_number_of_rejected_request_per_connection", self.max_number_of_rejected_request_per_connection, 1)
+        # Zero and less switch these two off.
+        _number("connection_max_idle_seconds", self.connection_max_idle_seconds, float("-inf"))
+        _number(
+            "service_url_quarantine_init_duration_seconds",
+            self.service_url_quarantine_init_duration_seconds,
+            float("-inf"),
+        )
+        _number("service_url_quarantine_max_duration_seconds", self.service_url_quarantine_max_duration_seconds, 0)
         _number("memory_limit_bytes", self.memory_limit_bytes, 0)
         _number("starting_backoff_interval_ms", self.starting_backoff_interval_ms, 1)
         _number("max_backoff_interval_ms", self.max_backoff_interval_ms, self.starting_backoff_interval_ms)
@@ -178,10 +202,42 @@ class ClientConfig(_Description):
                 f"authentication must be an Authentication object, not {type(self.authentication).__name__}",
             )
 
+    def _check_service(self) -> None:
+        source = self.service_url
+        if isinstance(source, str) or source is None:
+            self.parsed_url()
+        elif not callable(source):
+            known = isinstance(source, AutoClusterFailover | PolledServiceInfo)
+            _require(
+                known or hasattr(source, "initial_service_info"),
+                f"service_url must be a str, a ServiceInfoProvider, an AutoClusterFailover or a callable, "
+                f"not {type(source).__name__}",
+            )
+            own = "authentication" if self.authentication else "tls_trust_certs_file_path"
+            _require(
+                isinstance(source, PolledServiceInfo) or not (self.authentication or self.tls_trust_certs_file_path),
+                f"{own} belongs into each ServiceInfo when service_url is a {type(source).__name__}",
+            )
+        if self.tls_context is not None:
+            _require(
+                hasattr(self.tls_context, "wrap_socket"),
+                f"tls_context must be an ssl.SSLContext, not {type(self.tls_context).__name__}",
+            )
+            _require(
+                not (self.tls_trust_certs_file_path or self.tls_certificate_file_path)
+                and not (self.tls_allow_insecure_connection or self.tls_validate_hostname),
+                "tls_context stands for all TLS settings: leave the other tls_ options out, or the context",
+            )
+
     def parsed_url(self) -> ServiceUrl:
-        """Return the service URL in parts; `use_tls=True` with a `pulsar://` URL means `pulsar+ssl://`."""
+        """Return the service URL in parts; `use_tls=True` with a `pulsar://` URL means `pulsar+ssl://`.
+
+        Raises `InvalidConfiguration` when a provider supplies the URL.
+        """
+        if not isinstance(self.service_url, str) and self.service_url is not None:
+            raise InvalidConfiguration("The service URL is not known yet: a provider supplies it to the live client")
         url = ServiceUrl.parse(self.service_url)
-        return ServiceUrl("pulsar+ssl", url.addresses) if self.use_tls else url
+        return ServiceUrl("pulsar+ssl", url.addresses) if self.use_tls and not url.is_http else url
 
 
 @dataclass(frozen=True, kw_only=True)

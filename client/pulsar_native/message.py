@@ -195,6 +195,19 @@ class Message:
         return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"
 
 
+class KeyedMessage(Message):
+    """A message received with a schema that has, or may have, a part of the value in the message's key."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """Return the payload, and the key where the schema separates it, decoded; null parts are None."""
+        fields: Any = self._single()
+        key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
+        data = None if fields.null_value else self.data()
+        return self.entry.schema.decode_separated(key, data, self.schema_version())
+
+
 class OutgoingMessage:
     """A message on its way out: what a router sees, before it has an id."""
 
@@ -202,12 +215,14 @@ class OutgoingMessage:
         "deliver_at",
         "event_timestamp",
         "key_is_base64",
+        "null_partition_key",
         "null_value",
         "ordering_key",
         "partition_key",
         "payload",
         "properties",
         "replicate_to",
+        "schema_version",
         "sequence_id",
     )
 
@@ -223,6 +238,8 @@ class OutgoingMessage:
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         null_value: bool = False,
+        null_partition_key: bool = False,
+        schema_version: bytes | None = None,
     ) -> None:
         self.payload = payload
         self.properties = properties
@@ -234,6 +251,9 @@ class OutgoingMessage:
         self.event_timestamp = event_timestamp
         self.deliver_at = deliver_at
         self.null_value = null_value
+        self.null_partition_key = null_partition_key
+        # Of a schema other than the producer's: its version, b"" for none.
+        self.schema_version = schema_version
 
     @property
     def is_plain(self) -> bool:
@@ -244,6 +264,7 @@ class OutgoingMessage:
             or self.ordering_key
             or self.event_timestamp
             or self.null_value
+            or self.null_partition_key
         )
 
     @property

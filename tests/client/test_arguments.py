@@ -24,6 +24,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, Opera
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.schema import KeyValue, KeyValueEncodingType, KeyValueSchema, StringSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single
 
@@ -275,6 +276,29 @@ def test_encoded_fields_are_those_of_the_protocol() -> None:
     message = outgoing(properties={"a": "b"}, event_timestamp=5)
     expected = pb.SingleMessageMetadata(properties=[pb.KeyValue(key="a", value="b")], event_time=5, payload_size=1)
     assert parse_single(arguments.encoded_fields(message) + b"\x18\x01") == expected
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def test_values_by_schemas_of_any_kind() -> None:
+    pairs = KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)
+    inline = KeyValueSchema(StringSchema(), StringSchema())
+    assert arguments.encoded(StringSchema(), "v", "k") == (b"v", "k", False)
+    assert arguments.encoded(StringSchema(), None, "k") == (None, "k", False)
+    assert arguments.encoded(pairs, KeyValue("k", "v"), None) == (b"v", b"k", False)
+    assert arguments.encoded(pairs, KeyValue(None, None), None) == (None, None, True)
+    assert arguments.encoded(pairs, None, None) == (None, None, False)
+    assert arguments.encoded(inline, KeyValue(None, "v"), "k") == (b"\xff" * 4 + b"\0\0\0\x01v", "k", False)
+    with pytest.raises(InvalidMessage, match="partition_key must not be given"):
+        arguments.encoded(pairs, KeyValue("k", "v"), "k")
+
+
+def test_a_null_key_stands_in_the_message() -> None:
+    message = outgoing(b"v", null_partition_key=True, schema_version=b"\1")
+    assert message.null_partition_key and message.schema_version == b"\1"
+    fields = pb.SingleMessageMetadata.FromString(arguments.encoded_fields(message) + b"\x18\0")
+    assert fields.null_partition_key and not fields.HasField("partition_key")
 
 
 def test_time_outs() -> None:

@@ -84,7 +84,7 @@ def test_a_missing_option_is_an_error_of_the_configuration() -> None:
 
 
 CLIENT_REFUSALS = [
-    ({"service_url": "http://localhost:8080"}, InvalidUrl, "scheme"),
+    ({"service_url": "ftp://localhost:8080"}, InvalidUrl, "scheme"),
     ({"service_url": " "}, InvalidUrl, "empty"),
     ({"operation_timeout_seconds": 0}, InvalidConfiguration, "at least 0.001"),
     ({"operation_timeout_seconds": "30"}, InvalidConfiguration, "must be a number, not str"),

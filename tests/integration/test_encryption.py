@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from environments import jars_folder, java_path
 from pulsar_native import (
     Client,
     CompressionType,
@@ -40,10 +38,10 @@ from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.compression import decompress
 from support.brokers import Broker, NewTopic
 from support.faces import Face
+from support.java_peer import JavaClient
 from support.raw import commands_of, sent_entries
 from support.relay import Command, Relay
 
-PROGRAM = Path(__file__).parent / "java" / "Encryption.java"
 CONTENTS = [b"a" * 10_000, bytes(range(256)) * 20, b"z"]
 FAIL, DISCARD, CONSUME = ConsumerCryptoFailureAction
 HIDDEN = [b"hidden-%d" % number for number in range(3)]
@@ -72,6 +70,11 @@ class Keys:
     def reader(self, name: str) -> CryptoKeyReader:
         return CryptoKeyReader(self.path(f"{name}.pub"), self.path(f"{name}.key"))
 
+    def java(self, side: str, *names: str) -> dict[str, dict[str, str]]:
+        """Return keys of a side ("public" or "private") as the Java peer takes them."""
+        ending = "pub" if side == "public" else "key"
+        return {side: {name: (self.folder / f"{name}.{ending}").read_text() for name in names}}
+
     def official(self, name: str) -> official.CryptoKeyReader:
         return official.CryptoKeyReader(self.path(f"{name}.pub"), self.path(f"{name}.key"))
 
@@ -94,44 +97,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 
 @pytest.fixture(scope="module")
-def java(broker: Broker, keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., list[bytes]]]:
-    """Give a function that has the Java client send or read."""
-    command = [java_path() or "java", "-cp", f"{jars_folder()}/*", str(PROGRAM), broker.service_url, str(keys.folder)]
-    with (tmp_path_factory.mktemp("java") / "errors").open("w+") as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1
-        )
-        assert process.stdin is not None and process.stdout is not None
-        stdin, stdout = process.stdin, process.stdout
-
-        def ask(*parts: object) -> list[bytes]:
-            print(*parts, file=stdin, flush=True)
-            # The broker's jars bring a logger that also writes here.
-            while (answer := stdout.readline()) and not answer.startswith(("sent ", "read ", "failed")):
-                pass
-            verb, _, content = answer.strip().partition(" ")
-            assert verb in ("sent", "read"), answer or Path(errors.name).read_text()[-2000:]
-            return [bytes.fromhex(each) for each in content.split(",")] if verb == "read" else []
-
-        yield ask
-        stdin.close()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-@pytest.fixture(scope="module")
 def peer(broker: Broker) -> Iterator[Any]:
     """Give a client of the official package."""
     made = official.Client(broker.service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error))
     yield made
     made.close()
-
-
-def hexed(contents: list[bytes]) -> str:
-    return ",".join(content.hex() for content in contents)
 
 
 def taken(client: Any, topic: str, count: int, **options: Any) -> list[Any]:
@@ -239,7 +209,7 @@ class TestWithJava:
         self,
         face: Face,
         client: Any,
-        java: Callable[..., list[bytes]],
+        java: JavaClient,
         topic: NewTopic,
         keys: Keys,
         batching: bool,
@@ -255,13 +225,17 @@ class TestWithJava:
             face.send_all(producer, CONTENTS)
             # Whoever has one of the keys reads it.
             for reader in names if compression is CompressionType.NONE else names[:1]:
-                assert java("read", name, len(CONTENTS), reader) == CONTENTS
+                read = java.reader(name, keys=keys.java("private", reader)).receive(len(CONTENTS))
+                assert [message.data for message in read] == CONTENTS
+                context = read[0].encryption
+                assert context is not None and sorted(context["keys"]) == sorted(names)
+            assert not java.reader(name, keys=keys.java("private", "stranger")).poll(timeout_ms=200)
 
     @pytest.mark.parametrize("names", [["alice"], ["bob", "alice"], ["carol"], ["dave", "alice"]], ids="-".join)
     def test_theirs_is_read(
         self,
         client: Any,
-        java: Callable[..., list[bytes]],
+        java: JavaClient,
         topic: NewTopic,
         keys: Keys,
         batching: bool,
@@ -269,7 +243,11 @@ class TestWithJava:
     ) -> None:
         for compression in CompressionType:
             name = topic()
-            java("send", name, compression.name.upper(), str(batching).lower(), ",".join(names), hexed(CONTENTS))
+            producer = java.producer(
+                name, keys=keys.java("public", *names), encrypt_with=names, compressionType=compression.name.upper(),
+                batchingEnabled=batching, batchingMaxPublishDelayMicros=60_000_000,
+            )  # fmt: skip
+            producer.send_all(CONTENTS)
             for reader in names:
                 pairs = DefaultCryptoKeyReader(private_keys={reader: keys.path(f"{reader}.key")})
                 messages = taken(client, name, len(CONTENTS), crypto_key_reader=pairs)

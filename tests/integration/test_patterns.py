@@ -356,6 +356,17 @@ def test_without_the_brokers_word_the_period_does(
 
 
 @pytest.mark.proves("C102")
+def test_a_web_service_is_asked_every_period(face: Face, broker: Broker, client: Any, namespace: NewNamespace) -> None:
+    place = namespace()
+    publish(client, f"persistent://{place}/a1", f"persistent://{place}/xa1")
+    consumer = face.client(broker.admin_url).subscribe(
+        re.compile(f"{place}/a.*"), "sub", initial_position=EARLIEST, pattern_auto_discovery_period=1
+    )
+    publish(client, f"persistent://{place}/a2")
+    assert values(consumer, 2) == [f"persistent://{place}/a1", f"persistent://{place}/a2"]
+
+
+@pytest.mark.proves("C102")
 def test_a_period_below_a_second_is_one(
     face: Face, broker: Broker, client: Any, relay: NewRelay, namespace: NewNamespace
 ) -> None:

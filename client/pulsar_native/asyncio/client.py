@@ -43,6 +43,7 @@ from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import ServiceInfo, ServiceSource
 
 
 class Client(Live):
@@ -55,7 +56,7 @@ class Client(Live):
             await producer.send(b"hello")
     """
 
-    def __init__(self, service_url: str, **options: Any) -> None:
+    def __init__(self, service_url: ServiceSource, **options: Any) -> None:
         for ignored in ("log_conf_file_path", "logger"):
             options.pop(ignored, None)
         self._open(ClientConfig.from_mapping({"service_url": service_url, **options}))
@@ -160,7 +161,8 @@ class Client(Live):
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
-        return Producer(await self._started().create_producer(config, wire_schema(used)), used)
+        inner = await self._started().create_producer(config, used)
+        return Producer(inner, inner.schema)
 
     async def subscribe(
         self,
@@ -328,6 +330,18 @@ class Client(Live):
         broker counts as not existing.
         """
         return await self._started().topic_partition_count(topic, auto_create=auto_create)
+
+    async def get_service_info(self) -> ServiceInfo:
+        """Return the cluster the client uses now; a provider may be asked for it first."""
+        return await self._started().service_info()
+
+    async def update_service_url(self, service_url: str) -> None:
+        """Move to another service URL; credentials and trusted certificates stay. Returns at once.
+
+        All connections close; producers and consumers come back at the new URL by themselves and keep what is pending,
+        with its sequence ids. Raises `InvalidUrl`.
+        """
+        await self._started().update_service_url(service_url)
 
     async def close(self) -> None:
         """Flush and close everything made with this client, bounded by the operation time-out."""

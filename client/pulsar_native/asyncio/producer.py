@@ -57,6 +57,7 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> MessageId:
         """Publish a message and return its id once the broker has stored it.
 
@@ -66,7 +67,7 @@ class Producer(Part):
         return await await_receipt(
             await self.enqueue(
                 content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-                disable_replication, event_timestamp, deliver_at, deliver_after,
+                disable_replication, event_timestamp, deliver_at, deliver_after, schema,
             )
         )  # fmt: skip
 
@@ -82,16 +83,19 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> asyncio.Future[MessageId]:
         """Take a message for publishing and return the future of its id; waits only while a full queue blocks.
 
-        Messages of one task keep their order, without waiting for each receipt.
+        Messages of one task keep their order, without waiting for each receipt. `schema` is for a value of another
+        schema than the producer's: its first use registers it, which may raise `IncompatibleSchema`.
         """
         check_generation(self._generation)
+        payload, key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
         message = arguments.outgoing(
-            None if content is None else self._schema.encode(content),
+            payload,
             properties=properties,
-            partition_key=partition_key,
+            partition_key=key,
             ordering_key=ordering_key,
             sequence_id=sequence_id,
             replication_clusters=replication_clusters,
@@ -99,6 +103,8 @@ class Producer(Part):
             event_timestamp=event_timestamp,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            null_partition_key=null_key,
+            schema_version=None if schema is None else await self._version_of(schema),
         )
         fields = arguments.encoded_fields(message)
         child = self._inner.route(message.payload, message)
@@ -118,6 +124,13 @@ class Producer(Part):
             if not self._inner.config.block_if_queue_full:
                 raise full.error
             await self._room(full)
+
+    async def _version_of(self, schema: Schema[Any]) -> bytes | None:
+        schemas = self._inner.message_schemas
+        try:
+            return schemas.versions[schema.schema_info()]
+        except KeyError:
+            return await schemas.register(schema)
 
     async def _room(self, full: Full) -> None:
         future: asyncio.Future[None] = self._loop.create_future()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import ServiceInfo, ServiceSource
 
 _MIB = 1024 * 1024
 
@@ -60,6 +62,8 @@ class Client(Live):
 
     Thread-safe. Works in the process that made it: after a fork, calls raise `AlreadyClosed` at once. Arguments are the
     official client's, with their units and defaults; the keyword-only ones are additions named after the Java client's.
+    `service_url` is pulsar:// or pulsar+ssl:// (http(s):// for lookups over HTTP) with one or several hosts, or
+    what supplies it: a `ServiceInfoProvider`, an `AutoClusterFailover`, a `PolledServiceInfo` or a callable.
 
         with Client("pulsar://localhost:6650") as client:
             client.create_producer("greetings").send(b"hello")
@@ -67,7 +71,7 @@ class Client(Live):
 
     def __init__(
         self,
-        service_url: str,
+        service_url: ServiceSource,
         authentication: Credentials | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -88,6 +92,12 @@ class Client(Live):
         connections_per_broker: int = 1,
         keep_alive_interval_seconds: float = 30,
         max_lookup_redirects: int = 20,
+        max_lookup_requests: int = 50_000,
+        max_number_of_rejected_request_per_connection: int = 50,
+        connection_max_idle_seconds: float = 60,
+        service_url_quarantine_init_duration_seconds: float = 60,
+        service_url_quarantine_max_duration_seconds: float = 86_400,
+        tls_context: ssl.SSLContext | None = None,
         memory_limit_bytes: int = 64 * _MIB,
         starting_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60_000,
@@ -113,6 +123,12 @@ class Client(Live):
                 connections_per_broker=connections_per_broker,
                 keep_alive_interval_seconds=keep_alive_interval_seconds,
                 max_lookup_redirects=max_lookup_redirects,
+                max_lookup_requests=max_lookup_requests,
+                max_number_of_rejected_request_per_connection=max_number_of_rejected_request_per_connection,
+                connection_max_idle_seconds=connection_max_idle_seconds,
+                service_url_quarantine_init_duration_seconds=service_url_quarantine_init_duration_seconds,
+                service_url_quarantine_max_duration_seconds=service_url_quarantine_max_duration_seconds,
+                tls_context=tls_context,
                 memory_limit_bytes=memory_limit_bytes,
                 starting_backoff_interval_ms=starting_backoff_interval_ms,
                 max_backoff_interval_ms=max_backoff_interval_ms,
@@ -224,7 +240,8 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         core = self._started()
-        return Producer(self, core.engine.run(core.create_producer(config, wire_schema(used))), used)
+        inner = core.engine.run(core.create_producer(config, used))
+        return Producer(self, inner, inner.schema)
 
     def subscribe(
         self,
@@ -400,6 +417,20 @@ class Client(Live):
         """
         core = self._started()
         return core.engine.run(core.topic_partition_count(topic, auto_create=auto_create))
+
+    def get_service_info(self) -> ServiceInfo:
+        """Return the cluster the client uses now. Blocks only where a provider is asked for it first."""
+        core = self._started()
+        return core.engine.run(core.service_info())
+
+    def update_service_url(self, service_url: str) -> None:
+        """Move to another service URL; credentials and trusted certificates stay. Returns at once.
+
+        All connections close; producers and consumers come back at the new URL by themselves and keep what is pending,
+        with its sequence ids. Raises `InvalidUrl`.
+        """
+        core = self._started()
+        core.engine.run(core.update_service_url(service_url))
 
     def close(self) -> None:
         """Flush and close everything made with this client, bounded by the operation time-out.

@@ -21,7 +21,7 @@ from pulsar_native.engine.waiting import SendWait, Wait
 from pulsar_native.enums import (
     Result,
 )
-from pulsar_native.exceptions import PulsarException, Timeout
+from pulsar_native.exceptions import OperationNotSupported, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.schema import BytesSchema, Schema
@@ -40,6 +40,7 @@ class Producer(Part):
         self._inner = inner
         self._schema = schema
         self._plain_bytes = type(schema) is BytesSchema
+        self._separates_key = schema.separates_key
         self._block = inner.config.block_if_queue_full
 
     def _described(self) -> str:
@@ -73,16 +74,19 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> MessageId:
         """Publish a message and return its id. Blocks until the broker has stored it, or the send time-out.
 
-        A batch that is open is sent with it. The id is (-1, -1) when the broker dropped a duplicate. Raises `Timeout`,
-        `MessageTooBig`, `ProducerQueueIsFull` and others; a raised message may still have been stored.
+        A batch that is open is sent with it. `schema` is for a value of another schema than the producer's: its first
+        use registers it, which may raise `IncompatibleSchema`. The id is (-1, -1) when the broker dropped a duplicate.
+        Raises `Timeout`, `MessageTooBig`, `ProducerQueueIsFull` and others; a raised message may still have been
+        stored.
         """
         wait = SendWait()
         self._send(
             content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-            disable_replication, event_timestamp, deliver_at, deliver_after, flush=True,
+            disable_replication, event_timestamp, deliver_at, deliver_after, schema, flush=True,
         )  # fmt: skip
         return wait.result()
 
@@ -99,14 +103,16 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> None:
         """Publish a message and return at once; `callback(result, message_id)` is called in the engine's thread.
 
-        Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`.
+        Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`;
+        and for the first message of another `schema`.
         """
         self._send(
             content, None if callback is None else _ResultCallback(callback), properties, partition_key, ordering_key,
-            sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
+            sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema,
         )  # fmt: skip
 
     def _send(
@@ -122,19 +128,25 @@ class Producer(Part):
         event_timestamp: int | None,
         deliver_at: int | None,
         deliver_after: timedelta | int | None,
+        schema: Schema[Any] | None,
         *,
         flush: bool = False,
     ) -> None:
         check_generation(self._generation)
         payload: bytes | None
-        if self._plain_bytes and type(content) is bytes:
+        null_key, version = False, None
+        if self._plain_bytes and schema is None and type(content) is bytes:
             payload = content
-        else:
+        elif schema is None and not self._separates_key:
             payload = None if content is None else self._schema.encode(content)
+        else:
+            payload, partition_key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
+            version = None if schema is None else self._version_of(schema)
         if (
             payload is not None and properties is None and partition_key is None and ordering_key is None
             and sequence_id is None and replication_clusters is None and not disable_replication
             and event_timestamp is None and deliver_at is None and deliver_after is None
+            and version is None and not null_key
         ):  # fmt: skip
             full = self._inner.enqueue(payload, b"", None, callback, flush=flush)
             if full is not None:
@@ -151,12 +163,26 @@ class Producer(Part):
             event_timestamp=event_timestamp,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            null_partition_key=null_key,
+            schema_version=version,
         )
         fields = arguments.encoded_fields(message)
         child = self._inner.route(message.payload, message)
         full = child.enqueue(message.payload, fields, message, callback, flush=flush)
         if full is not None:
             self._wait_for_room(full, lambda: child.enqueue(message.payload, fields, message, callback, flush=flush))
+
+    def _version_of(self, schema: Schema[Any]) -> bytes | None:
+        schemas = self._inner.message_schemas
+        try:
+            return schemas.versions[schema.schema_info()]
+        except KeyError:
+            if self._engine.on_loop():
+                raise OperationNotSupported(
+                    "The first message of a schema registers it, which a callback of the client cannot wait for: "
+                    "send one from another thread first"
+                ) from None
+            return self._engine.run(schemas.register(schema))
 
     def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
         if not self._block or self._engine.on_loop():

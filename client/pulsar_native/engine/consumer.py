@@ -36,6 +36,7 @@ from pulsar_native.protocol.acks import bits_of, words_of
 from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -194,12 +195,12 @@ class PartitionConsumer(Handler):
         with self.lock:
             super().detached()
 
-    def on_closed_by_broker(self, connection: Connection) -> None:
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Come back, unless the broker only answers a seek, which resubscribes by itself."""
         if self._seeking and connection is self.connection:
             self.detached()
             return
-        super().on_closed_by_broker(connection)
+        super().on_closed_by_broker(connection, assigned)
 
     def gave_up(self, error: PulsarException) -> None:
         """Wake whoever waits for messages: they get the error."""

@@ -10,19 +10,21 @@ import asyncio
 import logging
 import random
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.key_renewal import KeyRenewal
+from pulsar_native.engine.message_schemas import MessageSchemas
 from pulsar_native.engine.producer import Full, PartitionProducer
 from pulsar_native.enums import PartitionsRoutingMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
+from pulsar_native.schema.base import Schema
+from pulsar_native.schema.registered import wire_schema
 from pulsar_native.topic import TopicName
-from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -34,13 +36,15 @@ class TopicProducer:
     """The producer of a topic, with or without partitions."""
 
     def __init__(
-        self, client: ClientCore, config: ProducerConfig, topic: TopicName, partitions: int, schema: pb.Schema | None
+        self, client: ClientCore, config: ProducerConfig, topic: TopicName, partitions: int, schema: Schema[Any]
     ) -> None:
         self.client = client
         self.config = config
         self.topic = topic
         self.is_partitioned = partitions > 0
-        self._schema = schema
+        self.schema = schema
+        self.message_schemas = MessageSchemas(self)
+        self._schema = wire_schema(schema)
         self._routing = _routing(config)
         self._growth: asyncio.Task[None] | None = None
         self._keys = KeyRenewal(client.engine, config, topic) if config.encryption_key_names else None

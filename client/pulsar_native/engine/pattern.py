@@ -148,6 +148,8 @@ class PatternTopics:
         """Ask the broker to tell of changes; where it does not, the period has to do until we ask again."""
         loop = self._client.engine.loop
         self._watch_at = loop.time() + self._period
+        if self._client.service.url.is_http:
+            return
         try:
             connection = await self._client.pool.to_service()
             flags = connection.core.feature_flags

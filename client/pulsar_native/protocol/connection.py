@@ -27,6 +27,8 @@ from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING, F
 
 _log = logging.getLogger(__name__)
 
+_REJECTION_WINDOW_SECONDS = 60.0
+
 
 class Phase(Enum):
     """Where in its life a connection is."""
@@ -60,7 +62,7 @@ Event = Frame | Answered | Connected | AuthChallenged
 class ConnectionCore:
     """State machine of one connection. Not thread-safe; times are seconds of a monotonic clock."""
 
-    def __init__(self, broker: str, *, keep_alive: float, request_timeout: float) -> None:
+    def __init__(self, broker: str, *, keep_alive: float, request_timeout: float, max_rejected: int = 50) -> None:
         self.broker = broker
         self.phase = Phase.HANDSHAKE
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
@@ -74,6 +76,9 @@ class ConnectionCore:
         self._decoder = FrameDecoder()
         self._requests: dict[int, tuple[float, Any]] = {}
         self._waiting: set[int] = set()
+        self._max_rejected = max_rejected
+        self._rejections = 0
+        self._first_rejection = 0.0
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -87,6 +92,21 @@ class ConnectionCore:
         """Drop a request nobody waits for any more; its answer will be ignored."""
         self._requests.pop(request_id, None)
         self._waiting.discard(request_id)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request waits for its answer."""
+        return bool(self._requests)
+
+    def rejected(self, now: float) -> bool:
+        """Note that the broker refused a request as one too many; return whether to close the connection over it.
+
+        That is when it did so more often than allowed within 60 s of the first time (Java client 4.x).
+        """
+        if self._rejections == 0 or now - self._first_rejection >= _REJECTION_WINDOW_SECONDS:
+            self._rejections, self._first_rejection = 0, now
+        self._rejections += 1
+        return self._rejections > self._max_rejected
 
     def next_deadline(self) -> float | None:
         """Return when the earliest unanswered request times out."""

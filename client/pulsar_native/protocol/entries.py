@@ -13,7 +13,7 @@ from typing import Any
 from pulsar_native.encryption import EncryptionContext
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
-from pulsar_native.message import Message, SingleFields
+from pulsar_native.message import KeyedMessage, Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
@@ -160,12 +160,13 @@ class Decoded:
     def messages(self) -> list[Message]:
         """Return the messages to be given out, in order."""
         entry = self.entry
+        kind = KeyedMessage if getattr(entry.schema, "takes_key", False) else Message
         if self.places is None:
-            return [Message(entry, -1, 0, 0, len(entry.body))] if self.wanted else []
+            return [kind(entry, -1, 0, 0, len(entry.body))] if self.wanted else []
         skip = self.skip
         if skip is None:
-            return [Message(entry, index, *place) for index, place in enumerate(self.places)]
-        return [Message(entry, index, *place) for index, place in enumerate(self.places) if not skip[index]]
+            return [kind(entry, index, *place) for index, place in enumerate(self.places)]
+        return [kind(entry, index, *place) for index, place in enumerate(self.places) if not skip[index]]
 
     def slice(self, first: int = 0) -> EntrySlice:
         """Return the same messages, from an index on, as columns want them."""

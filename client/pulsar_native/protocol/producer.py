@@ -3,7 +3,8 @@
 Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that
 a resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A
 batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker
-never share a batch with fresh ones, since the broker drops a batch as a whole. Ids and receipts follow client.md A.3
+never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas,
+whose version is the entry's. Ids and receipts follow client.md A.3
 (C63-C66, C73-C75).
 
 Not thread-safe: the engine holds the producer's lock around every call. `now` is monotonic seconds, `wall_ms` is
@@ -107,6 +108,7 @@ class _OpenBatch:
         "ids",
         "payloads",
         "potential_duplicates",
+        "schema_version",
         "size",
         "wall",
     )
@@ -121,6 +123,7 @@ class _OpenBatch:
         self.wall = 0
         self.first_key: OutgoingMessage | None = None
         self.potential_duplicates = False
+        self.schema_version: bytes | None = None
 
 
 class ProducerCore:
@@ -209,7 +212,9 @@ class ProducerCore:
         `fields` are the encoded optional fields, `extras` the message itself when it has any. Raises `MessageTooBig`
         without having taken anything.
         """
-        explicit = None if extras is None else extras.sequence_id
+        explicit = version = None
+        if extras is not None:
+            explicit, version = extras.sequence_id, extras.schema_version
         sequence_id = self._next_sequence_id if explicit is None else explicit
         if not self.batching or (extras is not None and extras.needs_own_entry):
             return self._add_single(payload, extras, callback, sequence_id, now, wall_ms)
@@ -225,6 +230,7 @@ class ProducerCore:
             batch.size + size > self._max_bytes
             or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
+            or version != batch.schema_version
         ):
             ready = self.close_batch()
             batch = self._batch
@@ -233,6 +239,7 @@ class ProducerCore:
             batch.wall = wall_ms
             batch.potential_duplicates = duplicate
             batch.first_key = extras
+            batch.schema_version = version
         batch.payloads.append(payload)
         batch.ids.append(sequence_id)
         batch.fields.append(fields)
@@ -260,7 +267,7 @@ class ProducerCore:
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
-        metadata = self._metadata(sequence_id, wall_ms)
+        metadata = self._metadata(sequence_id, wall_ms, None if extras is None else extras.schema_version)
         _single_fields(metadata, extras)
         parts = self._encode(metadata, payload, sequence_id, 1)
         ready = self.close_batch()
@@ -278,7 +285,7 @@ class ProducerCore:
         self._batch = _OpenBatch()
         size = sum(map(len, batch.payloads))
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
-        metadata = self._metadata(batch.ids[0], batch.wall)
+        metadata = self._metadata(batch.ids[0], batch.wall, batch.schema_version)
         try:
             if len(batch.ids) == 1:
                 _single_fields(metadata, batch.first_key)
@@ -301,10 +308,11 @@ class ProducerCore:
         self.pending.append(op)
         return [op]
 
-    def _metadata(self, sequence_id: int, wall_ms: int) -> pb.MessageMetadata:
+    def _metadata(self, sequence_id: int, wall_ms: int, schema_version: bytes | None) -> pb.MessageMetadata:
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=wall_ms)
-        if self.schema_version:
-            metadata.schema_version = self.schema_version
+        version = self.schema_version if schema_version is None else schema_version
+        if version:
+            metadata.schema_version = version
         return metadata
 
     def _encode(
@@ -411,3 +419,5 @@ def _single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None)
         metadata.deliver_at_time = extras.deliver_at
     if extras.null_value:
         metadata.null_value = True
+    if extras.null_partition_key:
+        metadata.null_partition_key = True

@@ -35,6 +35,7 @@ _ANSWERS: dict[int, tuple[str, str | None]] = {
     Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE: ("getTopicsOfNamespaceResponse", None),
     Kind.GET_SCHEMA_RESPONSE: ("getSchemaResponse", "error_code"),
     Kind.WATCH_TOPIC_LIST_SUCCESS: ("watchTopicListSuccess", None),
+    Kind.GET_OR_CREATE_SCHEMA_RESPONSE: ("getOrCreateSchemaResponse", "error_code"),
     Kind.CONSUMER_STATS_RESPONSE: ("consumerStatsResponse", "error_code"),
     Kind.ACK_RESPONSE: ("ackResponse", "error"),
 }
@@ -305,6 +306,12 @@ def get_schema(topic: str, request_id: int, version: bytes | None) -> bytes:
     if version is not None:
         command.schema_version = version
     return encode_command(pb.BaseCommand(type=Kind.GET_SCHEMA, getSchema=command))
+
+
+def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> bytes:
+    """Return the request for a schema's version in a topic, registering it first where it is new."""
+    command = pb.CommandGetOrCreateSchema(topic=topic, request_id=request_id, schema=schema)
+    return encode_command(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA, getOrCreateSchema=command))
 
 
 def topics_of_namespace(

@@ -408,3 +408,9 @@ def test_frames_for_producers_and_consumers_pass_as_they_are() -> None:
     closing = frame(Kind.CLOSE_PRODUCER, close_producer=pb.CommandCloseProducer(producer_id=3, request_id=1))
     (event,) = connection.receive(closing)
     assert isinstance(event, Frame) and event.command.close_producer.producer_id == 3
+
+
+@pytest.mark.proves("C13")
+def test_rejections_count_from_the_first_for_a_minute() -> None:
+    connection = ConnectionCore("broker", keep_alive=30, request_timeout=30, max_rejected=2)
+    assert [connection.rejected(now) for now in (0.0, 30.0, 60.0, 61.0, 119.0)] == [False, False, False, False, True]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError
+from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import words_of
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor
@@ -361,3 +362,18 @@ def test_hostile_entries_are_read_or_refused_and_nothing_else(
 def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
     with contextlib.suppress(Corrupt, Undecryptable):
         decoded(payload)
+
+
+def test_messages_of_a_schema_that_takes_the_key() -> None:
+    """Told per entry, so that other schemas pay nothing."""
+
+    class Pairs(Upper):
+        takes_key = True
+
+    for payload in (single_entry(b"a"), batch_entry([b"a", b"b"])):
+        for schema, kind in ((Upper(), Message), (Pairs(), KeyedMessage)):
+            found = decode(
+                delivery(payload), topic="t", partition=-1, schema=schema, start=ANYWHERE, missing=None,
+                max_message_size=5 << 20,
+            ).messages()  # fmt: skip
+            assert found and {type(message) for message in found} == {kind}

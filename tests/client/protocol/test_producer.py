@@ -640,3 +640,32 @@ def test_damaged_bytes_are_told_from_good_ones() -> None:
         damaged[-1] ^= 1
     op.parts = [bytes(head), bytes(body)]
     assert op.is_intact()
+
+
+# --- schemas of single messages ---------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_where_the_schema_changes() -> None:
+    made = core(schema=b"\1")
+    ready = [op for version in (None, None, b"\2", b"\2", b"", None) for op in add(made, schema_version=version)]
+    ready += made.close_batch()
+    found = [(read(op).entry.metadata.schema_version, len(read(op).messages)) for op in ready]
+    assert found == [(b"\1", 2), (b"\2", 2), (b"", 1), (b"\1", 1)]
+    assert [number for op in ready for number, _ in read(op).messages] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_plain_message_joins_a_batch_of_the_producers_own_schema() -> None:
+    made = core(schema=b"\1")
+    assert add(made, sequence_id=0) == [] and add(made) == []
+    (op,) = made.close_batch()
+    assert len(read(op).messages) == 2
+
+
+@pytest.mark.parametrize("options", [{"batching_enabled": False}, {}])
+def test_an_entry_of_one_message_with_its_own_schema_and_null_key(options: dict[str, Any]) -> None:
+    made = core(schema=b"\1", **options)
+    (op,) = add(made, schema_version=b"\2", null_partition_key=True) + made.close_batch()
+    metadata = read(op).entry.metadata
+    assert metadata.schema_version == b"\2" and metadata.null_partition_key
+    (own,) = add(made, deliver_at=5, schema_version=b"") + made.close_batch()
+    assert not read(own).entry.metadata.HasField("schema_version")
