@@ -51,6 +51,7 @@ from pulsar_native.exceptions import (
     AuthorizationError,
     BrokerMetadataError,
     BrokerPersistenceError,
+    BulkSendError,
     ChecksumError,
     ConnectError,
     ConsumerAssignError,
@@ -93,11 +94,14 @@ from pulsar_native.exceptions import (
     UnknownError,
     UnsupportedVersionError,
 )
-from pulsar_native.message import Message
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
 from pulsar_native.policies import ConsumerBatchReceivePolicy
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
+from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
 
 __all__ = [
     "AdminClient",
@@ -115,20 +119,26 @@ __all__ = [
     "BatchingType",
     "BrokerMetadataError",
     "BrokerPersistenceError",
+    "BulkSendError",
     "BytesSchema",
     "ChecksumError",
     "Client",
     "ClientConfig",
+    "ClientStats",
+    "CloseReport",
     "CompressionType",
     "ConnectError",
     "Consumer",
     "ConsumerAssignError",
     "ConsumerBatchReceivePolicy",
     "ConsumerBusy",
+    "ConsumerClose",
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
+    "ConsumerInterceptor",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
+    "ConsumerStats",
     "ConsumerType",
     "CryptoError",
     "CryptoKeyReader",
@@ -152,10 +162,13 @@ __all__ = [
     "MemoryBufferIsFull",
     "Message",
     "MessageId",
+    "MessageIds",
     "MessageTooBig",
+    "NewMessage",
     "NotAllowedError",
     "NotConnected",
     "OperationNotSupported",
+    "OutgoingMessage",
     "PartitionsRoutingMode",
     "PolledServiceInfo",
     "Producer",
@@ -163,15 +176,19 @@ __all__ = [
     "ProducerBlockedQuotaExceededError",
     "ProducerBlockedQuotaExceededException",
     "ProducerBusy",
+    "ProducerClose",
     "ProducerConfig",
     "ProducerCryptoFailureAction",
     "ProducerFenced",
+    "ProducerInterceptor",
     "ProducerNotInitialized",
     "ProducerQueueIsFull",
+    "ProducerStats",
     "PulsarException",
     "ReadError",
     "Reader",
     "ReaderConfig",
+    "ReaderInterceptor",
     "RegexSubscriptionMode",
     "Result",
     "ServiceInfo",

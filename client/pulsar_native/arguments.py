@@ -10,12 +10,15 @@ import base64
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig, TopicsChangedListener
+from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig, TopicsChangedListener
 from pulsar_native.encryption import KeyReader
+from pulsar_native.engine.bulk import Slice, slice_size
+from pulsar_native.engine.interception import ConsumerChain, ProducerChain
 from pulsar_native.enums import (
     BatchingType,
     ConsumerCryptoFailureAction,
@@ -24,12 +27,17 @@ from pulsar_native.enums import (
     SubscriptionMode,
 )
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
-from pulsar_native.message import Message, OutgoingMessage
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_list import TopicPattern
-from pulsar_native.schema.base import Schema
+from pulsar_native.schema import BytesSchema, Schema, StringSchema
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire.table import TableRows
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _MAX_U64 = (1 << 64) - 1
 _MAX_I64 = (1 << 63) - 1
@@ -58,6 +66,25 @@ def refuse_producer_options(
             "batching_type": (batching_type, BatchingType.Default),
         }
     )
+
+
+def producer_chain(interceptors: Sequence[ProducerInterceptor]) -> ProducerChain | None:
+    """Return the interceptors of a producer, None without any: its messages then go their way untouched."""
+    return ProducerChain(interceptors, encoded_fields) if interceptors else None
+
+
+def consumer_chain(
+    interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
+) -> ConsumerChain | None:
+    """Return the interceptors of a consumer or reader, None without any."""
+    return ConsumerChain(interceptors, reads=reads) if interceptors else None
+
+
+def checked_timeout(timeout: float | None) -> float | None:
+    """Return the seconds closing may take, None for the operation time-out."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
+        raise InvalidConfiguration(f"timeout must be seconds, 0 or more, or None; not {timeout!r}")
+    return timeout
 
 
 def topics_of(
@@ -249,6 +276,87 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
         message.null_value,
         message.null_partition_key,
     )
+
+
+# --- many messages ----------------------------------------------------------------------------------------------------
+
+
+def slice_of(contents: Sequence[Any], schema: Schema[Any]) -> Slice:
+    """Return contents, or `NewMessage`s, encoded for a bulk send."""
+    if type(schema) is BytesSchema and all(type(content) is bytes for content in contents):
+        return Slice(list(contents), None, None, _nothing)
+    messages = [_outgoing_of(content, schema) for content in contents]
+    plain = all(message.is_plain for message in messages)
+    keyed = any(message.partition_key is not None for message in messages)
+    alone = [row for row, message in enumerate(messages) if message.needs_own_entry or message.sequence_id is not None]
+    return Slice(
+        [message.payload for message in messages],
+        None if plain else list(map(encoded_fields, messages)),
+        [message.partition_key for message in messages] if keyed else None,
+        messages.__getitem__,
+        frozenset(alone),
+    )
+
+
+def _nothing(_row: int) -> None:
+    """Tell that a row is nothing but its payload."""
+
+
+def _outgoing_of(content: Any, schema: Schema[Any]) -> OutgoingMessage:
+    message = content if isinstance(content, NewMessage) else NewMessage(content=content)
+    payload, key, null_key = encoded(schema, message.content, message.partition_key)
+    return outgoing(
+        payload,
+        properties=message.properties,
+        partition_key=key,
+        null_partition_key=null_key,
+        ordering_key=message.ordering_key,
+        sequence_id=message.sequence_id,
+        replication_clusters=message.replication_clusters,
+        disable_replication=message.disable_replication,
+        event_timestamp=message.event_timestamp,
+        deliver_at=message.deliver_at,
+        deliver_after=message.deliver_after,
+    )
+
+
+def slices_of(messages: Iterable[Any], schema: Schema[Any], config: ProducerConfig) -> Iterator[Slice]:
+    """Yield what `send_many` was given in slices; bad items raise when their slice is made."""
+    rows = iter(messages)
+    while contents := list(islice(rows, slice_size(config))):
+        yield slice_of(contents, schema)
+
+
+async def slices_of_async(
+    messages: AsyncIterable[Any], schema: Schema[Any], config: ProducerConfig
+) -> AsyncIterator[Slice]:
+    """Yield what an asynchronous source gives in slices."""
+    contents: list[Any] = []
+    async for content in messages:
+        contents.append(content)
+        if len(contents) >= slice_size(config):
+            yield slice_of(contents, schema)
+            contents = []
+    if contents:
+        yield slice_of(contents, schema)
+
+
+def table_slices(
+    table: pyarrow.Table | pyarrow.RecordBatch,
+    schema: Schema[Any],
+    config: ProducerConfig,
+    *,
+    value: str | Sequence[str],
+    key: str | None,
+    properties: str | Sequence[str] | Mapping[str, str],
+    event_time: str | None,
+) -> Iterator[Slice]:
+    """Return what `send_table` was given in slices; columns that do not fit are refused at once."""
+    if schema.separates_key:
+        raise InvalidConfiguration("send_table has no form for a schema that separates the key; use send_many")
+    encode: Callable[[Any], bytes] | None = None if type(schema) in (BytesSchema, StringSchema) else schema.encode
+    rows = TableRows(table, value=value, key=key, properties=properties, event_time=event_time, encode=encode)
+    return (Slice(*part) for part in rows.slices(slice_size(config)))
 
 
 def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> list[MessageId]:

@@ -168,10 +168,21 @@ class ClientConfig(_Description):
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
+    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled description
+    # goes without.
+    meter_provider: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "meter_provider": None}
 
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_service()
+        provider = self.meter_provider
+        _require(
+            provider is None or provider is True or callable(getattr(provider, "get_meter", None)),
+            f"meter_provider must be an OpenTelemetry MeterProvider, True or None, not {type(provider).__name__}",
+        )
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
         _number("connection_timeout_ms", self.connection_timeout_ms, 1)
         _number("message_listener_threads", self.message_listener_threads, 1, 1000)

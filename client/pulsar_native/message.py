@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from pulsar_native.encryption import EncryptionContext
@@ -206,6 +208,22 @@ class KeyedMessage(Message):
         key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
         data = None if fields.null_value else self.data()
         return self.entry.schema.decode_separated(key, data, self.schema_version())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewMessage:
+    """A message for `send_many`, with what `send` takes besides the content."""
+
+    content: Any
+    properties: Mapping[str, str] | None = None
+    partition_key: str | bytes | None = None
+    ordering_key: str | None = None
+    sequence_id: int | None = None
+    replication_clusters: list[str] | None = None
+    disable_replication: bool = False
+    event_timestamp: int | None = None
+    deliver_at: int | None = None
+    deliver_after: timedelta | int | None = None
 
 
 class OutgoingMessage:

@@ -39,11 +39,13 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.stats import ClientStats, CloseReport
 
 
 class Client(Live):
@@ -124,6 +126,7 @@ class Client(Live):
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions, within the operation time-out.
 
@@ -161,7 +164,8 @@ class Client(Live):
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
-        inner = await self._started().create_producer(config, used)
+        chain = arguments.producer_chain(interceptors)
+        inner = await self._started().create_producer(config, used, chain)
         return Producer(inner, inner.schema)
 
     async def subscribe(
@@ -200,6 +204,7 @@ class Client(Live):
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
         topics_changed_listener: TopicsChangedListener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern.
 
@@ -244,7 +249,8 @@ class Client(Live):
             changed = topics_told_on_loop(topics_changed_listener)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = await self._started().subscribe(names, config, decoder, wire_schema(used), changed)
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        inner = await self._started().subscribe(names, config, decoder, wire_schema(used), chain, changed)
         return Consumer(inner, decoder)
 
     async def create_reader(
@@ -263,6 +269,7 @@ class Client(Live):
         subscription_name: str | None = None,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic, or several, from a position, without a subscription that stays.
 
@@ -286,7 +293,8 @@ class Client(Live):
         wanted = arguments.reader_config(config)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = await self._started().subscribe(config.topics, wanted, decoder, wire_schema(used))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        inner = await self._started().subscribe(config.topics, wanted, decoder, wire_schema(used), chain)
         return Reader(inner, decoder)
 
     async def create_table_view(
@@ -319,6 +327,10 @@ class Client(Live):
         await view._start()
         return view
 
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
+
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none."""
         return await self._started().topic_partitions(topic)
@@ -343,14 +355,18 @@ class Client(Live):
         """
         await self._started().update_service_url(service_url)
 
-    async def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+
+        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        if self._core is not None:
-            await self._core.close()
+        return CloseReport() if self._core is None else await self._core.close(limit)
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

@@ -10,11 +10,13 @@ from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
 from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, Timeout
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ class Receiving(Part):
     def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
         self._inner = inner
         self._decoder = decoder
+        # Whether there is something to do between taking a message and handing it out.
+        self._attends = decoder.needs_writer or inner.chain is not None
+        if inner.chain is not None:
+            inner.chain.bind(self)
         self._loop = inner.client.engine.loop
         self._generation = generation()
 
@@ -45,11 +51,15 @@ class Receiving(Part):
             message = await self._wait_for(inner.take, deadline)
             if message is None:
                 return None
+        return await self._attend(message) if self._attends else message
+
+    async def _attend(self, message: Message) -> Message:
         version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
         if version is not None:
-            schema = await inner.client.writer_schema(message.topic_name(), version)
+            schema = await self._inner.client.writer_schema(message.topic_name(), version)
             message.entry.schema.learn(version, schema)
-        return message
+        chain = self._inner.chain
+        return message if chain is None else chain.arrived(message)
 
     async def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in line until `take` gives something; None when it does not before the deadline (the loop's clock).
@@ -89,6 +99,10 @@ class Receiving(Part):
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
+    def stats(self) -> ConsumerStats:
+        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        return of_consumer(self._inner)
+
     async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970).
 
@@ -115,10 +129,18 @@ class Receiving(Part):
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
         return [message_id for child in self._inner.children for message_id in list(child.discarded)]
 
-    async def close(self) -> None:
-        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent.
+
+        Takes up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
-        await self._inner.close()
+        if self._inner.is_closed:
+            return CloseReport()
+        began = self._loop.time()
+        parts = await self._inner.close(limit)
+        return CloseReport(seconds=self._loop.time() - began, consumers=parts)
 
 
 class Consumer(Receiving):
@@ -135,7 +157,11 @@ class Consumer(Receiving):
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         deadline = arguments.deadline(timeout_millis, self._loop.time())
-        message = await self._take(deadline)
+        try:
+            message = await self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -151,6 +177,9 @@ class Consumer(Receiving):
                 message = await self._take(collector.deadline)
                 if message is None or collector.add(message):
                     return collector.messages
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
         except asyncio.CancelledError:
             for message in collector.messages:
                 self.negative_acknowledge_now(message)
@@ -173,7 +202,7 @@ class Consumer(Receiving):
         """Tell the broker that everything up to and including a message is done."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).acknowledge_cumulative(message_id)
+        self._inner.acknowledge_cumulative(message_id)
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Ask for a message again after `negative_ack_redelivery_delay_ms`."""
@@ -228,7 +257,11 @@ class Reader(Receiving):
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         deadline = arguments.deadline(timeout_millis, self._loop.time())
-        message = await self._take(deadline)
+        try:
+            message = await self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message

@@ -13,6 +13,7 @@ from pulsar_native.engine.table_view import Table, TableMapping
 from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport
 
 _log = logging.getLogger("pulsar_native.table_view")
 
@@ -106,9 +107,12 @@ class TableView(Part, TableMapping):
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
-    async def close(self) -> None:
-        """Stop following the topic; what is in the table can be read still. Idempotent."""
-        await self._receiving.close()
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Stop following the topic; what is in the table can be read still. Idempotent.
+
+        Bounded by `timeout` seconds, else by the operation time-out.
+        """
+        return await self._receiving.close(timeout)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the newest value of a key, None (or `default`) when there is none."""

@@ -47,12 +47,14 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.stats import ClientStats, CloseReport
 
 _MIB = 1024 * 1024
 
@@ -101,6 +103,7 @@ class Client(Live):
         memory_limit_bytes: int = 64 * _MIB,
         starting_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60_000,
+        meter_provider: object = None,
     ) -> None:
         # `log_conf_file_path` and `logger` configure the C++ core's logging; here all logs go to Python's `logging`.
         self._open(
@@ -132,6 +135,7 @@ class Client(Live):
                 memory_limit_bytes=memory_limit_bytes,
                 starting_backoff_interval_ms=starting_backoff_interval_ms,
                 max_backoff_interval_ms=max_backoff_interval_ms,
+                meter_provider=meter_provider,
             )
         )
 
@@ -202,6 +206,7 @@ class Client(Live):
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out.
 
@@ -240,7 +245,8 @@ class Client(Live):
         )
         used = schema or BytesSchema()
         core = self._started()
-        inner = core.engine.run(core.create_producer(config, used))
+        chain = arguments.producer_chain(interceptors)
+        inner = core.engine.run(core.create_producer(config, used, chain))
         return Producer(self, inner, inner.schema)
 
     def subscribe(
@@ -279,6 +285,7 @@ class Client(Live):
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
         topics_changed_listener: TopicsChangedListener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern (`re.compile`).
 
@@ -328,7 +335,8 @@ class Client(Live):
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), changed))
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain, changed))
         return Consumer(self, inner, decoder, message_listener)
 
     def create_reader(
@@ -348,6 +356,7 @@ class Client(Live):
         subscription_name: str | None = None,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic, or several, from a position, without a subscription that stays.
 
@@ -372,7 +381,8 @@ class Client(Live):
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = core.engine.run(core.subscribe(config.topics, wanted, decoder, wire_schema(used)))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        inner = core.engine.run(core.subscribe(config.topics, wanted, decoder, wire_schema(used), chain))
         return Reader(self, inner, decoder, reader_listener)
 
     def create_table_view(
@@ -405,6 +415,10 @@ class Client(Live):
         view._start()
         return view
 
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
+
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none. Blocks."""
         core = self._started()
@@ -432,17 +446,20 @@ class Client(Live):
         core = self._started()
         core.engine.run(core.update_service_url(service_url))
 
-    def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out.
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
 
-        Raises `AlreadyClosed` when it was closed before.
+        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
         """
+        limit = arguments.checked_timeout(timeout)
         core = self._end()
-        if core is not None:
-            try:
-                core.engine.run(core.close())
-            finally:
-                self._release()
+        if core is None:
+            return CloseReport()
+        try:
+            return core.engine.run(core.close(limit))
+        finally:
+            self._release()
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

@@ -14,12 +14,14 @@ from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import (
     check_generation,
 )
+from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.waiting import Wait
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class Receiving(Part):
         super().__init__(client, inner.client.engine)
         self._inner = inner
         self._decoder = decoder
+        # Whether there is something to do between taking a message and handing it out.
+        self._attends = decoder.needs_writer or inner.chain is not None
+        if inner.chain is not None:
+            inner.chain.bind(self)
         self._has_listener = False
         self._listening = True
 
@@ -59,10 +65,14 @@ class Receiving(Part):
             message = self._wait_for(inner.take, deadline)
             if message is None:
                 return None
+        return self._attend(message) if self._attends else message
+
+    def _attend(self, message: Message) -> Message:
         version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
         if version is not None:
             self._load_schema(message, version)
-        return message
+        chain = self._inner.chain
+        return message if chain is None else chain.arrived(message)
 
     def _load_schema(self, message: Message, version: bytes) -> None:
         core = self._inner.client
@@ -102,7 +112,11 @@ class Receiving(Part):
                     listener(message)
                 except Exception:
                     # The message stays unacknowledged; the ack time-out or the next consumer gets it.
-                    _log.exception("The message listener failed for %s", message.message_id())
+                    name = inner.children[0].name
+                    _log.exception(
+                        "The message listener of consumer %s of %s failed for %s",
+                        name, message.topic_name(), message.message_id(),
+                    )  # fmt: skip
 
         def wake() -> None:
             if not scheduled.is_set():
@@ -136,6 +150,10 @@ class Receiving(Part):
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
+    def stats(self) -> ConsumerStats:
+        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        return of_consumer(self._inner)
+
     def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970). Blocks.
 
@@ -162,10 +180,17 @@ class Receiving(Part):
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
         return [message_id for child in self._inner.children for message_id in list(child.discarded)]
 
-    def close(self) -> None:
-        """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent."""
-        if not self._inner.is_closed:
-            self._engine.run(self._inner.close())
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent.
+
+        Blocks up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        """
+        limit = arguments.checked_timeout(timeout)
+        if self._inner.is_closed:
+            return CloseReport()
+        began = time.monotonic()
+        parts = self._engine.run(self._inner.close(limit))
+        return CloseReport(seconds=time.monotonic() - began, consumers=parts)
 
 
 class Consumer(Receiving):
@@ -191,7 +216,11 @@ class Consumer(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("receive() cannot be used on a consumer with a message_listener")
         deadline = arguments.deadline(timeout_millis, time.monotonic())
-        message = self._take(deadline)
+        try:
+            message = self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -201,10 +230,14 @@ class Consumer(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
         collector = arguments.BatchCollector(self._inner.config.batch_receive_policy, time.monotonic())
-        while True:
-            message = self._take(collector.deadline)
-            if message is None or collector.add(message):
-                return collector.messages
+        try:
+            while True:
+                message = self._take(collector.deadline)
+                if message is None or collector.add(message):
+                    return collector.messages
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
 
     def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
         """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time."""
@@ -221,7 +254,7 @@ class Consumer(Receiving):
         """
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).acknowledge_cumulative(message_id)
+        self._inner.acknowledge_cumulative(message_id)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Ask for a message again after `negative_ack_redelivery_delay_ms`. Does not block."""
@@ -291,7 +324,11 @@ class Reader(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("read_next() cannot be used on a reader with a reader_listener")
         deadline = arguments.deadline(timeout_millis, time.monotonic())
-        message = self._take(deadline)
+        try:
+            message = self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message

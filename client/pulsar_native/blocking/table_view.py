@@ -13,6 +13,7 @@ from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.engine.waiting import Wait
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport
 
 if TYPE_CHECKING:
     from pulsar_native.blocking.client import Client
@@ -89,9 +90,12 @@ class TableView(Part, TableMapping):
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
-    def close(self) -> None:
-        """Stop following the topic; what is in the table can be read still. Idempotent. Blocks."""
-        self._receiving.close()
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Stop following the topic; what is in the table can be read still. Idempotent. Blocks.
+
+        Bounded by `timeout` seconds, else by the operation time-out.
+        """
+        return self._receiving.close(timeout)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the newest value of a key, None (or `default`) when there is none. Does not block."""

@@ -150,6 +150,7 @@ class Acknowledging:
     def refuse(self, key: EntryKey) -> None:
         """Ask for an entry again after the configured delay."""
         with self._consumer.lock:
+            self._consumer.note("negative_acks")
             self._nacks.add(key, time.monotonic())
             if self.unacked is not None:
                 self.unacked.remove(key)
@@ -165,6 +166,8 @@ class Acknowledging:
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
         if due:
+            if self._consumer.on_redelivery is not None:
+                self._consumer.on_redelivery("on_negative_acks_send", due)
             self._consumer.redeliver(due)
         if following is not None:
             self._consumer.engine.loop.call_later(max(following - now, 0.02), self._nack_timer)
@@ -180,6 +183,9 @@ class Acknowledging:
             late = self.unacked.advance() if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
+            self._consumer.note("ack_timeouts", len(late))
+            if self._consumer.on_redelivery is not None:
+                self._consumer.on_redelivery("on_ack_timeout_send", late)
             self._consumer.redeliver(late)
         if self._consumer.is_alive:
             self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)

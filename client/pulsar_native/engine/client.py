@@ -9,16 +9,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
+import time
+from collections import Counter
 from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pulsar_native.engine.consumer import PartitionConsumer
+from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.pattern import PatternTopics, TopicsChanged
 from pulsar_native.engine.pool import ConnectionPool
+from pulsar_native.engine.producer import PartitionProducer
 from pulsar_native.engine.service import Service
+from pulsar_native.engine.statistics import (
+    ConsumerRecorder,
+    ProducerRecorder,
+    StatsClock,
+    consumer_counts,
+    of_client,
+    producer_counts,
+)
+from pulsar_native.engine.telemetry import Instruments, instruments_of
 from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -35,9 +50,13 @@ from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo
+from pulsar_native.stats import ClientStats, CloseReport
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
+_log = logging.getLogger("pulsar_native.client")
+
+_GRACE_SECONDS = 1.0
 _EXPLAIN_SECONDS = 3.0
 
 
@@ -58,6 +77,10 @@ class ClientCore:
         self.producers: set[TopicProducer] = set()
         self.consumers: set[TopicConsumer] = set()
         self.closed = False
+        # Totals of producers and consumers that were closed.
+        self.retired: Counter[str] = Counter()
+        self._stats_clock: StatsClock | None = None
+        self._instruments: Instruments | None = None
 
     def next_producer_id(self) -> int:
         """Return an id no other producer of this client has."""
@@ -74,6 +97,65 @@ class ClientCore:
     def next_request_id(self) -> int:
         """Return an id no other request of this client has."""
         return next(self._request_ids)
+
+    # --- statistics -------------------------------------------------------------------------------------------------
+
+    @property
+    def records(self) -> bool:
+        """Whether producers and consumers count what they do."""
+        return self.config.stats_interval_in_seconds > 0 or self.config.meter_provider is not None
+
+    def _telemetry(self) -> Instruments | None:
+        """Return the OpenTelemetry instruments, made on first use; None without a meter provider."""
+        if self._instruments is None and self.config.meter_provider is not None:
+            self._instruments = instruments_of(self.config.meter_provider)
+            self._instruments.add(self)
+        return self._instruments
+
+    def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None:
+        """Return what counts for a new producer, None when recording is off."""
+        if not self.records:
+            return None
+        telemetry = self._telemetry()
+        return ProducerRecorder(time.monotonic(), None if telemetry is None else telemetry.duration_of(topic))
+
+    def consumer_recorder(self) -> ConsumerRecorder | None:
+        """Return what counts for a new consumer, None when recording is off."""
+        if not self.records:
+            return None
+        self._telemetry()
+        return ConsumerRecorder(time.monotonic())
+
+    def stats(self) -> ClientStats:
+        """Return what was done so far. Thread-safe."""
+        return of_client(self)
+
+    def _record(self) -> None:
+        """Begin to log records, with the first producer or consumer."""
+        if self._stats_clock is None and self.config.stats_interval_in_seconds > 0:
+            self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
+
+    def forget(self, handler: TopicProducer | TopicConsumer) -> None:
+        """Let go of a producer or consumer that was closed; what it counted stays in the totals."""
+        known: set[Any] = self.producers if isinstance(handler, TopicProducer) else self.consumers
+        if handler not in known:
+            return
+        if self._instruments is None:
+            known.discard(handler)
+        else:
+            self._instruments.retire(lambda: known.discard(handler), handler.children)
+        for child in handler.children:
+            counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
+            self.retired.update(counts)
+
+    def retire(self, parts: list[PartitionConsumer]) -> None:
+        """Keep in the totals what the consumers of a topic counted that its consumer does not read any more."""
+        if self._instruments is not None:
+            self._instruments.retire(lambda: None, parts)
+        for part in parts:
+            self.retired.update(consumer_counts(part))
+
+    # --- making -----------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.closed:
@@ -96,18 +178,25 @@ class ClientCore:
         self._check_open()
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
-    async def create_producer(self, config: ProducerConfig, schema: Schema[Any] | None) -> TopicProducer:
+    async def create_producer(
+        self, config: ProducerConfig, schema: Schema[Any] | None, chain: ProducerChain | None = None
+    ) -> TopicProducer:
         """Create a producer on the topic, or on each of its partitions; its `schema` is the one to encode with."""
         self._check_open()
         topic = TopicName.parse(config.topic)
         schema = await self._producer_schema(topic, schema or BytesSchema())
         partitions = await self.partition_count(topic)
-        producer = TopicProducer(self, config, topic, partitions, schema)
+        producer = (
+            TopicProducer(self, config, topic, partitions, schema)
+            if chain is None
+            else InterceptedProducer(self, config, topic, partitions, schema, chain)
+        )
         try:
             await producer.open()
         except IncompatibleSchema as error:
             raise await self.with_both_schemas(error, topic, schema.schema_info()) from error
         self.producers.add(producer)
+        self._record()
         if self.closed:
             producer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
@@ -152,17 +241,24 @@ class ClientCore:
         config: ConsumerConfig,
         schema: VersionedDecoder,
         wire_schema: pb.Schema | None,
+        chain: ConsumerChain | None = None,
         changed: TopicsChanged | None = None,
     ) -> TopicConsumer:
         """Subscribe to one or several topics, or to those of a pattern, of whose changes `changed` is told."""
         self._check_open()
-        if isinstance(topics, TopicPattern):
-            consumer = TopicConsumer(self, config, {}, schema, wire_schema)
-            consumer.pattern = PatternTopics(self, consumer, topics, changed)
-        else:
+        pattern = topics if isinstance(topics, TopicPattern) else None
+        partitions: dict[TopicName, int] = {}
+        if not isinstance(topics, TopicPattern):
             names = _checked_names(topics, config)
             counts = await asyncio.gather(*(self.partition_count(name) for name in names))
-            consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
+            partitions = dict(zip(names, counts, strict=True))
+        consumer = (
+            TopicConsumer(self, config, partitions, schema, wire_schema)
+            if chain is None
+            else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+        )
+        if pattern is not None:
+            consumer.pattern = PatternTopics(self, consumer, pattern, changed)
         try:
             await consumer.open()
         except IncompatibleSchema as error:
@@ -170,6 +266,7 @@ class ClientCore:
                 raise
             raise await self.with_both_schemas(error, TopicName.parse(error.topic), schema.info) from error
         self.consumers.add(consumer)
+        self._record()
         if self.closed:
             consumer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
@@ -203,26 +300,42 @@ class ClientCore:
         await self.service_info()
         self.service.change_url(url)
 
-    async def close(self) -> None:
-        """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`.
+
+        Bounded by `timeout` seconds, else by the operation time-out. The report is logged, too.
+        """
         if self.closed:
             raise AlreadyClosed("The client is closed already")
         self.closed = True
-        handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
-        try:
-            async with asyncio.timeout(self.config.operation_timeout_seconds):
-                await asyncio.gather(*(handler.close() for handler in handlers), return_exceptions=True)
-        except TimeoutError:
-            # Whatever the brokers do not answer in time is left to find out by the closed connection.
-            pass
+        limit = self.config.operation_timeout_seconds if timeout is None else timeout
+        began = self.engine.loop.time()
+        producers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.producers)]
+        consumers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.consumers)]
+        tasks: list[asyncio.Future[Any]] = [*producers, *consumers]
+        if tasks:
+            # They keep to the limit themselves; whoever does not is left to find out by the closed connection.
+            await asyncio.wait(tasks, timeout=limit + _GRACE_SECONDS)
+        report = CloseReport(
+            seconds=self.engine.loop.time() - began,
+            producers=tuple(part for task in producers if _is_fine(task) for part in task.result()),
+            consumers=tuple(part for task in consumers if _is_fine(task) for part in task.result()),
+        )
+        for task in tasks:
+            task.cancel()
         ended = self.shutdown()
         if ended is not None:
             # The provider of the service URL is the application's: its error is logged, and it may not hold us.
-            await asyncio.wait([ended], timeout=self.config.operation_timeout_seconds)
+            await asyncio.wait([ended], timeout=limit)
+        if tasks:
+            _log.log(logging.INFO if report.complete else logging.WARNING, "The client %s", report)
+        return report
 
     def shutdown(self) -> asyncio.Future[None] | None:
         """Drop everything without a goodbye; what the service URL's provider needs to end can be waited for."""
         self.closed = True
+        if self._stats_clock is not None:
+            self._stats_clock.stop()
         handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
         for handler in handlers:
             handler.abandon()
@@ -240,3 +353,7 @@ def _checked_names(topics: list[str], config: ConsumerConfig) -> list[TopicName]
             if not name.is_persistent:
                 raise InvalidConfiguration(f"is_read_compacted needs persistent topics, and {name} is none")
     return names
+
+
+def _is_fine(task: asyncio.Future[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

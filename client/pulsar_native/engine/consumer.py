@@ -23,6 +23,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -37,6 +38,7 @@ from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.service_url import Address
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -89,6 +91,8 @@ class PartitionConsumer(Handler):
         self._given = 0
         self._attachment = 0
         self._epoch = 0
+        # None while recording is off; told of entries, never of messages.
+        self.stats: ConsumerRecorder | None = client.consumer_recorder()
         self._acks = Acknowledging(self, config)
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self._start = config.start_message_id
@@ -97,6 +101,8 @@ class PartitionConsumer(Handler):
         # The last message given out, as itself: its id is only made when somebody asks.
         self._last_message: Message | None = None
         self._last_place: MessageId | None = None
+        # Told which entries are asked for again, and why, when there are interceptors.
+        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
         self._seeking = False
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self._awaits_key = False
@@ -184,6 +190,9 @@ class PartitionConsumer(Handler):
         return self._start
 
     def _drop_queued(self) -> None:
+        if self.stats is not None and self._messages:
+            messages, size = self.opened()
+            self.stats.received(-messages, -size)
         self._deliveries.clear()
         self._messages.clear()
         self._decoded = None
@@ -362,7 +371,12 @@ class PartitionConsumer(Handler):
         self._grant(max(0, expected - decoded.wanted))
         if decoded.wanted:
             self._decoded = decoded
+            self._count(decoded)
         return True
+
+    def _count(self, decoded: Decoded) -> None:
+        if self.stats is not None:
+            self.stats.received(decoded.wanted, decoded.payload_bytes())
 
     @property
     def is_reader(self) -> bool:
@@ -391,6 +405,7 @@ class PartitionConsumer(Handler):
         key = (delivery.ledger_id, delivery.entry_id)
         self.undecrypted_count += 1
         _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
+        self.note("receive_failed")
         if self._acks.unacked is not None:
             self._acks.unacked.add(key)
         self._grant(_expected_permits(error.permits, delivery))
@@ -399,6 +414,7 @@ class PartitionConsumer(Handler):
         place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
         self.discarded.append(place)
         self.discarded_count += 1
+        self.note("receive_failed")
         _log.error("%s: discarding entry %s, which cannot be read: %s", self.describe(), place, error)
         if self.connection is not None:
             item = (delivery.ledger_id, delivery.entry_id, None)
@@ -411,6 +427,31 @@ class PartitionConsumer(Handler):
         """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
         with self.lock:
             return self._decode_wanted()
+
+    def opened(self) -> tuple[int, int]:
+        """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
+        return len(self._messages), sum(map(len, self._messages))
+
+    def queued_messages(self) -> int:
+        """Return how many messages have arrived and were not taken. Thread-safe."""
+        with self.lock:
+            opened, waiting = len(self._messages), list(self._deliveries)
+        return opened + sum(map(_permits_of, waiting))
+
+    def queued_bytes(self) -> int:
+        """Return the bytes that have arrived and were not taken: payloads, and of entries not looked at all of it."""
+        with self.lock:
+            return self.opened()[1] + sum(len(delivery.payload) for delivery in self._deliveries)
+
+    def note(self, name: str, number: int = 1) -> None:
+        """Count something rare, when recording is on. Thread-safe."""
+        if self.stats is not None:
+            self.stats.count(name, number)
+
+    @property
+    def acks_sent(self) -> int:
+        """Messages whose acknowledgement was sent, a cumulative one counted once."""
+        return self._acks.group.taken
 
     def position(self) -> tuple[int, int] | None:
         """Return ledger and entry of the last delivery looked at, wanted or not. Thread-safe."""
@@ -486,6 +527,7 @@ class PartitionConsumer(Handler):
 
     def _check_usable(self) -> None:
         if self.state is not State.READY and self.state is not State.CONNECTING:
+            self.note("acks_failed")
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
 
     # --- positions (loop) -----------------------------------------------------------------------------------------
@@ -605,25 +647,70 @@ class PartitionConsumer(Handler):
         connection.remove_consumer(self.consumer_id)
         self.abandon()
 
-    async def close(self) -> None:
-        """Send what was acknowledged and leave the subscription, which stays at the broker."""
+    async def close(self, timeout: float | None = None) -> ConsumerClose:
+        """Send what was acknowledged and leave the subscription, which stays at the broker.
+
+        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for as
+        long as acknowledgements want to be sent.
+        """
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
-            return
+            return self._report(0, None)
+        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.engine.loop.time() + limit
+        # Counted from here: coming back sends what was acknowledged, too.
+        before = self.acks_sent
+        if timeout is not None and self.connection is None and len(self._acks.group):
+            with contextlib.suppress(PulsarException):
+                await self.ready(timeout)
         self._acks.flush()
         self.state = State.CLOSING
         connection = self.connection
+        counts = None
         if connection is not None and connection.is_open:
-            request_id = self.client.next_request_id()
+            counts = await self._say_goodbye(connection, deadline)
+            connection.remove_consumer(self.consumer_id)
+        report = self._report(self.acks_sent - before, counts)
+        self.abandon()
+        return report
+
+    async def _say_goodbye(self, connection: Connection, deadline: float) -> pb.CommandConsumerStatsResponse | None:
+        """Leave the subscription, and return what the broker counts, asked in the same breath."""
+        request_id = self.client.next_request_id()
+        frame = commands.consumer_stats(self.consumer_id, request_id)
+        asked = self.engine.spawn(connection.request(request_id, frame, pb.CommandConsumerStatsResponse))
+        # The question is written when its task has begun, so ahead of the goodbye; its answer comes ahead, too.
+        await asyncio.sleep(0)
+        request_id = self.client.next_request_id()
+        counts: pb.CommandConsumerStatsResponse | None = None
+        try:
             # If that fails, the broker forgets the consumer with the connection.
             with contextlib.suppress(PulsarException):
                 frame = commands.close_consumer(self.consumer_id, request_id)
-                await connection.request(request_id, frame, pb.CommandSuccess)
-            connection.remove_consumer(self.consumer_id)
-        self.abandon()
+                left = max(0.0, deadline - self.engine.loop.time())
+                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
+            if asked.done() and asked.exception() is None:
+                counts = asked.result()
+        finally:
+            asked.cancel()
+        return counts
+
+    def _report(self, acks_sent: int, counts: pb.CommandConsumerStatsResponse | None) -> ConsumerClose:
+        return ConsumerClose(
+            topic=self.topic.full,
+            subscription_name=self.config.subscription_name,
+            consumer_name=self.name,
+            queued=self.queued_messages(),
+            acks_sent=acks_sent,
+            acks_left=len(self._acks.group),
+            unacked=counts.unackedMessages if counts is not None else None,
+            backlog=counts.msgBacklog if counts is not None else None,
+        )
 
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
+        if self.state is not State.CLOSED:
+            self.note("acks_failed", len(self._acks.group))
         self.state = State.CLOSED
         if self._key_task is not None:
             self._key_task.cancel()

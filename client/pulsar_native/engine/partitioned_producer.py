@@ -24,6 +24,7 @@ from pulsar_native.protocol.producer import Callback
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.registered import wire_schema
+from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class TopicProducer:
             try:
                 await self.update_partitions()
             except PulsarException as error:
-                _log.warning("Cannot see whether %s has new partitions: %s", self.topic, error)
+                _log.warning("%s: cannot see whether there are new partitions: %s", self.describe(), error)
 
     async def update_partitions(self) -> None:
         """Join partitions that were added since; what fails is tried again next time."""
@@ -110,7 +111,7 @@ class TopicProducer:
                 await child.close()
             raise
         self.children = [*self.children, *added]
-        _log.info("Producer of %s now has %d partitions", self.topic, count)
+        _log.info("%s now has %d partitions", self.describe(), count)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -135,6 +136,10 @@ class TopicProducer:
         message = extras if extras is not None else OutgoingMessage(payload)
         return children[self._routing.choose(message, len(children), time.monotonic())]
 
+    def describe(self) -> str:
+        """Return a short name for logs."""
+        return f"Producer {self.name} of {self.topic}"
+
     @property
     def name(self) -> str:
         """The producer's name, given or made by the broker."""
@@ -157,11 +162,12 @@ class TopicProducer:
 
     # --- end --------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Flush, and close every partition; bounded by the operation time-out."""
+    async def close(self, timeout: float | None = None) -> tuple[ProducerClose, ...]:
+        """Flush, and close every partition; bounded by `timeout` seconds, else by the operation time-out."""
         self._stop_tasks()
-        await asyncio.gather(*(child.close() for child in self.children))
-        self.client.producers.discard(self)
+        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
+        self.ended()
+        return tuple(reports)
 
     def _stop_tasks(self) -> None:
         if self._growth is not None:
@@ -174,7 +180,11 @@ class TopicProducer:
         self._stop_tasks()
         for child in self.children:
             child.abandon()
-        self.client.producers.discard(self)
+        self.ended()
+
+    def ended(self) -> None:
+        """Let go: nothing more will be sent."""
+        self.client.forget(self)
 
 
 def _routing(config: ProducerConfig) -> Routing:

@@ -158,8 +158,8 @@ class ConnectionPool:
 
     def connections(self) -> list[Connection]:
         """Return the open connections."""
-        pooled = [task.result() for task in self._connections.values() if _usable(task)]
-        return pooled + [connection for connection in self._unpooled if connection.is_open]
+        pooled = [task.result() for task in list(self._connections.values()) if _usable(task)]
+        return pooled + [connection for connection in list(self._unpooled) if connection.is_open]
 
     def close(self) -> None:
         """Close every connection and give up the attempts under way."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.statistics import ProducerRecorder
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -35,6 +36,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import Callback, ProducerCore, Receipt, SendOp
+from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -48,6 +50,15 @@ class Full(NamedTuple):
 
     error: PulsarException
     when_room: Callable[[Callable[[], None]], None]
+    # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
+    again: Callable[[], Full | None] | None = None
+    gave_up: Callable[[PulsarException], None] | None = None
+
+    def refusal(self) -> PulsarException:
+        """Return the error to raise, for a caller that does not wait."""
+        if self.gave_up is not None:
+            self.gave_up(self.error)
+        return self.error
 
 
 class PartitionProducer(Handler):
@@ -78,6 +89,11 @@ class PartitionProducer(Handler):
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._name_known = config.producer_name is not None
+        # None while recording is off; told of entries, never of messages.
+        self.stats: ProducerRecorder | None = client.producer_recorder(topic)
+        # For the report of the closing.
+        self.confirmed_messages = 0
+        self.failed_messages = 0
 
     def describe(self) -> str:
         """Return a short name for logs."""
@@ -189,6 +205,46 @@ class PartitionProducer(Handler):
             self._complete_failed()
         return None
 
+    def enqueue_entry(
+        self,
+        payloads: list[bytes],
+        fields: list[bytes] | None,
+        first: OutgoingMessage | None,
+        callback: Callable[[int], Callback],
+    ) -> int | Full:
+        """Take messages from the first on as one entry and return how many, 0 when the first must go by `enqueue`.
+
+        `callback(count)` makes what is called once, with the last message's id. Thread-safe, never blocks.
+        """
+        now = time.monotonic()
+        memory = self.client.memory
+        with self._lock:
+            if self.state is not State.READY and self.state is not State.CONNECTING:
+                raise self._refusal()
+            core = self.core
+            limit = len(payloads)
+            if self._max_pending:
+                # At most half of what may wait, so that one entry is on its way while the next one is made.
+                limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
+                if limit <= 0:
+                    self._write(core.close_batch())
+                    return Full(self._queue_full(), self.when_room)
+            count = core.fits(payloads, fields, limit)
+            if count < 2:
+                return 0
+            taken = payloads[:count]
+            if not memory.try_reserve(sum(map(len, taken))):
+                self._write(core.close_batch())
+                return Full(self._memory_full(), memory.when_room)
+            own = None if fields is None else fields[:count]
+            self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000))
+            idle = not self._expiry_armed
+        if idle:
+            self._arm_timers()
+        if core.failed:
+            self._complete_failed()
+        return count
+
     def _arm_timers(self) -> None:
         """Wake the loop for the timers that do not run: once, then they keep themselves going under traffic."""
         with self._lock:
@@ -202,6 +258,8 @@ class PartitionProducer(Handler):
             self.engine.call(self._expiry_timer)
 
     def _write(self, ops: list[SendOp]) -> None:
+        if self.stats is not None and ops:
+            self.stats.sent(ops)
         connection = self.connection
         if connection is not None:
             for op in ops:
@@ -251,6 +309,7 @@ class PartitionProducer(Handler):
         with self._lock:
             outcome, op = self.core.receipt(receipt.sequence_id)
         if op is not None:
+            self.confirmed_messages += op.count
             place = commands.message_id(receipt.message_id)
             self._completed(op, None, (self.topic.partition, place.ledger_id(), place.entry_id()))
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
@@ -286,6 +345,10 @@ class PartitionProducer(Handler):
 
     def _completed(self, op: SendOp, error: PulsarException | None, place: tuple[int, int, int] | None) -> None:
         self.client.memory.release(op.size)
+        if error is not None:
+            self.failed_messages += op.count
+        if self.stats is not None:
+            self.stats.completed(op, error is not None, time.monotonic())
         op.complete(error, place, self.topic.full)
         while self._flush_waiters and self._flush_waiters[0][0] is op:
             self._flush_waiters.popleft()[1](error)
@@ -344,15 +407,21 @@ class PartitionProducer(Handler):
 
     # --- end ------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest."""
+    async def close(self, timeout: float | None = None) -> ProducerClose:
+        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest.
+
+        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for.
+        """
+        confirmed, failed = self.confirmed_messages, self.failed_messages
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
-            return
-        # One operation time-out for both: what the draining has used up, the goodbye cannot wait for any more.
-        deadline = self.engine.loop.time() + self.client.config.operation_timeout_seconds
-        if self.connection is not None:
+            return self._report(confirmed, failed)
+        # One limit for both: what the draining has used up, the goodbye cannot wait for any more.
+        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.engine.loop.time() + limit
+        if self.connection is not None or timeout is not None:
             await self._drain(deadline)
+        report = self._report(confirmed, failed)
         self.state = State.CLOSING
         connection = self.connection
         if connection is not None and connection.is_open:
@@ -364,6 +433,16 @@ class PartitionProducer(Handler):
                 await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
             connection.remove_producer(self.core.producer_id)
         self.abandon()
+        return report
+
+    def _report(self, confirmed: int, failed: int) -> ProducerClose:
+        return ProducerClose(
+            topic=self.topic.full,
+            producer_name=self.core.name,
+            sent=self.confirmed_messages - confirmed,
+            failed=self.failed_messages - failed,
+            left=self.core.pending_messages,
+        )
 
     async def _drain(self, deadline: float) -> None:
         done: asyncio.Future[None] = self.engine.loop.create_future()

@@ -32,12 +32,14 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.columns import EntrySlice
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.interception import ConsumerChain
     from pulsar_native.engine.pattern import PatternTopics
 
 _log = logging.getLogger("pulsar_native.consumer")
@@ -76,6 +78,8 @@ class TopicConsumer:
         self._waiters: deque[Wake] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self.on_ready: Wake | None = None
+        # The interceptors, for the faces to show them what arrives.
+        self.chain: ConsumerChain | None = None
         # A decoder for each topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
@@ -115,7 +119,9 @@ class TopicConsumer:
                 self.changes = True
                 await self.pattern.open()
         except BaseException:
-            await self.close()
+            self._stop_growth()
+            self._ended = True
+            await asyncio.gather(*(child.close() for child in self.children))
             raise
         if self.config.auto_update_partitions and (self.changes or any(self.topics.values())):
             self.add_task(self.client.engine.spawn(self._watch_growth()))
@@ -128,7 +134,11 @@ class TopicConsumer:
                     try:
                         await self.update_partitions(topic)
                     except PulsarException as error:
-                        _log.warning("Cannot join the new partitions of %s yet: %s", topic, error)
+                        _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), error)
+
+    def describe(self, topic: TopicName) -> str:
+        """Return a short name for logs."""
+        return f"Consumer {self.name} of {topic} ({self.config.subscription_name})"
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Subscribe to partitions that were added since; what fails is tried again next time."""
@@ -145,7 +155,7 @@ class TopicConsumer:
         total = len(self.children) + count - known
         added = [self._child(topic.with_partition(index), total, config) for index in range(known, count)]
         await self._join(topic, count, added)
-        _log.info("Consumer of %s now has %d partitions", topic, count)
+        _log.info("%s now has %d partitions", self.describe(topic), count)
 
     async def add_topic(self, topic: TopicName, count: int) -> None:
         """Subscribe to one more topic, with all its partitions or not at all."""
@@ -191,6 +201,7 @@ class TopicConsumer:
         for child in gone:
             child.drop_queued()
         await asyncio.gather(*(child.close() for child in gone))
+        self.client.retire(gone)
 
     async def unsubscribe_topic(self, name: str, *, force: bool = False) -> None:
         """Remove the subscription from one of the topics and go on with the others."""
@@ -215,6 +226,7 @@ class TopicConsumer:
             raise
         for child in own:
             child.drop_queued()
+        self.client.retire(own)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -298,6 +310,12 @@ class TopicConsumer:
         """Return whether others wait already."""
         return bool(self._waiters)
 
+    def note_failed_receive(self, *, batch: bool = False) -> None:
+        """Count a call that raised instead of giving messages."""
+        # Of a consumer without topics there is nobody who counts.
+        for child in self.children[:1]:
+            child.note("batch_receive_failed" if batch else "receive_failed")
+
     # --- acknowledging (thread-safe) --------------------------------------------------------------------------------
 
     def owner(self, message_id: MessageId) -> PartitionConsumer:
@@ -343,6 +361,10 @@ class TopicConsumer:
             grouped.setdefault(self.owner(message_id), []).append(message_id)
         for child, own in grouped.items():
             child.acknowledge(own)
+
+    def acknowledge_cumulative(self, message_id: MessageId) -> None:
+        """Acknowledge everything up to and including a message in its topic or partition."""
+        self.owner(message_id).acknowledge_cumulative(message_id)
 
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
@@ -425,27 +447,30 @@ class TopicConsumer:
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Remove the subscription on every partition."""
+        self._stop_growth()
         await _each_unsubscribed(self.children, force=force)
-        self._end()
+        self.ended()
 
-    async def close(self) -> None:
-        """Close every partition's consumer."""
+    async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
+        """Close every partition's consumer; bounded by `timeout` seconds, else by the operation time-out."""
         self._stop_growth()
         # Order of events: ended first, so that a topic that joins at this moment sees it and is closed by its own task.
         self._ended = True
-        await asyncio.gather(*(child.close() for child in self.children))
-        self._end()
+        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
+        self.ended()
+        return tuple(reports)
 
     def abandon(self) -> None:
         """Close without a word to the broker."""
         for child in self.children:
             child.abandon()
-        self._end()
+        self.ended()
 
-    def _end(self) -> None:
+    def ended(self) -> None:
+        """Let go: nothing more will be received."""
         self._stop_growth()
         self._ended = True
-        self.client.consumers.discard(self)
+        self.client.forget(self)
         # Without children nobody else wakes those who wait.
         self._wake_first()
         if self.on_ready is not None:

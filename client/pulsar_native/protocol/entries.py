@@ -18,7 +18,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single, split_batch
+from pulsar_native.wire.codec import parse_single, same_size, split_batch
 from pulsar_native.wire.columns import EntrySlice
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
@@ -167,6 +167,18 @@ class Decoded:
         if skip is None:
             return [kind(entry, index, *place) for index, place in enumerate(self.places)]
         return [kind(entry, index, *place) for index, place in enumerate(self.places) if not skip[index]]
+
+    def payload_bytes(self) -> int:
+        """Return the bytes of the payloads to be given out."""
+        places, skip = self.places, self.skip
+        if places is None:
+            return len(self.entry.body)
+        if skip is None:
+            uniform = same_size(self.entry.body, len(places))
+            if uniform is not None:
+                return uniform[1] * len(places)
+            return sum([end - start for _, start, end in places])
+        return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def slice(self, first: int = 0) -> EntrySlice:
         """Return the same messages, from an index on, as columns want them."""

@@ -14,12 +14,14 @@ milliseconds since 1970.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from itertools import accumulate
 
 from pulsar_native.config import ProducerConfig
-from pulsar_native.enums import CompressionType
+from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
@@ -74,7 +76,7 @@ class SendOp:
                 callback(error, message_id)
             except Exception:
                 # The application's callback is not ours to trust: the other messages' callbacks are still owed.
-                _log.exception("A send callback failed")
+                _log.exception("A send callback failed for a message to %s", topic)
 
     def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
         partition, ledger, entry = place
@@ -249,6 +251,53 @@ class ProducerCore:
         if len(batch.ids) >= self._max_messages or batch.size >= self._max_bytes:
             ready += self.close_batch()
         return ready
+
+    def fits(self, payloads: Sequence[bytes], fields: Sequence[bytes] | None, limit: int) -> int:
+        """Return how many messages, from the first on, `add_entry` may take as one entry; fewer than two: none.
+
+        None also where each message must be looked at by itself, as `add` does: without batching or with another
+        kind of it, and when the broker may know the next ids.
+        """
+        plain = self.batching and self.config.batching_type is BatchingType.Default
+        if not plain or self._next_sequence_id <= self.last_pushed:
+            return 0
+        count = min(len(payloads), limit, self._max_messages)
+        most = min(self._max_bytes, self._batch_room)
+        ends = list(accumulate(map(len, payloads[:count])))
+        if fields is not None:
+            more = accumulate(map(len, fields[:count]))
+            ends = [end + extra for end, extra in zip(ends, more, strict=True)]
+        if ends[-1] + count * _PER_MESSAGE <= most:
+            return count
+        return bisect_right(range(count), most, key=lambda index: ends[index] + (index + 1) * _PER_MESSAGE)
+
+    def add_entry(
+        self,
+        payloads: list[bytes],
+        fields: list[bytes] | None,
+        first: OutgoingMessage | None,
+        callback: Callback,
+        now: float,
+        wall_ms: int,
+    ) -> list[SendOp]:
+        """Take as many messages as `fits` said as one entry, behind the open batch; return the entries to write.
+
+        `first` has the first message's key. `callback` is called once, with the id of the last message.
+        """
+        ready = self.close_batch()
+        batch, count = self._batch, len(payloads)
+        start = self._next_sequence_id
+        batch.payloads = payloads
+        batch.ids = list(range(start, start + count))
+        batch.fields = fields if fields is not None else [b""] * count
+        batch.callbacks = [None] * (count - 1)
+        batch.callbacks.append(callback)
+        batch.created, batch.wall, batch.first_key = now, wall_ms, first
+        self._next_sequence_id = start + count
+        self.last_pushed = start + count - 1
+        self.pending_messages += count
+        self.pending_bytes += sum(map(len, payloads))
+        return ready + self.close_batch()
 
     def _note(self, sequence_id: int, size: int) -> None:
         if sequence_id >= self._next_sequence_id:

@@ -357,6 +357,12 @@ def close_producer(producer_id: int, request_id: int) -> bytes:
     return encode_command(pb.BaseCommand(type=Kind.CLOSE_PRODUCER, close_producer=command))
 
 
+def consumer_stats(consumer_id: int, request_id: int) -> bytes:
+    """Return CONSUMER_STATS."""
+    command = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
+    return encode_command(pb.BaseCommand(type=Kind.CONSUMER_STATS, consumerStats=command))
+
+
 def close_consumer(consumer_id: int, request_id: int) -> bytes:
     """Return CLOSE_CONSUMER."""
     command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)

@@ -71,7 +71,7 @@ class Namespace:
 async def follow(core: ClientCore, text: str = "a.*", changed: Any = None, **options: Any) -> TopicConsumer:
     config = ConsumerConfig(subscription_name="s", **options)
     pattern = TopicPattern.parse(re.compile(text))
-    return await core.subscribe(pattern, config, VersionedDecoder(BytesSchema()), None, changed)
+    return await core.subscribe(pattern, config, VersionedDecoder(BytesSchema()), None, changed=changed)
 
 
 def names(consumer: TopicConsumer) -> set[str]:

@@ -669,3 +669,50 @@ def test_an_entry_of_one_message_with_its_own_schema_and_null_key(options: dict[
     assert metadata.schema_version == b"\2" and metadata.null_partition_key
     (own,) = add(made, deliver_at=5, schema_version=b"") + made.close_batch()
     assert not read(own).entry.metadata.HasField("schema_version")
+
+
+# --- whole entries ----------------------------------------------------------------------------------------------
+
+
+def whole(made: ProducerCore, payloads: list[bytes], told: list[Any]) -> list[SendOp]:
+    """Take as many messages as fit as one entry."""
+    count = made.fits(payloads, None, 1000)
+    return made.add_entry(payloads[:count], None, None, lambda *outcome: told.append(outcome), 0.0, 0)
+
+
+def test_an_entry_made_at_once_is_like_one_made_of_single_messages() -> None:
+    contents = [b"x" * number for number in range(40)]
+    singly, at_once = core(batching_enabled=True), core(batching_enabled=True)
+    for content in contents:
+        add(singly, content)
+    (wanted,) = singly.close_batch()
+    told: list[Any] = []
+    (made,) = whole(at_once, contents, told)
+    assert read(made).body == read(wanted).body
+    assert (made.sequence_id, made.highest_sequence_id, made.count) == (0, 39, 40)
+    assert (at_once.pending_messages, at_once.pending_bytes, at_once.last_pushed) == (40, sum(range(40)), 39)
+    made.complete(None, (-1, 5, 6), TOPIC)
+    ((error, place),) = told
+    assert error is None and (place.entry_id(), place.batch_index(), place.batch_size()) == (6, 39, 40)
+
+
+def test_an_entry_made_at_once_follows_the_open_batch_and_keeps_the_limits() -> None:
+    made = core(batching_enabled=True, batching_max_messages=10, batching_max_allowed_size_in_bytes=1000)
+    add(made, b"open")
+    told: list[Any] = []
+    ready = whole(made, [b"x"] * 30, told)
+    assert [op.count for op in ready] == [1, 10]
+    assert [op.sequence_id for op in ready] == [0, 1]
+    assert made.fits([b"x" * 100] * 30, None, 1000) == 1000 // 124
+    assert made.fits([b"x" * 100] * 30, [b"y" * 100] * 30, 1000) == 1000 // 224
+    assert made.fits([b"x"] * 30, None, 4) == 4
+    assert made.fits([b"x" * 2000, b"x"], None, 1000) == 0
+
+
+def test_no_entry_is_made_at_once_where_each_message_counts() -> None:
+    assert core(batching_enabled=False).fits([b"x"] * 5, None, 100) == 0
+    repeating = core(batching_enabled=True)
+    add(repeating, b"x", sequence_id=10)
+    repeating.close_batch()
+    repeating._next_sequence_id = 5
+    assert repeating.fits([b"x"] * 5, None, 100) == 0
