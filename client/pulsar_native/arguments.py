@@ -20,7 +20,6 @@ from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.bulk import Slice, slice_size
 from pulsar_native.engine.interception import ConsumerChain, ProducerChain
 from pulsar_native.enums import (
-    BatchingType,
     ConsumerCryptoFailureAction,
     InitialPosition,
     RegexSubscriptionMode,
@@ -50,22 +49,6 @@ def refuse_unsupported(options: Mapping[str, tuple[Any, Any]]) -> None:
             raise OperationNotSupported(
                 f"{name}={value!r} is not supported by this version of pulsar_native; leave it at {supported!r}"
             )
-
-
-def refuse_producer_options(
-    *,
-    chunking_enabled: bool,
-    lazy_start_partitioned_producers: bool,
-    batching_type: BatchingType,
-) -> None:
-    """Raise for producer options of the official client that are not there yet."""
-    refuse_unsupported(
-        {
-            "chunking_enabled": (chunking_enabled, False),
-            "lazy_start_partitioned_producers": (lazy_start_partitioned_producers, False),
-            "batching_type": (batching_type, BatchingType.Default),
-        }
-    )
 
 
 def producer_chain(interceptors: Sequence[ProducerInterceptor]) -> ProducerChain | None:
@@ -156,6 +139,9 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         start_message_id_inclusive=config.start_message_id_inclusive,
         auto_update_partitions=config.auto_update_partitions,
         auto_update_partitions_interval_seconds=config.auto_update_partitions_interval_seconds,
+        max_pending_chunked_message=config.max_pending_chunked_message,
+        auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
+        expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,
     )
 
 
@@ -187,7 +173,8 @@ def outgoing(
     is_bytes = isinstance(partition_key, bytes)
     return OutgoingMessage(
         payload if payload is not None else b"",
-        properties=properties,
+        # A copy: the caller may change the mapping while the message waits in its batch.
+        properties=dict(properties) if properties else None,
         partition_key=base64.b64encode(partition_key).decode() if isinstance(partition_key, bytes) else partition_key,
         key_is_base64=is_bytes,
         ordering_key=ordering_key,

@@ -273,6 +273,9 @@ class ProducerConfig(_Description):
     batching_max_allowed_size_in_bytes: int = 128 * 1024
     batching_max_publish_delay_ms: int = 10
     batching_type: BatchingType = BatchingType.Default
+    chunking_enabled: bool = False
+    chunk_max_message_size: int = -1
+    lazy_start_partitioned_producers: bool = False
     message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
     message_router: Router | None = None
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
@@ -302,6 +305,8 @@ class ProducerConfig(_Description):
         _number("round_robin_partition_switch_frequency", self.round_robin_partition_switch_frequency, 1)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
         _number("compression_min_msg_body_size", self.compression_min_msg_body_size, 0)
+        _require(isinstance(self.batching_type, BatchingType), "batching_type must be a BatchingType")
+        self._check_chunking()
         if self.initial_sequence_id is not None:
             _number("initial_sequence_id", self.initial_sequence_id, -1)
         _strings("properties", self.properties)
@@ -336,6 +341,17 @@ class ProducerConfig(_Description):
             bool(names) or self.crypto_key_reader is None,
             "a producer with a crypto_key_reader needs encryption_key, the name of the key to encrypt for; without it "
             "nothing would be encrypted",
+        )
+
+    def _check_chunking(self) -> None:
+        _number("chunk_max_message_size", self.chunk_max_message_size, -1)
+        _require(
+            not (self.chunking_enabled and self.batching_enabled),
+            "chunking_enabled and batching_enabled exclude each other: set batching_enabled=False",
+        )
+        _require(
+            not (self.chunking_enabled and self.topic.startswith("non-persistent://")),
+            "chunking_enabled needs a persistent topic",
         )
 
 
@@ -386,6 +402,9 @@ class ConsumerConfig(_Description):
     batch_receive_policy: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
     pattern_auto_discovery_period: float = 60
     regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
 
@@ -405,6 +424,8 @@ class ConsumerConfig(_Description):
         _number("priority_level", self.priority_level, 0)
         _number("pattern_auto_discovery_period", self.pattern_auto_discovery_period, 0)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
+        _number("max_pending_chunked_message", self.max_pending_chunked_message, 0)
+        _number("expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0)
         _strings("properties", self.properties)
         _strings("subscription_properties", self.subscription_properties)
         if self.unacked_messages_timeout_ms:
@@ -431,6 +452,9 @@ class ReaderConfig(_Description):
     is_read_compacted: bool = False
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
     crypto_key_reader: KeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 

@@ -14,7 +14,6 @@ from pulsar_native.arguments import BatchCollector
 from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
 from pulsar_native.encryption import CryptoKeyReader
 from pulsar_native.enums import (
-    BatchingType,
     ConsumerCryptoFailureAction,
     ConsumerType,
     InitialPosition,
@@ -52,25 +51,6 @@ def test_what_is_not_there_yet_is_refused_by_name() -> None:
     arguments.refuse_unsupported({"a": (None, None), "b": (False, False)})
     with pytest.raises(OperationNotSupported, match=r"b=7 is not supported .* leave it at False"):
         arguments.refuse_unsupported({"a": (None, None), "b": (7, False)})
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"chunking_enabled": True},
-        {"lazy_start_partitioned_producers": True},
-        {"batching_type": BatchingType.KeyBased},
-    ],
-)
-def test_producer_options(option: dict[str, Any]) -> None:
-    plain: dict[str, Any] = {
-        "chunking_enabled": False,
-        "lazy_start_partitioned_producers": False,
-        "batching_type": BatchingType.Default,
-    }
-    arguments.refuse_producer_options(**plain)
-    with pytest.raises(OperationNotSupported, match=next(iter(option))):
-        arguments.refuse_producer_options(**{**plain, **option})
 
 
 def test_topics() -> None:

@@ -264,6 +264,10 @@ class Relay:
         """Swallow the next frames of that command (None: of any); times None: all from now on."""
         self._add(_Rule(direction, command, lambda connection, frame: None, times))
 
+    def let_pass(self, command: int | None, direction: Direction, times: int = 1) -> None:
+        """Keep the next frames of that command from rules that are made later."""
+        self._add(_Rule(direction, command, lambda connection, frame: frame, times))
+
     def corrupt(self, command: int | None, direction: Direction, *, at: int = -1, times: int | None = 1) -> None:
         """Flip the bits of one byte, counted from the frame's end by default, in the next frames of that command."""
 

@@ -292,6 +292,8 @@ class Reader(Receiving):
         await work.settle()
         stalled_at = self._loop.time() + timeout_millis / 1000
         while not work.done:
+            if work.must_go_back:
+                await work.go_back()
             soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
             taken = self._inner.take_slice() or await self._wait_for(self._inner.take_slice, soon)
             if taken is not None:

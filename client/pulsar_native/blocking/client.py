@@ -202,6 +202,7 @@ class Client(Live):
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        chunk_max_message_size: int = -1,
         encryption_keys: Sequence[str] | None = None,
         crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
@@ -212,11 +213,6 @@ class Client(Live):
 
         Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
         """
-        arguments.refuse_producer_options(
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            batching_type=batching_type,
-        )
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -231,6 +227,10 @@ class Client(Live):
             batching_max_messages=batching_max_messages,
             batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
             batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            batching_type=batching_type,
+            chunking_enabled=chunking_enabled,
+            chunk_max_message_size=chunk_max_message_size,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             message_routing_mode=message_routing_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
@@ -282,6 +282,7 @@ class Client(Live):
         max_acknowledgment_group_size: int = 1000,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
         topics_changed_listener: TopicsChangedListener | None = None,
@@ -325,6 +326,9 @@ class Client(Live):
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
             pattern_auto_discovery_period=pattern_auto_discovery_period,
             regex_subscription_mode=regex_subscription_mode,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
@@ -356,6 +360,9 @@ class Client(Live):
         subscription_name: str | None = None,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic, or several, from a position, without a subscription that stays.
@@ -372,6 +379,9 @@ class Client(Live):
             subscription_role_prefix=subscription_role_prefix,
             subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,

@@ -365,6 +365,8 @@ class Reader(Receiving):
         self._engine.run(work.settle())
         stalled_at = time.monotonic() + timeout_millis / 1000
         while not work.done:
+            if work.must_go_back:
+                self._engine.run(work.go_back())
             soon = min(time.monotonic() + _SETTLE_SECONDS, stalled_at)
             taken = self._inner.take_slice() or self._wait_for(self._inner.take_slice, soon)
             if taken is not None:

@@ -18,6 +18,7 @@ from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import CumulativeAcknowledgementNotAllowedError
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import AckGroup
+from pulsar_native.protocol.chunks import ChunkAssembly
 from pulsar_native.protocol.redelivery import EntryKey, NegativeAcknowledgements, UnackedTracker, in_blocks
 from pulsar_native.wire import commands
 
@@ -33,8 +34,9 @@ BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 class Acknowledging:
     """The acknowledgements of one `PartitionConsumer`."""
 
-    def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig) -> None:
+    def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig, chunks: ChunkAssembly) -> None:
         self._consumer = consumer
+        self._chunks = chunks
         self._config = config
         self._group_time = config.acknowledgment_group_time_ms / 1000
         self._group_size = config.max_acknowledgment_group_size
@@ -63,6 +65,10 @@ class Acknowledging:
         with self._consumer.lock:
             for message_id in ids:
                 key = (message_id.ledger_id(), message_id.entry_id())
+                first = message_id.first_chunk_message_id()
+                if first is not None:
+                    # Made elsewhere, it may be all that is known of the message's chunks.
+                    self.group.add((first.ledger_id(), first.entry_id()), -1, 0)
                 size, index = message_id.batch_size(), message_id.batch_index()
                 if index >= 0 and size == 0:
                     # An id made elsewhere does not tell its batch's size; it may stay unknown.
@@ -72,7 +78,17 @@ class Acknowledging:
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
 
+    def add_left_over(self, keys: Iterable[EntryKey]) -> None:
+        """Note entries nobody can use as done. Called under the lock."""
+        for key in keys:
+            self._add(key, -1, 0)
+        if self._after_ack():
+            self._consumer.engine.call(self._arm_ack_timer)
+
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
+        if batch_index < 0 and self._chunks.given:
+            for chunk in self._chunks.take_entries(key)[:-1]:
+                self.group.add(chunk, -1, 0)
         if self._stored and self.group.add(key, batch_index, batch_size):
             if self._nacks:
                 self._nacks.remove(key)
@@ -91,6 +107,10 @@ class Acknowledging:
         if not self._stored:
             return
         with self._consumer.lock:
+            if self._chunks or self._chunks.given:
+                safe = self._chunks.safe_position(key)
+                if safe != key:
+                    key, index, size = safe, -1, 0
             self.group.add_cumulative(key, index, size or self._consumer.size_of(key))
             if self.unacked is not None:
                 # In the middle of a batch, the rest of it stays watched.
@@ -196,6 +216,8 @@ class Acknowledging:
         if self._config.consumer_type not in BY_ENTRY:
             return False
         if connection is not None:
+            if self._chunks.given:
+                entries = self._chunks.with_chunks(entries)
             for block in in_blocks(entries):
                 connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])
         return True

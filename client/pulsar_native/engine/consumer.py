@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
+from pulsar_native.engine.chunking import Chunking, assembly_of
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.statistics import ConsumerRecorder
@@ -93,7 +94,9 @@ class PartitionConsumer(Handler):
         self._epoch = 0
         # None while recording is off; told of entries, never of messages.
         self.stats: ConsumerRecorder | None = client.consumer_recorder()
-        self._acks = Acknowledging(self, config)
+        self.chunks = assembly_of(config)
+        self._acks = Acknowledging(self, config, self.chunks)
+        self._chunking = Chunking(self, self.chunks, self._acks)
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self._start = config.start_message_id
         self._start_inclusive = config.start_message_id_inclusive
@@ -120,6 +123,10 @@ class PartitionConsumer(Handler):
         with self.lock:
             start = self._resume_at()
             self._drop_queued()
+            if self._durable:
+                # They come again, or go to another consumer. A reader goes on behind its last message: the chunks it
+                # has may lie before that.
+                self.chunks.drop_incomplete()
             self._attachment += 1
         request_id = self.client.next_request_id()
         frame = commands.subscribe(
@@ -128,7 +135,8 @@ class PartitionConsumer(Handler):
             consumer_id=self.consumer_id,
             request_id=request_id,
             consumer_name=self.name,
-            start=start,
+            # Of a message in chunks, from its first one: none of them would be a whole without the others.
+            start=start and (start.first_chunk_message_id() or start),
             schema=self._wire_schema,
             epoch=self._epoch,
             create_topic=self._create_topic,
@@ -184,8 +192,10 @@ class PartitionConsumer(Handler):
         """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
         if self._durable:
             return None
-        if self.last_taken is not None:
-            self._start, self._start_inclusive = self.last_taken, False
+        last = self.last_taken
+        if last is not None:
+            # Where it began does not matter: the chunks before it that are still needed are here.
+            self._start, self._start_inclusive = last.without_chunks(), False
         self._filter = StartFilter(self._start, self._start_inclusive)
         return self._start
 
@@ -343,6 +353,7 @@ class PartitionConsumer(Handler):
         try:
             decoded = decode(
                 delivery,
+                together=self._chunking.put_together,
                 topic=self.topic.full,
                 partition=self.topic.partition,
                 schema=self.schema,
@@ -361,18 +372,27 @@ class PartitionConsumer(Handler):
             self._refuse(delivery, error)
             return True
         self._seen = key
-        if delivery.ack_words is not None and decoded.entry.is_batch:
-            self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
-        if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
-            # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
-            # here, but the broker must hear of them before another consumer gets them.
-            self._acks.resend(key)
+        if decoded is None:
+            # A chunk of a message that is not complete yet.
+            self._grant(1)
+            return True
+        self._compare_acks(delivery, decoded, partial)
         expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
         self._grant(max(0, expected - decoded.wanted))
         if decoded.wanted:
             self._decoded = decoded
             self._count(decoded)
         return True
+
+    def _compare_acks(self, delivery: Delivery, decoded: Decoded, partial: int | None) -> None:
+        """Compare what the broker and we know to be acknowledged of a batch."""
+        key = decoded.entry.key
+        if delivery.ack_words is not None and decoded.entry.is_batch:
+            self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
+        if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
+            # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
+            # here, but the broker must hear of them before another consumer gets them.
+            self._acks.resend(key)
 
     def _count(self, decoded: Decoded) -> None:
         if self.stats is not None:
@@ -417,9 +437,11 @@ class PartitionConsumer(Handler):
         self.note("receive_failed")
         _log.error("%s: discarding entry %s, which cannot be read: %s", self.describe(), place, error)
         if self.connection is not None:
-            item = (delivery.ledger_id, delivery.entry_id, None)
+            key = (delivery.ledger_id, delivery.entry_id)
+            # A message in chunks that cannot be read as a whole goes as a whole.
+            items: list[commands.AckItem] = [(*each, None) for each in self.chunks.take_entries(key) or (key,)]
             self.connection.write(
-                [commands.ack(self.consumer_id, [item], cumulative=False, validation_error=error.reason)]
+                [commands.ack(self.consumer_id, items, cumulative=False, validation_error=error.reason)]
             )
         self._grant(error.permits)
 
@@ -462,10 +484,20 @@ class PartitionConsumer(Handler):
         start = self._start
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
+    def taken_entry(self) -> tuple[int, int]:
+        """Return ledger and entry of the last message given out, (-1, -1) before the first."""
+        last = self.last_taken
+        return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
+
     def is_past(self, end: MessageId) -> bool:
         """Return whether everything before `end` was looked at, as far as entry numbers tell. Thread-safe."""
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
         return self._seen is not None and self._seen >= (end.ledger_id(), before)
+
+    @property
+    def has_undecoded(self) -> bool:
+        """Whether a delivery was not looked at yet. Thread-safe, without lock."""
+        return bool(self._deliveries)
 
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
@@ -506,6 +538,7 @@ class PartitionConsumer(Handler):
                 return
             returned = len(self._messages) + sum(map(_permits_of, self._deliveries))
             self._drop_queued()
+            self.chunks.drop_incomplete()
             self._acks.forget_redelivery()
             epoch: int | None = None
             if self.config.consumer_type not in BY_ENTRY:
@@ -536,6 +569,9 @@ class PartitionConsumer(Handler):
         """Move the subscription to an id or a publish time (ms) and subscribe again from there."""
         connection = await self.ready(self.client.config.operation_timeout_seconds)
         words = None
+        if position is not None and self._durable:
+            # Everything from its first chunk on is delivered again.
+            position = position.first_chunk_message_id() or position
         if position is not None and position.batch_index() > 0 and position.batch_size() > 0:
             size = position.batch_size()
             words = words_of(((1 << size) - 1) & ~((1 << position.batch_index()) - 1), size)
@@ -543,7 +579,11 @@ class PartitionConsumer(Handler):
         self._seeking = True
         try:
             frame = commands.seek(
-                self.consumer_id, request_id, position=position, words=words, publish_time=publish_time
+                self.consumer_id,
+                request_id,
+                position=position and (position.first_chunk_message_id() or position),
+                words=words,
+                publish_time=publish_time,
             )
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
             with self.lock:
@@ -569,6 +609,7 @@ class PartitionConsumer(Handler):
                 self._start_inclusive = False
 
     def _forget_position(self, position: MessageId | None) -> None:
+        self.chunks.clear()
         self._acks.forget()
         self._last_message = self._last_place = None
         self._drop_queued()

@@ -183,10 +183,15 @@ class Handler(ABC):
                     self.failure = error
                     self.gave_up(error)
                     return
+                self.not_back_yet(error)
                 _log.warning("%s is not connected yet: %s", self.describe(), error)
             else:
                 self._backoff.reset()
                 _log.info("%s is connected again", self.describe())
+
+    def not_back_yet(self, error: PulsarException) -> None:
+        """Be told why the handler could not be attached again this time."""
+        return
 
     def is_final(self, error: PulsarException) -> bool:
         """Return whether an error at reconnecting ends the handler; most do not, as the cluster may be half up."""

@@ -1,7 +1,8 @@
 """What the faces call a producer: one `PartitionProducer`, or one for each partition behind a router.
 
-Rules (client.md C32, C45, C47, C59, C84): all partitions are created or none; the partition of a message is chosen
-once; new partitions are noticed and joined, partitions never become fewer.
+Rules (client.md C32, C45, C47, C59, C84): all partitions are created or none, or, when they start lazily, one of them,
+which finds out whether publishing is allowed at all; the partition of a message is chosen once; new partitions are
+noticed and joined, partitions never become fewer.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.key_renewal import KeyRenewal
+from pulsar_native.engine.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.message_schemas import MessageSchemas
 from pulsar_native.engine.producer import Full, PartitionProducer
-from pulsar_native.enums import PartitionsRoutingMode
+from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.producer import Callback
@@ -48,9 +50,16 @@ class TopicProducer:
         self._schema = wire_schema(schema)
         self._routing = _routing(config)
         self._growth: asyncio.Task[None] | None = None
+        # The other access modes are about being alone on a topic: they take every partition, as Java's do.
+        self._lazy = (
+            partitions > 1
+            and config.lazy_start_partitioned_producers
+            and config.access_mode is ProducerAccessMode.Shared
+        )
         self._keys = KeyRenewal(client.engine, config, topic) if config.encryption_key_names else None
         names = [topic.with_partition(index) for index in range(partitions)] if partitions else [topic]
         self.children = [self._child(name, len(names)) for name in names]
+        self._first = self.children[self._first_partition()]
 
     def _child(self, name: TopicName, count: int) -> PartitionProducer:
         limit = self.config.max_pending_messages
@@ -58,22 +67,28 @@ class TopicProducer:
         if self.is_partitioned and across:
             share = max(1, across // count)
             limit = min(limit, share) if limit else share
+        kind = LazyPartitionProducer if self._lazy else PartitionProducer
         encryptor = None if self._keys is None else self._keys.encryptor
-        return PartitionProducer(
-            self.client, self.config, name, max_pending=limit, schema=self._schema, encryptor=encryptor
-        )
+        return kind(self.client, self.config, name, max_pending=limit, schema=self._schema, encryptor=encryptor)
+
+    def _first_partition(self) -> int:
+        """Return the partition to be created first: of lazy ones, one that the routing would choose, too."""
+        if not self._lazy or self.config.message_router is not None:
+            return 0
+        return self._routing.choose(OutgoingMessage(b""), len(self.children), time.monotonic())
 
     async def open(self) -> None:
-        """Create the producer on every partition; the first failure closes the others and is raised."""
+        """Create the producer on every partition, unless lazy; the first failure closes the others and is raised."""
         try:
             if self._keys is not None:
                 await self._keys.start()
             # Of an automatic name the first partition decides, so that all partitions share one, as in Java.
-            await self.children[0].open()
-            if len(self.children) > 1:
-                for child in self.children[1:]:
-                    self._share_name(child)
-                await _all_or_nothing([child.open() for child in self.children[1:]])
+            await self._first.open()
+            others = [child for child in self.children if child is not self._first]
+            for child in others:
+                self._share_name(child)
+            if not self._lazy:
+                await _all_or_nothing([child.open() for child in others])
         except BaseException:
             for child in self.children:
                 await child.close()
@@ -85,7 +100,7 @@ class TopicProducer:
 
     def _share_name(self, child: PartitionProducer) -> None:
         if self.config.producer_name is None:
-            child.core.name = self.children[0].core.name
+            child.core.name = self._first.core.name
             child._name_known = True
 
     async def _watch_growth(self) -> None:
@@ -105,7 +120,8 @@ class TopicProducer:
         for child in added:
             self._share_name(child)
         try:
-            await _all_or_nothing([child.open() for child in added])
+            if not self._lazy:
+                await _all_or_nothing([child.open() for child in added])
         except BaseException:
             for child in added:
                 await child.close()
@@ -143,7 +159,7 @@ class TopicProducer:
     @property
     def name(self) -> str:
         """The producer's name, given or made by the broker."""
-        return self.children[0].core.name
+        return self._first.core.name
 
     @property
     def last_sequence_id(self) -> int:
@@ -152,8 +168,8 @@ class TopicProducer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether every partition is connected now."""
-        return all(child.is_connected for child in self.children)
+        """Whether every partition that is in use is connected now."""
+        return all(child.is_connected for child in self.children if child.is_started)
 
     @property
     def is_closed(self) -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsar_native.config import ProducerConfig
@@ -26,6 +27,7 @@ from pulsar_native.exceptions import (
     MemoryBufferIsFull,
     NotAllowedError,
     NotConnected,
+    ProducerBlockedQuotaExceededException,
     ProducerFenced,
     ProducerQueueIsFull,
     PulsarException,
@@ -35,7 +37,7 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.producer import Callback, ProducerCore, Receipt, SendOp
+from pulsar_native.protocol.producer import Callback, NoRoomForChunks, ProducerCore, Receipt, SendOp
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -77,12 +79,18 @@ class PartitionProducer(Handler):
         super().__init__(client, topic, mandatory_stop=max(0.1, config.send_timeout_millis / 1000 - 0.1))
         self.config = config
         self.core = ProducerCore(
-            config, client.next_producer_id(), topic=topic.full, partition=topic.partition, encryptor=encryptor
+            config,
+            client.next_producer_id(),
+            topic=topic.full,
+            partition=topic.partition,
+            max_pending=max_pending,
+            encryptor=encryptor,
         )
         self._schema = schema
         self._max_pending = max_pending
         self._lock = threading.Lock()
-        self._room_waiters: deque[Callable[[], None]] = deque()
+        # How much room each needs, and how it is woken.
+        self._room_waiters: deque[tuple[int, Callable[[], None]]] = deque()
         self._flush_waiters: deque[tuple[SendOp, Callable[[PulsarException | None], None]]] = deque()
         self._batch_timer_armed = False
         self._expiry_armed = False
@@ -145,6 +153,11 @@ class PartitionProducer(Handler):
                 connection.write(op.parts)
 
     @property
+    def is_started(self) -> bool:
+        """Whether it was created at the broker, or is being created."""
+        return True
+
+    @property
     def waits_for_its_turn(self) -> bool:
         """Whether this producer stands in the queue for exclusive access."""
         return self.config.access_mode is ProducerAccessMode.WaitForExclusive
@@ -157,6 +170,11 @@ class PartitionProducer(Handler):
     def is_final(self, error: PulsarException) -> bool:
         """A terminated topic and a lost exclusive access do not come back."""
         return isinstance(error, TopicTerminated | ProducerFenced)
+
+    def not_back_yet(self, error: PulsarException) -> None:
+        """Fail what is pending when the topic's quota says so (policy producer_exception); the other one holds it."""
+        if isinstance(error, ProducerBlockedQuotaExceededException):
+            self._fail_all(error)
 
     def gave_up(self, error: PulsarException) -> None:
         """Fail everything pending; later sends fail with the same error."""
@@ -191,6 +209,9 @@ class PartitionProducer(Handler):
                 return Full(self._memory_full(), memory.when_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
+            except NoRoomForChunks as full:
+                memory.release(len(payload))
+                return Full(self._queue_full(), partial(self.when_room, needed=full.needed))
             except BaseException:
                 memory.release(len(payload))
                 raise
@@ -284,11 +305,11 @@ class PartitionProducer(Handler):
             topic=self.topic.full,
         )
 
-    def when_room(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once there is room in the queue. Thread-safe."""
+    def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
+        """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
-            if self._max_pending and self.core.pending_messages >= self._max_pending:
-                self._room_waiters.append(wake)
+            if self._max_pending and self.core.pending_messages + needed > self._max_pending:
+                self._room_waiters.append((needed, wake))
                 return
         wake()
 
@@ -353,10 +374,21 @@ class PartitionProducer(Handler):
         while self._flush_waiters and self._flush_waiters[0][0] is op:
             self._flush_waiters.popleft()[1](error)
         if self._room_waiters:
-            with self._lock:
-                waiters, self._room_waiters = self._room_waiters, deque()
-            for wake in waiters:
-                wake()
+            self._wake_for_room()
+
+    def _wake_for_room(self) -> None:
+        """Wake those who wait for room, in order, up to one whose chunks do not fit yet.
+
+        Whoever is woken and finds the room taken again waits anew. A closed producer wakes all: they get its error.
+        """
+        woken: list[Callable[[], None]] = []
+        with self._lock:
+            alive = self.state is State.READY or self.state is State.CONNECTING
+            room = self._max_pending - self.core.pending_messages
+            while self._room_waiters and (not alive or self._room_waiters[0][0] <= room):
+                woken.append(self._room_waiters.popleft()[1])
+        for wake in woken:
+            wake()
 
     def _complete_failed(self) -> None:
         with self._lock:

@@ -1,13 +1,14 @@
 """From the payload of a MESSAGE to messages: verify, read the metadata, decrypt, decompress, split, filter.
 
-Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decrypt, decompress,
-batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No I/O: an entry whose
-key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio face's loop.
+Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decrypt, chunk,
+decompress, batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No clock,
+no I/O: an entry whose key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio
+face's loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_native.encryption import EncryptionContext
@@ -16,6 +17,7 @@ from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage,
 from pulsar_native.message import KeyedMessage, Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
+from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, same_size, split_batch
@@ -24,6 +26,9 @@ from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
 
 _ValidationError = pb.CommandAck.ValidationError
+
+Together = Callable[[EntryKey, ParsedEntry, bytes | memoryview], ChunkedMessage | None]
+"""Takes a chunk and returns its message when it is complete."""
 
 
 class Corrupt(Exception):
@@ -193,7 +198,10 @@ class Decoded:
 
 
 class StartFilter:
-    """Drop what lies before the start of a reader: the broker starts at the whole entry, and always inclusive."""
+    """Drop what lies before the start of a reader: the broker starts at the whole entry, and always inclusive.
+
+    A message in chunks lies where its last chunk does; earlier chunks are not asked about.
+    """
 
     __slots__ = ("_batch_index", "_inclusive", "_key")
 
@@ -223,14 +231,16 @@ def decode(
     start: StartFilter,
     missing: int | None,
     max_message_size: int,
+    together: Together,
     decryptor: Decryptor = NO_KEYS,
-) -> Decoded:
-    """Return the entry of a delivery with what is to be given out of it.
+) -> Decoded | None:
+    """Return the entry of a delivery with what is to be given out of it; None is a chunk of an incomplete message.
 
     Raises `Corrupt`, `Undecryptable`, or `KeyWanted` before anything is decided. An entry that cannot be decrypted and
     is to be consumed all the same is one message, its body as it came.
 
     `missing` is the bit set of messages the application has not acknowledged, None when nothing is known of the entry.
+    `together` takes the chunks.
     """
     try:
         parsed = parse_entry(delivery.payload)
@@ -239,11 +249,22 @@ def decode(
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
     permits = parsed.num_messages
-    failed = parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor)
-    body = bytes(parsed.body) if failed else _body(parsed, permits, max_message_size)
+    if parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor):
+        whole_entry = bytes(parsed.body)
+        return _undecrypted(
+            ReceivedEntry(parsed, whole_entry, delivery, topic=topic, partition=partition, schema=schema), start
+        )
+    piece: bytes | memoryview = parsed.body
+    first_chunk: MessageId | None = None
+    if parsed.metadata.num_chunks_from_msg > 1:
+        whole = together((delivery.ledger_id, delivery.entry_id), parsed, piece)
+        if whole is None:
+            return None
+        piece = whole.body()
+        first_chunk = MessageId(partition, *whole.first, -1, topic=topic)
+    body = _decompressed(parsed, piece, permits, max_message_size)
     entry = ReceivedEntry(parsed, body, delivery, topic=topic, partition=partition, schema=schema)
-    if failed:
-        return _undecrypted(entry, start)
+    entry.first_chunk = first_chunk
     first = start.first_index(entry.key, permits)
     if not parsed.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
@@ -279,19 +300,25 @@ def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
     return Decoded(entry, None, wanted, None)
 
 
-def _body(parsed: ParsedEntry, permits: int, max_message_size: int) -> bytes:
+def _decompressed(parsed: ParsedEntry, body: bytes | memoryview, permits: int, max_message_size: int) -> bytes:
+    """Return the body of an entry, or of the message its chunks make, as the producer's application gave it."""
     metadata = parsed.metadata
     kind = CompressionType(metadata.compression)
     if kind is CompressionType.NONE:
-        return bytes(parsed.body)
+        return bytes(body)
     # The uncompressed size may exceed the broker's maximum (only the compressed one counts there), but not without end.
-    limit = max(max_message_size * 64, metadata.uncompressed_size if metadata.uncompressed_size < 1 << 28 else 0)
+    # Of what is known to have come in chunks, no more than as many times as much is believed.
+    limit = max(max(max_message_size, len(body)) * 64, _plausible(metadata.uncompressed_size))
     try:
-        return decompress(kind, parsed.body, metadata.uncompressed_size, limit)
+        return decompress(kind, body, metadata.uncompressed_size, limit)
     except InvalidMessage as error:
         oversize = metadata.uncompressed_size > limit
         reason = _ValidationError.UncompressedSizeCorruption if oversize else _ValidationError.DecompressionError
         raise Corrupt(reason, permits, error) from error
+
+
+def _plausible(size: int) -> int:
+    return size if size < 1 << 28 else 0
 
 
 def _skipped(

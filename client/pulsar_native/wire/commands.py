@@ -224,13 +224,22 @@ def subscribe(
 
 
 def send(
-    *, producer_id: int, sequence_id: int, highest_sequence_id: int, count: int, metadata: bytes, payload: bytes
+    *,
+    producer_id: int,
+    sequence_id: int,
+    highest_sequence_id: int,
+    count: int,
+    metadata: bytes,
+    payload: bytes | memoryview,
+    is_chunk: bool = False,
 ) -> list[bytes | memoryview]:
     """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only."""
     command = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
     if count > 1:
         command.num_messages = count
         command.highest_sequence_id = highest_sequence_id
+    if is_chunk:
+        command.is_chunk = True
     return encode_send(pb.BaseCommand(type=Kind.SEND, send=command), metadata, payload)
 
 

@@ -40,6 +40,7 @@ def message(entry: int, body: bytes, **fields: Any) -> Message:
         start=StartFilter(None, False),
         missing=None,
         max_message_size=1 << 20,
+        together=lambda *_: None,
     )
     (made,) = decoded.messages()
     return made

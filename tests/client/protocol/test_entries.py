@@ -51,10 +51,11 @@ def decoded(
     start: StartFilter = ANYWHERE,
     missing: int | None = None,
     max_message_size: int = 5 << 20,
+    together: Any = None,
     decryptor: Decryptor = NO_KEYS,
     **of_delivery: Any,
 ) -> Decoded:
-    return decode(
+    whole = decode(
         delivery(payload, **of_delivery),
         topic="persistent://public/default/t-partition-2",
         partition=2,
@@ -62,8 +63,11 @@ def decoded(
         start=start,
         missing=missing,
         max_message_size=max_message_size,
+        together=together,
         decryptor=decryptor,
     )
+    assert whole is not None
+    return whole
 
 
 # --- what is given out ------------------------------------------------------------------------------------------
@@ -374,6 +378,7 @@ def test_messages_of_a_schema_that_takes_the_key() -> None:
         for schema, kind in ((Upper(), Message), (Pairs(), KeyedMessage)):
             found = decode(
                 delivery(payload), topic="t", partition=-1, schema=schema, start=ANYWHERE, missing=None,
-                max_message_size=5 << 20,
+                together=lambda *_: None,
+            max_message_size=5 << 20,
             ).messages()  # fmt: skip
             assert found and {type(message) for message in found} == {kind}

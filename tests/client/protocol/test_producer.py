@@ -9,77 +9,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
-from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import ProducerCore, Receipt, SendOp
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import encode_single_fields, parse_single, split_batch
+from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.compression import decompress
-from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.entry import parse_entry
 from pulsar_native.wire.frames import FrameDecoder
-
-TOPIC = "persistent://public/default/t"
-
-
-def core(
-    *,
-    max_message_size: int = 5 << 20,
-    last_sequence_id: int = -1,
-    schema: bytes = b"",
-    encryptor: Encryptor | None = None,
-    **options: Any,
-) -> ProducerCore:
-    config = ProducerConfig(topic="t", **{"batching_enabled": True, **options})
-    made = ProducerCore(config, 7, topic=TOPIC, partition=2, encryptor=encryptor)
-    made.connected("the-name", last_sequence_id, schema, max_message_size)
-    return made
-
-
-def add(
-    made: ProducerCore, payload: bytes = b"x", now: float = 0.0, callback: Any = None, **parts: Any
-) -> list[SendOp]:
-    extras = OutgoingMessage(payload, **parts) if parts else None
-    fields = b""
-    if extras is not None:
-        ordering = extras.ordering_key.encode() if extras.ordering_key else None
-        fields = encode_single_fields(
-            extras.properties, extras.partition_key, extras.key_is_base64, ordering, extras.event_timestamp or 0,
-            extras.null_value,
-        )  # fmt: skip
-    return made.add(payload, fields, extras, callback, now, 1_700_000_000_000)
-
-
-class Sent(NamedTuple):
-    """What the bytes of an entry say."""
-
-    command: pb.CommandSend
-    entry: ParsedEntry
-    body: bytes
-    messages: list[tuple[int, bytes]]
-
-
-def bytes_of(op: SendOp) -> bytes:
-    return b"".join(bytes(part) for part in op.parts)
-
-
-def read(op: SendOp) -> Sent:
-    (frame,) = FrameDecoder().receive(bytes_of(op))
-    entry = parse_entry(frame.payload)
-    body = bytes(entry.body)
-    if entry.metadata.compression:
-        body = decompress(CompressionType(entry.metadata.compression), body, entry.metadata.uncompressed_size, 1 << 24)
-    command = frame.command.send
-    if not entry.is_batch:
-        return Sent(command, entry, body, [(entry.metadata.sequence_id, body)])
-    messages = []
-    for meta, start, end in split_batch(body, entry.num_messages):
-        messages.append((parse_single(body[meta:start]).sequence_id, body[start:end]))
-    return Sent(command, entry, body, messages)
-
+from support.producer_cores import TOPIC, add, bytes_of, core, read
 
 # --- against a model --------------------------------------------------------------------------------------------
 
