@@ -343,8 +343,8 @@ class PartitionProducer(Handler):
 
     def _lost_to_deduplication(self) -> PulsarException:
         return ChecksumError(
-            "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as those "
-            "behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
+            "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as "
+            "those behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
             topic=self.topic.full,
         )
 
