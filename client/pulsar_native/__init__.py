@@ -20,6 +20,7 @@ from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
     TopicsChangedListener,
@@ -98,7 +99,8 @@ from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor,
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.policies import ConsumerBatchReceivePolicy
+from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
+from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
@@ -135,6 +137,7 @@ __all__ = [
     "ConsumerClose",
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
+    "ConsumerDeadLetterPolicy",
     "ConsumerInterceptor",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
@@ -143,6 +146,7 @@ __all__ = [
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
+    "DeadLetterPolicy",
     "DefaultCryptoKeyReader",
     "EncryptionContext",
     "EncryptionKey",
@@ -164,6 +168,7 @@ __all__ = [
     "MessageId",
     "MessageIds",
     "MessageTooBig",
+    "MultiplierRedeliveryBackoff",
     "NewMessage",
     "NotAllowedError",
     "NotConnected",
@@ -189,6 +194,7 @@ __all__ = [
     "Reader",
     "ReaderConfig",
     "ReaderInterceptor",
+    "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",
     "ServiceInfo",

@@ -258,7 +258,7 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
         message.properties,
         message.partition_key,
         message.key_is_base64,
-        message.ordering_key.encode() if message.ordering_key else None,
+        message.ordering_key.encode() if isinstance(message.ordering_key, str) and message.ordering_key else None,
         message.event_timestamp or 0,
         message.null_value,
         message.null_partition_key,
@@ -355,6 +355,35 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> lis
     if not isinstance(messages, list | tuple):
         raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
     return [ids_of(message)[0] for message in messages]
+
+
+def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
+    """Return the messages of one or a list; an id will not do where the message itself is needed."""
+    given = [messages] if isinstance(messages, Message) else messages
+    if not isinstance(given, list | tuple) or not all(isinstance(message, Message) for message in given):
+        raise InvalidMessage(
+            f"Expected a message or a list of messages, not {type(messages).__name__}; an id is not enough to copy it"
+        )
+    return list(given)
+
+
+def retry_delay(delay: timedelta | int) -> int:
+    """Return the delay of a retry in milliseconds."""
+    if isinstance(delay, timedelta):
+        delay = int(delay.total_seconds() * 1000)
+    _whole_number("delay", delay, _MAX_I64 >> 1)
+    return delay
+
+
+def retry_properties(properties: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Return the properties to add to a retried message, checked."""
+    _check_parts(properties, None, None, None, None)
+    return properties
+
+
+def redelivery_count_of(message: Message | MessageId) -> int:
+    """Return how often a message was redelivered; an id alone does not tell, and counts as never."""
+    return message.redelivery_count() if isinstance(message, Message) else 0
 
 
 def deadline(timeout_millis: float | None, now: float) -> float | None:

@@ -30,8 +30,10 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
+from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
+from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
     import ssl
@@ -288,6 +290,7 @@ class ProducerConfig(_Description):
     crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
+    initial_subscription_name: str | None = None
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -374,6 +377,38 @@ class BatchReceivePolicy(_Description):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeadLetterPolicy(_Description):
+    """Where messages go that fail again and again, and after how many redeliveries.
+
+    Topics that are not named are `{topic}-{subscription}-DLQ` and `{topic}-{subscription}-RETRY`, as in the Java client
+    (without retry topic, `{topic}` is the partition's name). `initial_subscription_name` is created together with the
+    dead-letter topic, so that nothing of it expires unread. The `…_producer_options` are those of `create_producer`.
+    """
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    retry_letter_topic: str | None = None
+    initial_subscription_name: str | None = None
+    dead_letter_producer_options: Mapping[str, Any] = field(default_factory=dict)
+    retry_letter_producer_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _number("max_redeliver_count", self.max_redeliver_count, 1)
+        for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name"):
+            value = getattr(self, name)
+            blank = value is not None and not (isinstance(value, str) and value.strip())
+            _require(not blank, f"{name} must be None or a non-blank str")
+        for name in ("dead_letter_topic", "retry_letter_topic"):
+            if getattr(self, name) is not None:
+                TopicName.parse(getattr(self, name))
+        for name in ("dead_letter_producer_options", "retry_letter_producer_options"):
+            options = getattr(self, name)
+            _require(isinstance(options, Mapping), f"{name} must be a mapping of option names")
+            _require("topic" not in options, f"{name} cannot name the topic; the policy has a field for that")
+            ProducerConfig.from_mapping({"topic": "letters", **options})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(_Description):
     """Everything a consumer needs besides its client and its topics."""
 
@@ -386,10 +421,16 @@ class ConsumerConfig(_Description):
     consumer_name: str | None = None
     unacked_messages_timeout_ms: int | None = None
     unacked_messages_tick_ms: int = 1000
+    ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None
     negative_ack_redelivery_delay_ms: int = 60_000
+    negative_ack_redelivery_delay_precision: int = 8
+    negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
     acknowledgment_group_time_ms: int = 100
     max_acknowledgment_group_size: int = 1000
     batch_index_ack_enabled: bool = False
+    ack_receipt_enabled: bool = False
+    dead_letter_policy: DeadLetterPolicy | None = None
+    enable_retry: bool = False
     is_read_compacted: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
@@ -428,14 +469,34 @@ class ConsumerConfig(_Description):
         _number("expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0)
         _strings("properties", self.properties)
         _strings("subscription_properties", self.subscription_properties)
-        if self.unacked_messages_timeout_ms:
-            _number("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
-            _number("unacked_messages_tick_ms", self.unacked_messages_tick_ms, 100, self.unacked_messages_timeout_ms)
+        self._check_redelivery()
         _require(
             not self.is_read_compacted or self.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover),
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
         _key_reader(self.crypto_key_reader)
+
+    def _check_redelivery(self) -> None:
+        if self.unacked_messages_timeout_ms:
+            _number("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
+            _number("unacked_messages_tick_ms", self.unacked_messages_tick_ms, 100, self.unacked_messages_timeout_ms)
+        precision = self.negative_ack_redelivery_delay_precision
+        _number("negative_ack_redelivery_delay_precision", precision, 0, 30)
+        _require(isinstance(precision, int), "negative_ack_redelivery_delay_precision must be a number of bits")
+        for name in ("negative_ack_redelivery_backoff", "ack_timeout_redelivery_backoff"):
+            backoff = getattr(self, name)
+            _require(
+                backoff is None or callable(getattr(backoff, "next", None)),
+                f"{name} needs a method next(redelivery_count), as MultiplierRedeliveryBackoff has",
+            )
+        _require(
+            self.ack_timeout_redelivery_backoff is None or bool(self.unacked_messages_timeout_ms),
+            "ack_timeout_redelivery_backoff needs unacked_messages_timeout_ms",
+        )
+        _require(
+            self.dead_letter_policy is None or isinstance(self.dead_letter_policy, DeadLetterPolicy),
+            "dead_letter_policy must be a ConsumerDeadLetterPolicy (or DeadLetterPolicy)",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,6 +120,10 @@ class Message:
         """Return the key that decides the order on Key_Shared subscriptions, empty when there is none."""
         return self._single().ordering_key.decode("utf-8", "replace")
 
+    def ordering_key_bytes(self) -> bytes | None:
+        """Return the same key as it was published, None when there is none."""
+        return self._single().ordering_key or None
+
     def event_timestamp(self) -> int:
         """Return the application's time of the event, in milliseconds since 1970; 0 = none."""
         return self._single().event_time
@@ -144,6 +148,11 @@ class Message:
     def has_null_value(self) -> bool:
         """Return whether this is a null value (a tombstone on compacted topics)."""
         return self._single().null_value
+
+    def has_null_partition_key(self) -> bool:
+        """Return whether the key of a separated pair of key and value is null."""
+        fields: Any = self._single()
+        return bool(fields.null_partition_key)
 
     def schema_version(self) -> bytes | None:
         """Return the version of the schema the message was written with, None without schema."""
@@ -250,7 +259,7 @@ class OutgoingMessage:
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         key_is_base64: bool = False,
-        ordering_key: str | None = None,
+        ordering_key: str | bytes | None = None,
         sequence_id: int | None = None,
         replicate_to: list[str] | None = None,
         event_timestamp: int | None = None,

@@ -41,7 +41,7 @@ def add(
     extras = OutgoingMessage(payload, **parts) if parts else None
     fields = b""
     if extras is not None:
-        ordering = extras.ordering_key.encode() if extras.ordering_key else None
+        ordering = extras.ordering_key.encode() if isinstance(extras.ordering_key, str) else extras.ordering_key
         fields = encode_single_fields(
             extras.properties, extras.partition_key, extras.key_is_base64, ordering, extras.event_timestamp or 0,
             extras.null_value,

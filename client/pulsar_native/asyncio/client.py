@@ -17,6 +17,7 @@ from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
     Router,
@@ -42,6 +43,7 @@ from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
+from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import ServiceInfo, ServiceSource
@@ -192,13 +194,19 @@ class Client(Live):
         key_shared_policy: object | None = None,
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
-        dead_letter_policy: object | None = None,
+        dead_letter_policy: DeadLetterPolicy | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         is_pattern_topic: bool = False,
         *,
         pattern_auto_discovery_period: float = 60,
         acknowledgment_group_time_ms: int = 100,
         max_acknowledgment_group_size: int = 1000,
+        ack_receipt_enabled: bool = False,
+        unacked_messages_tick_ms: int = 1000,
+        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
+        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        negative_ack_redelivery_delay_precision: int = 8,
+        enable_retry: bool = False,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
@@ -215,7 +223,6 @@ class Client(Live):
         arguments.refuse_unsupported(
             {
                 "key_shared_policy": (key_shared_policy, None),
-                "dead_letter_policy": (dead_letter_policy, None),
             }
         )
         config = ConsumerConfig(
@@ -229,6 +236,13 @@ class Client(Live):
             negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
             acknowledgment_group_time_ms=acknowledgment_group_time_ms,
             max_acknowledgment_group_size=max_acknowledgment_group_size,
+            ack_receipt_enabled=ack_receipt_enabled,
+            unacked_messages_tick_ms=unacked_messages_tick_ms,
+            ack_timeout_redelivery_backoff=ack_timeout_redelivery_backoff,
+            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
+            negative_ack_redelivery_delay_precision=negative_ack_redelivery_delay_precision,
+            dead_letter_policy=dead_letter_policy,
+            enable_retry=enable_retry,
             batch_index_ack_enabled=batch_index_ack_enabled,
             is_read_compacted=is_read_compacted,
             properties=properties or {},

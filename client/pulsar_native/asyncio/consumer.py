@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
 from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.receipts import settle
 from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
+from pulsar_native.engine.waiting import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -191,24 +194,60 @@ class Consumer(Receiving):
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
     async def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
-        """Tell the broker that a message, or each of a list, is done; sent within the group time."""
+        """Tell the broker that a message, or each of a list, is done; sent within the group time.
+
+        With `ack_receipt_enabled` it returns when the broker has answered, and raises its error, or `Timeout`; a task
+        cancelled meanwhile takes nothing back. (Of a batch nothing is sent, or waited for, before its last message,
+        unless `batch_index_ack_enabled`.)
+        """
         check_generation(self._generation)
+        receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
+        done = None if receipt is None else settle(receipt)
         if isinstance(message, Message):
-            self._inner.acknowledge_message(message)
+            self._inner.acknowledge_message(message, done)
         else:
-            self._inner.acknowledge(arguments.ids_of(message))
+            self._inner.acknowledge(arguments.ids_of(message), done)
+        if receipt is not None:
+            await self._answer(receipt)
+
+    async def _answer(self, receipt: asyncio.Future[None]) -> None:
+        config = self._inner.config
+        # Longer than a request may take, so that its own error is the one that is raised.
+        seconds = self._inner.client.config.operation_timeout_seconds + config.acknowledgment_group_time_ms / 1000 + 1
+        try:
+            async with asyncio.timeout(seconds):
+                await receipt
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise no_receipt(seconds) from error
 
     async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Tell the broker that everything up to and including a message is done."""
+        """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.acknowledge_cumulative(message_id)
+        receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
+        self._inner.acknowledge_cumulative(message_id, None if receipt is None else settle(receipt))
+        if receipt is not None:
+            await self._answer(receipt)
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`."""
+        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).negative_acknowledge(message_id)
+        self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
+
+    async def reconsume_later(
+        self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it.
+
+        As in the blocking face: a copy goes to the retry topic, after the last try to the dead-letter topic.
+        """
+        check_generation(self._generation)
+        messages = arguments.messages_of(message)
+        delay_ms = arguments.retry_delay(delay)
+        await self._inner.reconsume_later(messages, delay_ms, arguments.retry_properties(properties))
 
     async def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last message id and the subscription's mark-delete position of every partition.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsar_native import arguments
@@ -16,8 +17,14 @@ from pulsar_native.engine.loop import (
 )
 from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
-from pulsar_native.engine.waiting import Wait
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException, Timeout
+from pulsar_native.engine.waiting import AckWait, Wait
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    OperationNotSupported,
+    PulsarException,
+    Timeout,
+)
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
@@ -200,6 +207,12 @@ class Consumer(Receiving):
         self, client: Client, inner: TopicConsumer, decoder: VersionedDecoder, listener: MessageListener | None
     ) -> None:
         super().__init__(client, inner, decoder)
+        config = inner.config
+        self._wants_receipts = config.ack_receipt_enabled
+        # Longer than a request may take, so that its own error is the one that is raised.
+        self._receipt_seconds = (
+            inner.client.config.operation_timeout_seconds + config.acknowledgment_group_time_ms / 1000 + 1
+        )
         if listener is not None:
             self._listen(lambda message: listener(self, message))
 
@@ -240,27 +253,60 @@ class Consumer(Receiving):
             raise
 
     def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
-        """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time."""
+        """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time.
+
+        With `ack_receipt_enabled` it blocks until the broker has answered, and raises its error, or `Timeout`. (Of a
+        batch nothing is sent, or waited for, before its last message, unless `batch_index_ack_enabled`.)
+        """
         check_generation(self._generation)
+        wait = self._receipt() if self._wants_receipts else None
         if isinstance(message, Message):
-            self._inner.acknowledge_message(message)
+            self._inner.acknowledge_message(message, wait)
         else:
-            self._inner.acknowledge(arguments.ids_of(message))
+            self._inner.acknowledge(arguments.ids_of(message), wait)
+        if wait is not None:
+            wait.result(self._receipt_seconds)
+
+    def _receipt(self) -> AckWait:
+        if self._engine.on_loop():
+            raise OperationNotSupported(
+                "With ack_receipt_enabled acknowledging waits for the broker, and cannot be done in a callback of the "
+                "client, where it would wait for itself; use another thread"
+            )
+        return AckWait()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Tell the broker that everything up to and including a message is done. Does not block.
+        """Tell the broker that everything up to and including a message is done. Blocks as `acknowledge` does.
 
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
         """
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.acknowledge_cumulative(message_id)
+        wait = self._receipt() if self._wants_receipts else None
+        self._inner.acknowledge_cumulative(message_id, wait)
+        if wait is not None:
+            wait.result(self._receipt_seconds)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`. Does not block."""
+        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says. Does not block."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).negative_acknowledge(message_id)
+        self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
+
+    def reconsume_later(
+        self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it. Blocks.
+
+        A copy goes to the retry topic, with `properties` added and its tries counted (RECONSUMETIMES); after
+        `max_redeliver_count` tries it goes to the dead-letter topic. Needs `enable_retry`. On an error the message is
+        delivered again. Delays work on Shared and Key_Shared subscriptions only.
+        """
+        check_generation(self._generation)
+        messages = arguments.messages_of(message)
+        delay_ms = arguments.retry_delay(delay)
+        added = arguments.retry_properties(properties)
+        self._engine.run(self._inner.reconsume_later(messages, delay_ms, added))
 
     def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last message id and the subscription's mark-delete position of every partition. Blocks.

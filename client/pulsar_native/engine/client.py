@@ -17,6 +17,7 @@ from typing import Any
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.letters import with_retry_topic
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
@@ -250,8 +251,14 @@ class ClientCore:
         partitions: dict[TopicName, int] = {}
         if not isinstance(topics, TopicPattern):
             names = _checked_names(topics, config)
+            if config.enable_retry:
+                names, config = await with_retry_topic(self, names, config)
             counts = await asyncio.gather(*(self.partition_count(name) for name in names))
             partitions = dict(zip(names, counts, strict=True))
+        elif config.enable_retry:
+            raise InvalidConfiguration(
+                "enable_retry needs topics that are named: a pattern has no retry topic of its own"
+            )
         consumer = (
             TopicConsumer(self, config, partitions, schema, wire_schema)
             if chain is None

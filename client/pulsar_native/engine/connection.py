@@ -206,10 +206,7 @@ class Connection:
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
     ) -> _Answer:
         """Send a request and return its answer; raises what the broker says, or `Timeout`."""
-        future: asyncio.Future[Any] = self.engine.loop.create_future()
-        self.core.register(request_id, future, self.engine.loop.time(), timeout)
-        self._arm_deadline()
-        self.write([frame])
+        future = self.begin_request(request_id, frame, timeout=timeout)
         try:
             answer = await future
         finally:
@@ -219,6 +216,14 @@ class Connection:
                 f"The broker answered with {type(answer).__name__} instead of {expected.__name__}", broker=self.broker
             )
         return answer
+
+    def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
+        """Send a request at once and return the future of its answer. On the loop."""
+        future: asyncio.Future[Any] = self.engine.loop.create_future()
+        self.core.register(request_id, future, self.engine.loop.time(), timeout)
+        self._arm_deadline()
+        self.write([frame])
+        return future
 
     def add_producer(self, producer_id: int, handler: ProducerHandler) -> None:
         """Tell the handler of frames for this producer from now on."""

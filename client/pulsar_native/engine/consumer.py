@@ -24,6 +24,8 @@ from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
 from pulsar_native.engine.chunking import Chunking, assembly_of
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.letters import Letters
+from pulsar_native.engine.receipts import Done
 from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
@@ -92,11 +94,15 @@ class PartitionConsumer(Handler):
         self._given = 0
         self._attachment = 0
         self._epoch = 0
+        policy = config.dead_letter_policy
+        self.letters = Letters(self, policy) if policy is not None else None
         # None while recording is off; told of entries, never of messages.
         self.stats: ConsumerRecorder | None = client.consumer_recorder()
         self.chunks = assembly_of(config)
         self._acks = Acknowledging(self, config, self.chunks)
         self._chunking = Chunking(self, self.chunks, self._acks)
+        # Whether entries are looked at for more than their messages, once each.
+        self._watches_entries = self.letters is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self._start = config.start_message_id
         self._start_inclusive = config.start_message_id_inclusive
@@ -160,7 +166,7 @@ class PartitionConsumer(Handler):
             raise NotConnected("The consumer was closed, or the connection lost, meanwhile", topic=self.topic.full)
         with self.lock:
             self.connection = connection
-            self._acks.group.reattached()
+            self._acks.reattached()
             # Before the permits, so that the broker does not deliver again what is acknowledged.
             self._acks.send()
             # What a paused consumer may ask for collects until it goes on.
@@ -213,6 +219,7 @@ class PartitionConsumer(Handler):
         """Forget the connection."""
         with self.lock:
             super().detached()
+            self._acks.detached()
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Come back, unless the broker only answers a seek, which resubscribes by itself."""
@@ -224,6 +231,7 @@ class PartitionConsumer(Handler):
     def gave_up(self, error: PulsarException) -> None:
         """Wake whoever waits for messages: they get the error."""
         self.state = State.FAILED
+        self._acks.stop()
         self.leave()
         self._on_arrival(self)
 
@@ -378,11 +386,18 @@ class PartitionConsumer(Handler):
             return True
         self._compare_acks(delivery, decoded, partial)
         expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
-        self._grant(max(0, expected - decoded.wanted))
-        if decoded.wanted:
+        given = 0 if self._watches_entries and self._keeps_back(decoded) else decoded.wanted
+        self._grant(max(0, expected - given))
+        if given:
             self._decoded = decoded
             self._count(decoded)
         return True
+
+    def _keeps_back(self, decoded: Decoded) -> bool:
+        """Note how often an entry was redelivered; True when it goes to the dead-letter topic instead."""
+        if self._acks.late is not None:
+            self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
+        return self.letters is not None and decoded.wanted > 0 and self.letters.keeps(decoded)
 
     def _compare_acks(self, delivery: Delivery, decoded: Decoded, partial: int | None) -> None:
         """Compare what the broker and we know to be acknowledged of a batch."""
@@ -505,30 +520,30 @@ class PartitionConsumer(Handler):
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
-    def acknowledge_message(self, message: Message) -> None:
-        """Note a message as done; it is sent within the group time. Thread-safe."""
-        self._check_usable()
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Note a message as done; it is sent within the group time. `done` waits for the receipt. Thread-safe."""
+        self.check_usable()
         entry, index = message.entry, message.batch_index
-        self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size)
+        self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
 
-    def acknowledge(self, ids: Iterable[MessageId]) -> None:
-        """Note messages as done; they are sent within the group time. Thread-safe."""
-        self._check_usable()
-        self._acks.add_ids(ids)
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Note messages as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
+        self.check_usable()
+        self._acks.add_ids(ids, done)
 
-    def acknowledge_cumulative(self, message_id: MessageId) -> None:
-        """Note everything up to and including a message as done. Thread-safe."""
-        self._check_usable()
-        self._acks.add_cumulative(message_id)
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Note everything up to and including a message as done. `done` waits for the receipt. Thread-safe."""
+        self.check_usable()
+        self._acks.add_cumulative(message_id, done)
 
-    def negative_acknowledge(self, message_id: MessageId) -> None:
+    def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Ask for a message again after the configured delay. Thread-safe."""
-        self._check_usable()
-        self._acks.refuse((message_id.ledger_id(), message_id.entry_id()))
+        self.check_usable()
+        self._acks.refuse((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Ask the broker for entries again, or for everything unacknowledged (None). Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         with self.lock:
             connection = self.connection
             if connection is None:
@@ -558,7 +573,8 @@ class PartitionConsumer(Handler):
         """Whether the consumer is neither closed nor failed."""
         return self.state is State.READY or self.state is State.CONNECTING
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise when the consumer is closed or has failed."""
         if self.state is not State.READY and self.state is not State.CONNECTING:
             self.note("acks_failed")
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
@@ -673,6 +689,7 @@ class PartitionConsumer(Handler):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; on failure the consumer goes on."""
         connection = await self.ready(self.client.config.operation_timeout_seconds)
+        await self._end_letters(self.client.config.operation_timeout_seconds)
         self._acks.flush()
         self.state = State.CLOSING
         request_id = self.client.next_request_id()
@@ -704,6 +721,7 @@ class PartitionConsumer(Handler):
         if timeout is not None and self.connection is None and len(self._acks.group):
             with contextlib.suppress(PulsarException):
                 await self.ready(timeout)
+        await self._end_letters(max(0.0, deadline - self.engine.loop.time()))
         self._acks.flush()
         self.state = State.CLOSING
         connection = self.connection
@@ -756,8 +774,15 @@ class PartitionConsumer(Handler):
         if self._key_task is not None:
             self._key_task.cancel()
         self._acks.stop()
+        if self.letters is not None:
+            self.letters.abandon()
         self.leave()
         self._on_arrival(self)
+
+    async def _end_letters(self, seconds: float) -> None:
+        """Let dead letters on their way arrive: what has arrived is acknowledged, and not delivered again."""
+        if self.letters is not None:
+            await self.letters.close(seconds)
 
 
 def _delivered(delivery: Delivery, size: int) -> int:

@@ -18,6 +18,7 @@ from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full, PartitionProducer
+from pulsar_native.engine.receipts import Done
 from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
@@ -256,30 +257,42 @@ class InterceptedConsumer(TopicConsumer):
         child.on_redelivery = asked_again
         return child
 
-    def _say(self, method: str, ids: Iterable[MessageId], act: Callable[[], None]) -> None:
-        error: Exception | None = None
-        try:
-            act()
-        except Exception as raised:
-            error = raised
-            raise
-        finally:
+    def _say(
+        self, method: str, ids: Iterable[MessageId], act: Callable[[Done | None], None], done: Done | None
+    ) -> None:
+        """Do it and tell of it; with a receipt, when that has come, ahead of who waits for it."""
+
+        def told(error: Exception | None) -> None:
             for message_id in ids:
                 self._hears.said(method, message_id, error)
 
-    def acknowledge_message(self, message: Message) -> None:
-        """Acknowledge one received message."""
+        def answered(error: PulsarException | None) -> None:
+            told(error)
+            assert done is not None
+            done(error)
+
+        try:
+            act(None if done is None else answered)
+        except Exception as raised:
+            told(raised)
+            raise
+        if done is None:
+            told(None)
+
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Acknowledge one received message; `done` waits for the receipt."""
         act = partial(super().acknowledge_message, message)
-        self._say("on_acknowledge", [message.message_id()], act)
+        self._say("on_acknowledge", [message.message_id()], act, done)
 
-    def acknowledge(self, ids: Iterable[MessageId]) -> None:
-        """Acknowledge messages of any of the topics."""
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Acknowledge messages of any of the topics; `done` waits for the receipts."""
         known = list(ids)
-        self._say("on_acknowledge", known, partial(super().acknowledge, known))
+        self._say("on_acknowledge", known, partial(super().acknowledge, known), done)
 
-    def acknowledge_cumulative(self, message_id: MessageId) -> None:
-        """Acknowledge everything up to and including a message."""
-        self._say("on_acknowledge_cumulative", [message_id], partial(super().acknowledge_cumulative, message_id))
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Acknowledge everything up to and including a message; `done` waits for the receipt."""
+        act = partial(super().acknowledge_cumulative, message_id)
+        self._say("on_acknowledge_cumulative", [message_id], act, done)
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Join new partitions and tell the interceptors."""

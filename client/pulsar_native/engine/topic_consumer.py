@@ -15,12 +15,14 @@ import logging
 import random
 import string
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.letters import Letters
+from pulsar_native.engine.receipts import AllDone, Done
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -344,27 +346,57 @@ class TopicConsumer:
             return NotConnected(f"The {what} is of {topic}, which this consumer does not read, or no longer")
         return InvalidConfiguration(f"The {what} is of {topic}, which this consumer does not read")
 
-    def acknowledge_message(self, message: Message) -> None:
-        """Acknowledge one received message."""
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Acknowledge one received message; `done` waits for the receipt."""
         child = self._by_topic.get(message.entry.topic)
         if child is None:
             raise self._unread("message", message.entry.topic)
-        child.acknowledge_message(message)
+        child.acknowledge_message(message, done)
 
-    def acknowledge(self, ids: Iterable[MessageId]) -> None:
-        """Acknowledge messages of any of the topics."""
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Acknowledge messages of any of the topics; `done` waits for the receipts."""
         if not self.changes and len(self.children) == 1:
-            self.children[0].acknowledge(ids)
+            self.children[0].acknowledge(ids, done)
             return
         grouped: dict[PartitionConsumer, list[MessageId]] = {}
         for message_id in ids:
             grouped.setdefault(self.owner(message_id), []).append(message_id)
+        if done is not None and len(grouped) > 1:
+            done = AllDone(len(grouped), done)
         for child, own in grouped.items():
-            child.acknowledge(own)
+            child.acknowledge(own, done)
+        if done is not None and not grouped:
+            done(None)
 
-    def acknowledge_cumulative(self, message_id: MessageId) -> None:
-        """Acknowledge everything up to and including a message in its topic or partition."""
-        self.owner(message_id).acknowledge_cumulative(message_id)
+    async def reconsume_later(
+        self, messages: Sequence[Message], delay_ms: int, properties: Mapping[str, str] | None
+    ) -> None:
+        """Put copies of messages into the retry topic, or after the last try the dead-letter topic, and acknowledge.
+
+        Those that fail are delivered again; the first error is raised when all were tried.
+        """
+        letters = [self._letters_of(message) for message in messages]
+        await _all_tried(
+            own.reconsume_later(each, delay_ms, properties, self.acknowledge_message)
+            for own, each in zip(letters, messages, strict=True)
+        )
+
+    async def give_up(self, messages: Sequence[Message]) -> None:
+        """Put copies of messages into the dead-letter topic, however often they were tried, and acknowledge them."""
+        letters = [self._letters_of(message) for message in messages]
+        await _all_tried(
+            own.give_up(each, self.acknowledge_message) for own, each in zip(letters, messages, strict=True)
+        )
+
+    def _letters_of(self, message: Message) -> Letters:
+        letters = self.owner(message.message_id()).letters
+        if letters is None or not self.config.enable_retry:
+            raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
+        return letters
+
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Acknowledge everything up to and including a message in its topic or partition; `done` waits for it."""
+        self.owner(message_id).acknowledge_cumulative(message_id, done)
 
     def redeliver_all(self) -> None:
         """Ask for everything unacknowledged again."""
@@ -509,6 +541,10 @@ class TopicConsumer:
 
 def _names(topic: TopicName, partitions: int) -> list[TopicName]:
     return [topic.with_partition(index) for index in range(partitions)] if partitions else [topic]
+
+
+async def _all_tried(work: Iterable[Awaitable[None]]) -> None:
+    _raise_first(await asyncio.gather(*work, return_exceptions=True))
 
 
 async def _open_all(children: list[PartitionConsumer]) -> None:

@@ -199,7 +199,10 @@ class AckGroup:
         for ledger, entry, words in items:
             key = (ledger, entry)
             if words is None:
-                self._complete.setdefault(key, 1)
+                if key not in self._complete:
+                    # Counted already with all its messages; taken again, it counts as this one.
+                    self._complete[key] = 1
+                    self.taken -= 1
             elif key in self._partial:
                 self._partial_dirty[key] = None
         if cumulative is not None:
@@ -210,6 +213,7 @@ class AckGroup:
             position = (ledger, entry, index, bits.bit_length())
             if self._cumulative is None or _order(self._cumulative) < _order(position):
                 self._cumulative = position
+                self.taken -= 1
 
     def clear(self) -> None:
         """Forget everything: the subscription's position was moved by a seek."""

@@ -625,7 +625,8 @@ def _single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None)
         metadata.partition_key = extras.partition_key
         metadata.partition_key_b64_encoded = extras.key_is_base64
     if extras.ordering_key:
-        metadata.ordering_key = extras.ordering_key.encode()
+        key = extras.ordering_key
+        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
     if extras.event_timestamp:
         metadata.event_time = extras.event_timestamp
     if extras.replicate_to:
@@ -646,7 +647,8 @@ def _shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) ->
         metadata.partition_key = first.partition_key
         metadata.partition_key_b64_encoded = first.key_is_base64
     if first.ordering_key:
-        metadata.ordering_key = first.ordering_key.encode()
+        key = first.ordering_key
+        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
 
 
 def _split_by_key(batch: _OpenBatch) -> list[_OpenBatch]:

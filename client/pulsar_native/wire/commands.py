@@ -178,6 +178,8 @@ def producer(
         command.topic_epoch = topic_epoch
     if schema is not None:
         command.schema.CopyFrom(schema)
+    if config.initial_subscription_name is not None:
+        command.initial_subscription_name = config.initial_subscription_name
     return encode_command(pb.BaseCommand(type=Kind.PRODUCER, producer=command))
 
 
@@ -266,8 +268,15 @@ def _ack_ids(items: Iterable[AckItem]) -> list[pb.MessageIdData]:
     return ids
 
 
-def ack(consumer_id: int, items: Iterable[AckItem], *, cumulative: bool, validation_error: int | None = None) -> bytes:
-    """Return ACK of several entries, or of all up to one."""
+def ack(
+    consumer_id: int,
+    items: Iterable[AckItem],
+    *,
+    cumulative: bool,
+    validation_error: int | None = None,
+    request_id: int | None = None,
+) -> bytes:
+    """Return ACK of several entries, or of all up to one; only one with a request id is answered."""
     command = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -275,6 +284,8 @@ def ack(consumer_id: int, items: Iterable[AckItem], *, cumulative: bool, validat
     )
     if validation_error is not None:
         command.validation_error = validation_error  # type: ignore[assignment]
+    if request_id is not None:
+        command.request_id = request_id
     return encode_command(pb.BaseCommand(type=Kind.ACK, ack=command))
 
 
