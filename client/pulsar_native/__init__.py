@@ -15,7 +15,7 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, Producer, Reader
+from pulsar_native.blocking import Client, Consumer, Producer, Reader, TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -23,6 +23,7 @@ from pulsar_native.config import (
     DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
+    TopicsChangedListener,
 )
 from pulsar_native.encryption import (
     CryptoKeyReader,
@@ -200,10 +201,12 @@ __all__ = [
     "ServiceInfoProvider",
     "ServiceUnitNotReady",
     "SubscriptionNotFound",
+    "TableView",
     "Timeout",
     "TooManyLookupRequestException",
     "TopicNotFound",
     "TopicTerminated",
+    "TopicsChangedListener",
     "TransactionConflict",
     "TransactionCoordinatorNotFoundError",
     "TransactionNotFound",

@@ -8,6 +8,7 @@ of the service URL, lookups over HTTP); the client belongs to the loop it is fir
 from pulsar_native.asyncio.client import Client
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
+from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.exceptions import PulsarException
 
-__all__ = ["Client", "Consumer", "Producer", "PulsarException", "Reader"]
+__all__ = ["Client", "Consumer", "Producer", "PulsarException", "Reader", "TableView"]
