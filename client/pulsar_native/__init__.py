@@ -15,7 +15,7 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader
+from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader, TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -23,6 +23,7 @@ from pulsar_native.config import (
     DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
+    TopicsChangedListener,
 )
 from pulsar_native.container import (
     ConsumeConcurrentlyContext,
@@ -223,10 +224,12 @@ __all__ = [
     "ServiceUnitNotReady",
     "ShutdownReport",
     "SubscriptionNotFound",
+    "TableView",
     "Timeout",
     "TooManyLookupRequestException",
     "TopicNotFound",
     "TopicTerminated",
+    "TopicsChangedListener",
     "TransactionConflict",
     "TransactionCoordinatorNotFoundError",
     "TransactionNotFound",

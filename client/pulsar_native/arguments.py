@@ -15,15 +15,23 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig
+from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig, TopicsChangedListener
+from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.bulk import Slice, slice_size
 from pulsar_native.engine.interception import ConsumerChain, ProducerChain
-from pulsar_native.enums import InitialPosition, SubscriptionMode
+from pulsar_native.enums import (
+    ConsumerCryptoFailureAction,
+    InitialPosition,
+    RegexSubscriptionMode,
+    SubscriptionMode,
+)
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
+from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
 from pulsar_native.wire.table import TableRows
 
@@ -62,23 +70,63 @@ def checked_timeout(timeout: float | None) -> float | None:
     return timeout
 
 
-def topics_of(topic: str | Sequence[str] | re.Pattern[str]) -> list[str]:
-    """Return the topics to subscribe to; a pattern is refused."""
+def topics_of(
+    topic: str | Sequence[str] | re.Pattern[str],
+    config: ConsumerConfig,
+    *,
+    is_pattern: bool = False,
+    listener: TopicsChangedListener | None = None,
+) -> list[str] | TopicPattern:
+    """Return the topics to subscribe to, or the pattern that means them; what contradicts itself is refused."""
+    if isinstance(topic, re.Pattern) or is_pattern:
+        if not isinstance(topic, str | re.Pattern):
+            raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")
+        if config.is_read_compacted and config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+            raise InvalidConfiguration(
+                "is_read_compacted needs persistent topics: RegexSubscriptionMode.PersistentOnly"
+            )
+        return TopicPattern.parse(topic)
+    if config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+        raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
+    if listener is not None:
+        raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
     if isinstance(topic, str):
         return [topic]
-    if isinstance(topic, re.Pattern):
-        raise OperationNotSupported("Subscribing by pattern is not supported by this version; pass a list of topics")
     if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
-        raise InvalidConfiguration("topic must be a str or a list of str")
+        raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
     return list(topic)
+
+
+def table_view_config(
+    topic: str,
+    subscription_name: str | None,
+    auto_update_partitions_interval_seconds: float,
+    crypto_key_reader: KeyReader | None = None,
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+) -> ReaderConfig:
+    """Return the reader behind a table view: all there is, of each key only the newest value where it was compacted."""
+    return ReaderConfig(
+        topic=topic,
+        start_message_id=MessageId.earliest,
+        subscription_name=subscription_name,
+        is_read_compacted=TopicName.parse(topic).is_persistent,
+        crypto_key_reader=crypto_key_reader,
+        crypto_failure_action=crypto_failure_action,
+        auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+    )
 
 
 def reader_config(config: ReaderConfig) -> ConsumerConfig:
     """Return the consumer behind a reader: non-durable, exclusive, with a name nobody else has."""
     if not isinstance(config.start_message_id, MessageId):
         raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
+    if len(set(config.topics)) > 1 and config.start_message_id not in (MessageId.earliest, MessageId.latest):
+        raise InvalidConfiguration(
+            "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one of "
+            "them; move each with seek(function) then"
+        )
     return ConsumerConfig(
-        subscription_name=_reader_subscription(config.subscription_role_prefix),
+        subscription_name=config.subscription_name or _reader_subscription(config.subscription_role_prefix),
         subscription_mode=SubscriptionMode.NonDurable,
         # An id behind the end is resolved by this: "latest" must mean latest.
         initial_position=InitialPosition.Latest,
@@ -89,6 +137,8 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         crypto_failure_action=config.crypto_failure_action,
         start_message_id=config.start_message_id,
         start_message_id_inclusive=config.start_message_id_inclusive,
+        auto_update_partitions=config.auto_update_partitions,
+        auto_update_partitions_interval_seconds=config.auto_update_partitions_interval_seconds,
         max_pending_chunked_message=config.max_pending_chunked_message,
         auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
         expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,

@@ -25,6 +25,7 @@ from pulsar_native.enums import (
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerCryptoFailureAction,
+    RegexSubscriptionMode,
     SubscriptionMode,
 )
 from pulsar_native.exceptions import InvalidConfiguration
@@ -59,6 +60,16 @@ class Router(Protocol):
     """Choose the partition of a message; an answer outside `0 <= n < num_partitions` is an error."""
 
     def __call__(self, message: Any, num_partitions: int) -> int: ...
+
+
+class TopicsChangedListener(Protocol):
+    """Be told which topics joined and left the consumer of a pattern, after it is done.
+
+    The blocking face calls from a listener thread; the asyncio face on the loop, where they may be coroutines.
+    """
+
+    def on_topics_added(self, topics: list[str]) -> Any: ...
+    def on_topics_removed(self, topics: list[str]) -> Any: ...
 
 
 class Description:
@@ -430,6 +441,8 @@ class ConsumerConfig(Description):
     crypto_key_reader: KeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     batch_receive_policy: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
+    pattern_auto_discovery_period: float = 60
+    regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
     max_pending_chunked_message: int = 10
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
     expire_time_of_incomplete_chunked_message_ms: int = 60_000
@@ -450,6 +463,7 @@ class ConsumerConfig(Description):
         _number("acknowledgment_group_time_ms", self.acknowledgment_group_time_ms, 0)
         _number("max_acknowledgment_group_size", self.max_acknowledgment_group_size, 1)
         _number("priority_level", self.priority_level, 0)
+        _number("pattern_auto_discovery_period", self.pattern_auto_discovery_period, 0)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
         _number("max_pending_chunked_message", self.max_pending_chunked_message, 0)
         _number("expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0)
@@ -489,13 +503,16 @@ class ConsumerConfig(Description):
 class ReaderConfig(Description):
     """Everything a reader needs besides its client."""
 
-    topic: str
+    topic: str | Sequence[str]
     start_message_id: MessageId
     start_message_id_inclusive: bool = False
     receiver_queue_size: int = 1000
     reader_name: str | None = None
     subscription_role_prefix: str | None = None
+    subscription_name: str | None = None
     is_read_compacted: bool = False
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_seconds: float = 60
     max_pending_chunked_message: int = 10
     auto_ack_oldest_chunked_message_on_queue_full: bool = False
     expire_time_of_incomplete_chunked_message_ms: int = 60_000
@@ -504,6 +521,21 @@ class ReaderConfig(Description):
 
     def __post_init__(self) -> None:
         self._check_choices()
-        _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a reader needs a topic")
+        _require(
+            bool(self.topics) and all(isinstance(name, str) and name.strip() for name in self.topics),
+            "a reader needs a topic, or a list of them",
+        )
         _number("receiver_queue_size", self.receiver_queue_size, 1)
         _key_reader(self.crypto_key_reader)
+        _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
+        _require(
+            self.subscription_name is None or bool(str(self.subscription_name).strip()),
+            "subscription_name must be None or a non-blank str",
+        )
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics to read, whether one or several are given."""
+        if isinstance(self.topic, str):
+            return [self.topic]
+        return list(self.topic) if isinstance(self.topic, list | tuple) else []

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_native import arguments
 from pulsar_native.arguments import BatchCollector
-from pulsar_native.config import BatchReceivePolicy, ReaderConfig
+from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
 from pulsar_native.encryption import CryptoKeyReader
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
@@ -22,6 +22,7 @@ from pulsar_native.enums import (
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.schema import KeyValue, KeyValueEncodingType, KeyValueSchema, StringSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single
@@ -53,14 +54,39 @@ def test_what_is_not_there_yet_is_refused_by_name() -> None:
 
 
 def test_topics() -> None:
-    assert arguments.topics_of("a") == ["a"]
-    assert arguments.topics_of(["a", "b"]) == ["a", "b"]
-    assert arguments.topics_of(("a",)) == ["a"]
-    with pytest.raises(OperationNotSupported, match="pattern"):
-        arguments.topics_of(re.compile("a.*"))
+    config = ConsumerConfig(subscription_name="s")
+    assert arguments.topics_of("a", config) == ["a"]
+    assert arguments.topics_of(["a", "b"], config) == ["a", "b"]
+    assert arguments.topics_of(("a",), config) == ["a"]
     for wrong in (None, 5, b"a", [b"a"], {"a"}):
-        with pytest.raises(InvalidConfiguration, match="str or a list of str"):
-            arguments.topics_of(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidConfiguration, match="a list of str, or a compiled pattern"):
+            arguments.topics_of(wrong, config)  # type: ignore[arg-type]
+    for pattern in (
+        arguments.topics_of(re.compile("a.*"), config),
+        arguments.topics_of("a.*", config, is_pattern=True),
+    ):
+        assert isinstance(pattern, TopicPattern) and pattern.for_broker == "public/default/a.*"
+
+
+def test_topics_of_a_reader() -> None:
+    several = ReaderConfig(topic=["a", "b"], start_message_id=MessageId.latest)
+    assert several.topics == ["a", "b"] and several.replace(topic="a").topics == ["a"]
+    arguments.reader_config(several)
+    start = MessageId(0, 1, 2)
+    with pytest.raises(InvalidConfiguration, match="earliest or"):
+        arguments.reader_config(several.replace(start_message_id=start))
+    assert arguments.reader_config(several.replace(topic=["a", "a"], start_message_id=start)).start_message_id == start
+    for wrong in ([], [""], 5, None, ["a", 5]):
+        with pytest.raises(InvalidConfiguration, match="a reader needs a topic"):
+            several.replace(topic=wrong)
+    assert arguments.reader_config(several.replace(subscription_name="mine")).subscription_name == "mine"
+
+
+def test_the_reader_behind_a_table_view() -> None:
+    config = arguments.table_view_config("a", "mine", 5)
+    assert config.is_read_compacted and config.start_message_id == MessageId.earliest
+    assert (config.subscription_name, config.auto_update_partitions_interval_seconds) == ("mine", 5)
+    assert not arguments.table_view_config("non-persistent://public/default/a", None, 5).is_read_compacted
 
 
 def test_the_consumer_behind_a_reader() -> None:

@@ -200,8 +200,12 @@ def test_a_terminated_topic(client: Any, broker: Broker, topic: NewTopic) -> Non
     assert isinstance(caught.value.__cause__, TopicTerminated) and caught.value.not_stored == (range(3),)
 
 
-def test_deduplication_drops_a_second_run(face: Face, broker: Broker, topic: NewTopic, read_all: ReadAll) -> None:
-    name = topic()
+def test_deduplication_drops_a_second_run(
+    face: Face, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(namespace=space)
     contents = [b"%d" % number for number in range(1000)]
     for _ in range(2):
         client = face.client(broker.service_url)

@@ -96,7 +96,7 @@ def test_each_lookup_operation(
         client.get_partition_count(topic("nobody", namespace=where))
 
     def topics(mode: RegexSubscriptionMode, namespace: str = where) -> set[str]:
-        names = on_loop(face, client, lambda core: core.lookup.topics_of_namespace(namespace, mode, deadline))
+        names = on_loop(face, client, lambda core: core.lookup.topics_of_namespace(namespace, mode, deadline)).topics
         assert len(names) == len(set(names))
         return set(names)
 

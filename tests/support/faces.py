@@ -61,7 +61,7 @@ class LoopThread:
 
 
 _LIVE = tuple(
-    getattr(pulsar_native.asyncio, name) for name in ("Client", "Producer", "Consumer", "Reader")
+    getattr(pulsar_native.asyncio, name) for name in ("Client", "Producer", "Consumer", "Reader", "TableView")
 )  # what a call may return that must stay on its loop
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Any, Self
 from pulsar_native import arguments
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
+from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -19,10 +21,12 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
     Router,
+    TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
+from pulsar_native.engine.pattern import topics_told_on_loop
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -168,7 +172,7 @@ class Client(Live):
 
     async def subscribe(
         self,
-        topic: str | list[str],
+        topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         schema: Schema[Any] | None = None,
@@ -194,6 +198,7 @@ class Client(Live):
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         is_pattern_topic: bool = False,
         *,
+        pattern_auto_discovery_period: float = 60,
         acknowledgment_group_time_ms: int = 100,
         max_acknowledgment_group_size: int = 1000,
         ack_receipt_enabled: bool = False,
@@ -207,13 +212,17 @@ class Client(Live):
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        topics_changed_listener: TopicsChangedListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
+        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern.
+
+        A pattern is a compiled one, or a str with `is_pattern_topic`; see `pulsar_native.Client.subscribe`. Within the
+        operation time-out.
+        """
         arguments.refuse_unsupported(
             {
                 "key_shared_policy": (key_shared_policy, None),
-                "is_pattern_topic": (is_pattern_topic, False),
             }
         )
         config = ConsumerConfig(
@@ -244,21 +253,27 @@ class Client(Live):
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            regex_subscription_mode=regex_subscription_mode,
             max_pending_chunked_message=max_pending_chunked_message,
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
             expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        names = arguments.topics_of(topic, config, is_pattern=is_pattern_topic, listener=topics_changed_listener)
+        changed = None
+        if topics_changed_listener is not None:
+            changed = topics_told_on_loop(topics_changed_listener)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        names = arguments.topics_of(topic)
         chain = arguments.consumer_chain(interceptors, reads=False)
-        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used), chain), decoder)
+        inner = await self._started().subscribe(names, config, decoder, wire_schema(used), chain, changed)
+        return Consumer(inner, decoder)
 
     async def create_reader(
         self,
-        topic: str,
+        topic: str | list[str],
         start_message_id: MessageId,
         schema: Schema[Any] | None = None,
         receiver_queue_size: int = 1000,
@@ -269,12 +284,19 @@ class Client(Live):
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
+        subscription_name: str | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
-        """Read a topic from a position, without a subscription that stays, within the operation time-out."""
+        """Read a topic, or several, from a position, without a subscription that stays.
+
+        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Within the operation
+        time-out.
+        """
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -282,19 +304,52 @@ class Client(Live):
             receiver_queue_size=receiver_queue_size,
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
+            subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
             max_pending_chunked_message=max_pending_chunked_message,
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
             expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        wanted = arguments.reader_config(config)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         chain = arguments.consumer_chain(interceptors, reads=True)
-        behind = arguments.reader_config(config)
-        inner = await self._started().subscribe([topic], behind, decoder, wire_schema(used), chain)
+        inner = await self._started().subscribe(config.topics, wanted, decoder, wire_schema(used), chain)
         return Reader(inner, decoder)
+
+    async def create_table_view(
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        *,
+        auto_update_partitions_interval_seconds: float = 60,
+        crypto_key_reader: KeyReader | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> TableView:
+        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+
+        Returns when everything published so far is in it; waits until then. Partitions added later are joined. A topic
+        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        """
+        config = arguments.table_view_config(
+            topic,
+            subscription_name,
+            auto_update_partitions_interval_seconds,
+            crypto_key_reader,
+            crypto_failure_action,
+        )
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        inner = await core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        view = TableView(inner, decoder)
+        await view._start()
+        return view
 
     def stats(self) -> ClientStats:
         """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""

@@ -13,7 +13,7 @@ from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.receipts import settle
 from pulsar_native.engine.statistics import of_consumer
-from pulsar_native.engine.topic_consumer import TopicConsumer
+from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.waiting import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
@@ -91,8 +91,12 @@ class Receiving(Part):
                 return taken
 
     def topic(self) -> str:
-        """Return the topic's full name, or the names of several joined by commas."""
-        return ",".join(topic.full for topic in self._inner.topics)
+        """Return the topic's full name, the names of several joined by commas, or the text of the pattern."""
+        return self._inner.description
+
+    def topics(self) -> list[str]:
+        """Return the full names of the topics read now, without their partitions."""
+        return [topic.full for topic in self._inner.topics]
 
     def is_connected(self) -> bool:
         """Return whether every partition is connected now."""
@@ -102,8 +106,14 @@ class Receiving(Part):
         """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
         return of_consumer(self._inner)
 
-    async def seek(self, messageid: MessageId | int) -> None:
-        """Move to a message id, or to the first message published at or after a time (ms since 1970)."""
+    async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
+        """Move to a message id, or to the first message published at or after a time (ms since 1970).
+
+        A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
+        one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
+        full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
+        are known.
+        """
         await self._inner.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
@@ -116,7 +126,7 @@ class Receiving(Part):
 
     def has_reached_end_of_topic(self) -> bool:
         """Return whether the topic is terminated and everything in it acknowledged."""
-        return all(child.reached_end for child in self._inner.children)
+        return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
@@ -145,7 +155,7 @@ class Consumer(Receiving):
 
     def consumer_name(self) -> str:
         """Return this consumer's name."""
-        return self._inner.children[0].name
+        return self._inner.name
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
@@ -252,9 +262,23 @@ class Consumer(Receiving):
         check_generation(self._generation)
         self._inner.redeliver_all()
 
-    async def unsubscribe(self, *, force: bool = False) -> None:
-        """Remove the subscription at the broker and close."""
-        await self._inner.unsubscribe(force=force)
+    async def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
+        """Remove the subscription at the broker and close; `force` also when others are connected to it.
+
+        With one of several topics, remove it there and go on with the others; raises `InvalidConfiguration` for a topic
+        that is not read. Messages of it can no longer be acknowledged.
+        """
+        await self._inner.leave(topic, force=force)
+
+    def pause(self) -> None:
+        """Ask the broker for no more messages; those already asked for still come."""
+        check_generation(self._generation)
+        self._inner.pause()
+
+    def resume(self) -> None:
+        """Ask for messages again after `pause`."""
+        check_generation(self._generation)
+        self._inner.resume()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self

@@ -13,6 +13,7 @@ from typing import Any, Self
 from pulsar_native import arguments
 from pulsar_native.blocking.consumer import Consumer, MessageListener, Reader
 from pulsar_native.blocking.producer import Producer
+from pulsar_native.blocking.table_view import TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -22,6 +23,7 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
     Router,
+    TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
@@ -32,6 +34,7 @@ from pulsar_native.engine.loop import (
     generation,
     release_thread_engine,
 )
+from pulsar_native.engine.pattern import topics_told
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -290,9 +293,15 @@ class Client(Live):
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        topics_changed_listener: TopicsChangedListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, or to several topics. Blocks up to the operation time-out.
+        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern (`re.compile`).
+
+        A pattern names tenant and namespace literally and matches whole topic names, without their domain; topics that
+        come and go are followed, at once where the broker tells of them, else every `pattern_auto_discovery_period`
+        seconds. A topic found later is subscribed to at `initial_position`, too: with Latest, what was published before
+        is not received. Subscribing twice makes two consumers. Blocks up to the operation time-out.
 
         Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
         """
@@ -329,23 +338,28 @@ class Client(Live):
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            regex_subscription_mode=regex_subscription_mode,
             max_pending_chunked_message=max_pending_chunked_message,
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
             expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        names = arguments.topics_of(topic, config, listener=topics_changed_listener)
+        changed = None
+        if topics_changed_listener is not None:
+            changed = topics_told(topics_changed_listener, self._listeners.assign())
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        names = arguments.topics_of(topic)
         chain = arguments.consumer_chain(interceptors, reads=False)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain))
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain, changed))
         return Consumer(self, inner, decoder, message_listener)
 
     def create_reader(
         self,
-        topic: str,
+        topic: str | list[str],
         start_message_id: MessageId,
         schema: Schema[Any] | None = None,
         reader_listener: Callable[[Reader, Message], Any] | None = None,
@@ -357,12 +371,19 @@ class Client(Live):
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
+        subscription_name: str | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
-        """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
+        """Read a topic, or several, from a position, without a subscription that stays.
+
+        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Blocks up to the operation
+        time-out.
+        """
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -370,20 +391,53 @@ class Client(Live):
             receiver_queue_size=receiver_queue_size,
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
+            subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
             max_pending_chunked_message=max_pending_chunked_message,
             auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
             expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             crypto_key_reader=crypto_key_reader,
             crypto_failure_action=crypto_failure_action,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        wanted = arguments.reader_config(config)
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         chain = arguments.consumer_chain(interceptors, reads=True)
-        behind = arguments.reader_config(config)
-        inner = core.engine.run(core.subscribe([topic], behind, decoder, wire_schema(used), chain))
+        inner = core.engine.run(core.subscribe(config.topics, wanted, decoder, wire_schema(used), chain))
         return Reader(self, inner, decoder, reader_listener)
+
+    def create_table_view(
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        *,
+        auto_update_partitions_interval_seconds: float = 60,
+        crypto_key_reader: KeyReader | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> TableView:
+        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+
+        Returns when everything published so far is in it; blocks until then. Partitions added later are joined. A topic
+        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        """
+        config = arguments.table_view_config(
+            topic,
+            subscription_name,
+            auto_update_partitions_interval_seconds,
+            crypto_key_reader,
+            crypto_failure_action,
+        )
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
+        view = TableView(self, inner, decoder)
+        view._start()
+        return view
 
     def stats(self) -> ClientStats:
         """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""

@@ -16,7 +16,7 @@ from pulsar_native.engine.loop import (
     check_generation,
 )
 from pulsar_native.engine.statistics import of_consumer
-from pulsar_native.engine.topic_consumer import TopicConsumer
+from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.waiting import AckWait, Wait
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -57,6 +57,7 @@ class Receiving(Part):
         if inner.chain is not None:
             inner.chain.bind(self)
         self._has_listener = False
+        self._listening = True
 
     def _described(self) -> str:
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
@@ -107,7 +108,7 @@ class Receiving(Part):
 
         def drain() -> None:
             scheduled.clear()
-            while True:
+            while self._listening:
                 try:
                     message = self._take(time.monotonic())
                 except AlreadyClosed:
@@ -133,9 +134,24 @@ class Receiving(Part):
         if inner.may_have_more():
             wake()
 
+    def _set_listening(self, listening: bool) -> None:
+        check_generation(self._generation)
+        if not self._has_listener:
+            raise InvalidConfiguration(
+                "The consumer has no message_listener; pause() and resume() are for those without"
+            )
+        self._listening = listening
+        wake = self._inner.on_ready
+        if listening and wake is not None:
+            wake()
+
     def topic(self) -> str:
-        """Return the topic's full name, or the names of several joined by commas."""
-        return ",".join(topic.full for topic in self._inner.topics)
+        """Return the topic's full name, the names of several joined by commas, or the text of the pattern."""
+        return self._inner.description
+
+    def topics(self) -> list[str]:
+        """Return the full names of the topics read now, without their partitions."""
+        return [topic.full for topic in self._inner.topics]
 
     def is_connected(self) -> bool:
         """Return whether every partition is connected now."""
@@ -145,13 +161,15 @@ class Receiving(Part):
         """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
         return of_consumer(self._inner)
 
-    def seek(self, messageid: MessageId | int) -> None:
+    def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970). Blocks.
 
         A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
-        one partition moves that partition only.
+        one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
+        full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
+        are known.
         """
-        self._engine.run(self._inner.seek(messageid))
+        self._engine.run(self._inner.move(self._inner.seek_targets(messageid)))
 
     def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message, entry -1 when it is empty. Blocks."""
@@ -163,7 +181,7 @@ class Receiving(Part):
 
     def has_reached_end_of_topic(self) -> bool:
         """Return whether the topic is terminated and everything in it acknowledged."""
-        return all(child.reached_end for child in self._inner.children)
+        return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
@@ -204,7 +222,7 @@ class Consumer(Receiving):
 
     def consumer_name(self) -> str:
         """Return this consumer's name."""
-        return self._inner.children[0].name
+        return self._inner.name
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
@@ -303,9 +321,34 @@ class Consumer(Receiving):
         check_generation(self._generation)
         self._inner.redeliver_all()
 
-    def unsubscribe(self, *, force: bool = False) -> None:
-        """Remove the subscription at the broker and close. Blocks; `force` also when others are connected to it."""
-        self._engine.run(self._inner.unsubscribe(force=force))
+    def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
+        """Remove the subscription at the broker and close. Blocks; `force` also when others are connected to it.
+
+        With one of several topics, remove it there and go on with the others; raises `InvalidConfiguration` for a topic
+        that is not read. Messages of it can no longer be acknowledged.
+        """
+        self._engine.run(self._inner.leave(topic, force=force))
+
+    def pause(self) -> None:
+        """Ask the broker for no more messages; those already asked for still come. Does not block."""
+        check_generation(self._generation)
+        self._inner.pause()
+
+    def resume(self) -> None:
+        """Ask for messages again after `pause`. Does not block."""
+        check_generation(self._generation)
+        self._inner.resume()
+
+    def pause_message_listener(self) -> None:
+        """Call the message listener no more, once the present call ends; what the queue holds waits. Does not block.
+
+        Raises `InvalidConfiguration` when there is no listener.
+        """
+        self._set_listening(False)
+
+    def resume_message_listener(self) -> None:
+        """Call the message listener again. Does not block."""
+        self._set_listening(True)
 
 
 class Reader(Receiving):

@@ -15,12 +15,14 @@ from collections import Counter
 from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
 from pulsar_native.engine.letters import with_retry_topic
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
+from pulsar_native.engine.pattern import PatternTopics, TopicsChanged
 from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.producer import PartitionProducer
 from pulsar_native.engine.service import Service
@@ -42,6 +44,7 @@ from pulsar_native.exceptions import (
     Timeout,
     TopicNotFound,
 )
+from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema
 from pulsar_native.schema.base import BytesSchema, Schema
 from pulsar_native.schema.info import SchemaInfo
@@ -66,6 +69,7 @@ class ClientCore:
         self.config = config
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
+        self._watcher_ids = itertools.count()
         self._request_ids = itertools.count()
         self.memory = MemoryLimit(config.memory_limit_bytes)
         self.service = Service(engine, config)
@@ -86,6 +90,10 @@ class ClientCore:
     def next_consumer_id(self) -> int:
         """Return an id no other consumer of this client has."""
         return next(self._consumer_ids)
+
+    def next_watcher_id(self) -> int:
+        """Return an id no other watcher of this client has."""
+        return next(self._watcher_ids)
 
     def next_request_id(self) -> int:
         """Return an id no other request of this client has."""
@@ -140,6 +148,13 @@ class ClientCore:
         for child in handler.children:
             counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
             self.retired.update(counts)
+
+    def retire(self, parts: list[PartitionConsumer]) -> None:
+        """Keep in the totals what the consumers of a topic counted that its consumer does not read any more."""
+        if self._instruments is not None:
+            self._instruments.retire(lambda: None, parts)
+        for part in parts:
+            self.retired.update(consumer_counts(part))
 
     # --- making -----------------------------------------------------------------------------------------------------
 
@@ -223,31 +238,40 @@ class ClientCore:
 
     async def subscribe(
         self,
-        topics: list[str],
+        topics: list[str] | TopicPattern,
         config: ConsumerConfig,
         schema: VersionedDecoder,
         wire_schema: pb.Schema | None,
         chain: ConsumerChain | None = None,
+        changed: TopicsChanged | None = None,
     ) -> TopicConsumer:
-        """Subscribe to one or several topics."""
+        """Subscribe to one or several topics, or to those of a pattern, of whose changes `changed` is told."""
         self._check_open()
-        names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
-        if not names:
-            raise InvalidConfiguration("A consumer needs at least one topic")
-        if config.enable_retry:
-            names, config = await with_retry_topic(self, names, config)
-        counts = await asyncio.gather(*(self.partition_count(name) for name in names))
-        partitions = dict(zip(names, counts, strict=True))
+        pattern = topics if isinstance(topics, TopicPattern) else None
+        partitions: dict[TopicName, int] = {}
+        if not isinstance(topics, TopicPattern):
+            names = _checked_names(topics, config)
+            if config.enable_retry:
+                names, config = await with_retry_topic(self, names, config)
+            counts = await asyncio.gather(*(self.partition_count(name) for name in names))
+            partitions = dict(zip(names, counts, strict=True))
+        elif config.enable_retry:
+            raise InvalidConfiguration(
+                "enable_retry needs topics that are named: a pattern has no retry topic of its own"
+            )
         consumer = (
             TopicConsumer(self, config, partitions, schema, wire_schema)
             if chain is None
             else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
         )
+        if pattern is not None:
+            consumer.pattern = PatternTopics(self, consumer, pattern, changed)
         try:
             await consumer.open()
         except IncompatibleSchema as error:
-            refused = TopicName.parse(error.topic) if error.topic else names[0]
-            raise await self.with_both_schemas(error, refused, schema.info) from error
+            if error.topic is None:
+                raise
+            raise await self.with_both_schemas(error, TopicName.parse(error.topic), schema.info) from error
         self.consumers.add(consumer)
         self._record()
         if self.closed:
@@ -324,6 +348,18 @@ class ClientCore:
             handler.abandon()
         self.pool.close()
         return self.service.close()
+
+
+def _checked_names(topics: list[str], config: ConsumerConfig) -> list[TopicName]:
+    """Return the topics, each once; raises what can be told without asking a broker."""
+    names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
+    if not names:
+        raise InvalidConfiguration("A consumer needs at least one topic")
+    if config.is_read_compacted:
+        for name in names:
+            if not name.is_persistent:
+                raise InvalidConfiguration(f"is_read_compacted needs persistent topics, and {name} is none")
+    return names
 
 
 def _is_fine(task: asyncio.Future[Any]) -> bool:

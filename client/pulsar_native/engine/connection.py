@@ -69,6 +69,13 @@ class ConsumerHandler(Protocol):
     def on_end_of_topic(self) -> None: ...
 
 
+class TopicListHandler(Protocol):
+    """What a connection tells a watcher of topic lists. Called on the loop."""
+
+    def on_topics_update(self, update: pb.CommandWatchTopicUpdate) -> None: ...
+    def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
+
+
 async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes]:
     """Return method and data for CONNECT. Reading them may block, so it happens off the loop."""
     if authentication is None or authentication.method_name == "none":
@@ -111,6 +118,7 @@ class Connection:
         self._transport: Transport | None = None
         self._producers: dict[int, ProducerHandler] = {}
         self._consumers: dict[int, ConsumerHandler] = {}
+        self._watchers: dict[int, TopicListHandler] = {}
         self._ready: asyncio.Future[None] = engine.loop.create_future()
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -174,7 +182,7 @@ class Connection:
 
     def idle_seconds(self, now: float) -> float:
         """Return since when nobody uses the connection, as far as seen by calls of this."""
-        if self._producers or self._consumers or self.core.has_requests:
+        if self._producers or self._consumers or self._watchers or self.core.has_requests:
             self._used_at = now
         return now - self._used_at
 
@@ -224,6 +232,14 @@ class Connection:
     def add_consumer(self, consumer_id: int, handler: ConsumerHandler) -> None:
         """Tell the handler of frames for this consumer from now on."""
         self._consumers[consumer_id] = handler
+
+    def add_watcher(self, watcher_id: int, handler: TopicListHandler) -> None:
+        """Tell the handler of changes in the list it watches from now on."""
+        self._watchers[watcher_id] = handler
+
+    def remove_watcher(self, watcher_id: int) -> None:
+        """Stop telling the watcher."""
+        self._watchers.pop(watcher_id, None)
 
     def has_producer(self, producer_id: int) -> bool:
         """Return whether the producer is told of its frames still: not after the broker has closed it."""
@@ -323,6 +339,10 @@ class Connection:
             consumer = self._consumers.get(command.reachedEndOfTopic.consumer_id)
             if consumer is not None:
                 consumer.on_end_of_topic()
+        elif kind == Kind.WATCH_TOPIC_UPDATE:
+            watcher = self._watchers.get(command.watchTopicUpdate.watcher_id)
+            if watcher is not None:
+                watcher.on_topics_update(command.watchTopicUpdate)
         elif kind == Kind.TOPIC_MIGRATED:
             self._migrated(command.topicMigrated)
         else:
@@ -378,9 +398,14 @@ class Connection:
             )
         for event in answered:
             self._dispatch(event)
-        handlers: list[ProducerHandler | ConsumerHandler] = [*self._producers.values(), *self._consumers.values()]
+        handlers: list[ProducerHandler | ConsumerHandler | TopicListHandler] = [
+            *self._producers.values(),
+            *self._consumers.values(),
+            *self._watchers.values(),
+        ]
         self._producers.clear()
         self._consumers.clear()
+        self._watchers.clear()
         if self.on_gone is not None:
             self.on_gone(self)
         for handler in handlers:

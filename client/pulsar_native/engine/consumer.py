@@ -67,6 +67,7 @@ class PartitionConsumer(Handler):
         schema: Any,
         wire_schema: pb.Schema | None,
         on_arrival: Callable[[PartitionConsumer], None],
+        create_topic: bool = True,
     ) -> None:
         super().__init__(client, topic)
         self.config = config
@@ -80,6 +81,8 @@ class PartitionConsumer(Handler):
         self.discarded_count = 0
         self.undecrypted_count = 0
         self._seen: tuple[int, int] | None = None
+        self.paused = False
+        self._create_topic = create_topic
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
         self._queue_size = queue_size
@@ -142,6 +145,7 @@ class PartitionConsumer(Handler):
             start=start and (start.first_chunk_message_id() or start),
             schema=self._wire_schema,
             epoch=self._epoch,
+            create_topic=self._create_topic,
         )
         connection.add_consumer(self.consumer_id, self)
         try:
@@ -165,8 +169,9 @@ class PartitionConsumer(Handler):
             self._acks.reattached()
             # Before the permits, so that the broker does not deliver again what is acknowledged.
             self._acks.send()
-            self._given = 0
-            connection.write([commands.flow(self.consumer_id, self._queue_size)])
+            # What a paused consumer may ask for collects until it goes on.
+            self._given = self._queue_size
+            self._grant(0)
         self._acks.start_unacked_timer()
 
     async def open(self) -> None:
@@ -193,7 +198,7 @@ class PartitionConsumer(Handler):
         """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
         if self._durable:
             return None
-        last = self._last_taken
+        last = self.last_taken
         if last is not None:
             # Where it began does not matter: the chunks before it that are still needed are here.
             self._start, self._start_inclusive = last.without_chunks(), False
@@ -207,7 +212,7 @@ class PartitionConsumer(Handler):
         self._deliveries.clear()
         self._messages.clear()
         self._decoded = None
-        last = self._last_taken
+        last = self.last_taken
         self._seen = None if last is None else (last.ledger_id(), last.entry_id())
 
     def detached(self) -> None:
@@ -310,16 +315,31 @@ class PartitionConsumer(Handler):
             return part
 
     @property
-    def _last_taken(self) -> MessageId | None:
+    def last_taken(self) -> MessageId | None:
         """The id of the last message given out."""
         return self._last_place if self._last_message is None else self._last_message.message_id()
 
     def _grant(self, count: int) -> None:
         """Count permits to give back and send them once they are half a queue."""
         self._given += count
-        if self._given >= self._refill and self.connection is not None:
+        if self._given >= self._refill and self.connection is not None and not self.paused:
             self.connection.write([commands.flow(self.consumer_id, self._given)])
             self._given = 0
+
+    def pause(self) -> None:
+        """Grant no more permits; what was granted still comes. Thread-safe."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Grant what has collected meanwhile. Thread-safe."""
+        with self.lock:
+            self.paused = False
+            self._grant(0)
+
+    def drop_queued(self) -> None:
+        """Forget what was not taken: the topic is not read any more. Thread-safe."""
+        with self.lock:
+            self._drop_queued()
 
     def _decode_next(self) -> bool:
         """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
@@ -481,7 +501,7 @@ class PartitionConsumer(Handler):
 
     def taken_entry(self) -> tuple[int, int]:
         """Return ledger and entry of the last message given out, (-1, -1) before the first."""
-        last = self._last_taken
+        last = self.last_taken
         return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
 
     def is_past(self, end: MessageId) -> bool:
@@ -595,13 +615,25 @@ class PartitionConsumer(Handler):
             self._seeking = False
             if self.connection is None or not self.connection.is_open:
                 self.reconnect(0.0)
-        await self.ready(self.client.config.operation_timeout_seconds)
+        connection = await self.ready(self.client.config.operation_timeout_seconds)
+        if position is None and not self._durable:
+            await self._pin_sought(connection)
+
+    async def _pin_sought(self, connection: Connection) -> None:
+        """Turn the time sought into a place: an unload takes the cursor along, and with it where the time was."""
+        # If it cannot be had now, the broker's mark is asked for when it is needed.
+        with contextlib.suppress(PulsarException):
+            await self._ask_last(connection)
+            mark = self._mark_delete
+            if mark is not None and self._start == MessageId.earliest:
+                self._start = MessageId(self.topic.partition, mark.ledger_id(), mark.entry_id(), topic=self.topic.full)
+                self._start_inclusive = False
 
     def _forget_position(self, position: MessageId | None) -> None:
-        self._drop_queued()
         self.chunks.clear()
         self._acks.forget()
         self._last_message = self._last_place = None
+        self._drop_queued()
         self.reached_end = False
         # The broker keeps the sought time for a non-durable subscription; starting at earliest does not rewind it.
         self._start = MessageId.earliest if position is None else position
@@ -631,22 +663,26 @@ class PartitionConsumer(Handler):
         """Return whether a message lies between the place reached and the topic's end."""
         if self.has_queued():
             return True
+        if not self.topic.is_persistent:
+            # Nothing is kept there that could be read later.
+            return False
         last = await self.last_message_id()
         if last.entry_id() < 0:
             return False
-        place, inclusive = self._last_taken, False
+        place, inclusive = self.last_taken, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive
         if self.has_queued():
             return True
+        end = (last.ledger_id(), last.entry_id())
+        here = (-1, -1) if place is None else (place.ledger_id(), place.entry_id())
+        if self._seen is not None and self._seen >= end and self._seen > here and not self.may_have_more():
+            # All behind the place was looked at, and nothing is left of it: acknowledged, compacted away, damaged.
+            return False
         if place is None or place == MessageId.earliest:
             # After a seek by time only the broker knows the place: its mark is the entry before the next one to come.
             mark = self._mark_delete
-            return mark is None or (mark.ledger_id(), mark.entry_id()) < (last.ledger_id(), last.entry_id())
-        here, end = (place.ledger_id(), place.entry_id()), (last.ledger_id(), last.entry_id())
-        if self.chunks and self._seen is not None and self._seen >= end:
-            # What is left are chunks of messages that are not complete, and may never be.
-            return False
+            return mark is None or (mark.ledger_id(), mark.entry_id()) < end
         if here != end:
             return here < end
         if place.batch_index() < 0 or last.batch_index() < 0:

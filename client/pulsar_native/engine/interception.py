@@ -247,8 +247,8 @@ class InterceptedConsumer(TopicConsumer):
         super().__init__(client, config, topics, schema, wire_schema)
         self.chain = chain
 
-    def _child(self, name: TopicName, count: int) -> PartitionConsumer:
-        child = super()._child(name, count)
+    def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
+        child = super()._child(name, count, config)
 
         def asked_again(method: str, entries: list[EntryKey]) -> None:
             ids = {MessageId(name.partition, ledger, entry, -1, topic=name.full) for ledger, entry in entries}
@@ -298,7 +298,7 @@ class InterceptedConsumer(TopicConsumer):
         """Join new partitions and tell the interceptors."""
         before = self.topics[topic]
         await super().update_partitions(topic)
-        if self.topics[topic] != before:
+        if self.topics.get(topic, before) != before:
             self._hears.tell_plain("on_partitions_change", topic.full, self.topics[topic])
 
     def ended(self) -> None:

@@ -22,6 +22,7 @@ from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.service import Service
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
+    BrokerMetadataError,
     LookupError,
     PulsarException,
     ServiceUnitNotReady,
@@ -29,6 +30,7 @@ from pulsar_native.exceptions import (
     TooManyLookupRequestException,
 )
 from pulsar_native.protocol.backoff import Backoff
+from pulsar_native.protocol.topic_list import TopicListing
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -165,6 +167,43 @@ class Lookup:
         answer = await self._ask(connection, request_id, frame, topic, expected)
         return int(answer.partitions)
 
+    async def topics_of_namespace(
+        self,
+        namespace: str,
+        mode: RegexSubscriptionMode,
+        deadline: float,
+        *,
+        pattern: str | None = None,
+        known_hash: str = "",
+    ) -> TopicListing:
+        """Return the full names of a namespace's topics, partitions each by its own; retried until the deadline.
+
+        The broker may apply the pattern (`filtered` tells), and may leave the list out when its hash is the known one
+        (`changed` is False then). A pattern it does not understand is left out.
+        """
+        # The errors of a lookup tell a topic; here any of that namespace stands for it.
+        anybody = TopicName.parse(f"persistent://{namespace}/topics")
+
+        async def ask(asked: str | None) -> TopicListing:
+            if await self._is_http(None):
+                return TopicListing(await self._http.topics_of_namespace(namespace, mode))
+            connection = await self._pool.to_service()
+            request_id = next(self._request_ids)
+            frame = commands.topics_of_namespace(namespace, request_id, int(mode), pattern=asked, known_hash=known_hash)
+            answer = await self._ask(connection, request_id, frame, anybody, pb.CommandGetTopicsOfNamespaceResponse)
+            return TopicListing(list(answer.topics), answer.filtered, answer.changed, answer.topics_hash)
+
+        async def once() -> TopicListing:
+            try:
+                return await ask(pattern)
+            except BrokerMetadataError:
+                # So it answers to what RE2 has no word for, such as a look-ahead.
+                if pattern is None:
+                    raise
+                return await ask(None)
+
+        return await self.retry(lambda: self._admitted(once), anybody, deadline)
+
     async def schema(self, topic: TopicName, version: bytes | None, deadline: float) -> pb.CommandGetSchemaResponse:
         """Return the topic's schema, the newest or one version; raises `TopicNotFound` when it has none."""
 
@@ -178,22 +217,6 @@ class Lookup:
             return await self._ask(connection, request_id, frame, topic, pb.CommandGetSchemaResponse)
 
         return await self.retry(lambda: self._admitted(once), topic, deadline)
-
-    async def topics_of_namespace(self, namespace: str, mode: RegexSubscriptionMode, deadline: float) -> list[str]:
-        """Return the full names of a namespace's topics, partitions each by its own; empty when there is none."""
-        # The errors of a lookup tell a topic; here any of that namespace stands for it.
-        anybody = TopicName.parse(f"persistent://{namespace}/topics")
-
-        async def once() -> list[str]:
-            if await self._is_http(None):
-                return await self._http.topics_of_namespace(namespace, mode)
-            connection = await self._pool.to_service()
-            request_id = next(self._request_ids)
-            frame = commands.topics_of_namespace(namespace, request_id, int(mode))
-            answer = await self._ask(connection, request_id, frame, anybody, pb.CommandGetTopicsOfNamespaceResponse)
-            return list(answer.topics)
-
-        return await self.retry(lambda: self._admitted(once), anybody, deadline)
 
     async def _ask(
         self, connection: Connection, request_id: int, frame: bytes, topic: TopicName, expected: type[T]

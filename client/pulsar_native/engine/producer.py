@@ -330,12 +330,23 @@ class PartitionProducer(Handler):
         with self._lock:
             outcome, op = self.core.receipt(receipt.sequence_id)
         if op is not None:
-            self.confirmed_messages += op.count
             place = commands.message_id(receipt.message_id)
+            if op.was_damaged and place.entry_id() < 0:
+                # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
+                self._completed(op, self._lost_to_deduplication(), None)
+                return
+            self.confirmed_messages += op.count
             self._completed(op, None, (self.topic.partition, place.ledger_id(), place.entry_id()))
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed something we think is still behind another: start over, everything is resent.
             self.connection.close("a receipt came out of step")
+
+    def _lost_to_deduplication(self) -> PulsarException:
+        return ChecksumError(
+            "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as "
+            "those behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
+            topic=self.topic.full,
+        )
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """Recover from, or give up after, an error for one entry."""
@@ -350,6 +361,9 @@ class PartitionProducer(Handler):
             if op is not None:
                 self._completed(op, failure, None)
             return
+        if isinstance(failure, ChecksumError):
+            with self._lock:
+                self.core.damaged(error.sequence_id)
         # Anything else may pass: the producer is attached again on the same connection and resends what is pending.
         connection = self.connection
         if connection is not None:

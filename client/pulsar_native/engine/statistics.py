@@ -235,7 +235,7 @@ def of_consumer(consumer: TopicConsumer, *, roll: bool = False) -> ConsumerStats
     parts: dict[str, ConsumerStats] = {}
     names: dict[str, Any] = {
         "subscription_name": consumer.config.subscription_name,
-        "consumer_name": consumer.children[0].name,
+        "consumer_name": consumer.name,
     }
     for child in consumer.children:
         recorder, counts = child.stats, consumer_counts(child)

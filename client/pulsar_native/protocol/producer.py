@@ -58,7 +58,17 @@ class NoRoomForChunks(Exception):
 class SendOp:
     """One entry on its way: its bytes, and whom to tell."""
 
-    __slots__ = ("callbacks", "count", "created", "highest_sequence_id", "parts", "sequence_id", "size", "written")
+    __slots__ = (
+        "callbacks",
+        "count",
+        "created",
+        "highest_sequence_id",
+        "parts",
+        "sequence_id",
+        "size",
+        "was_damaged",
+        "written",
+    )
 
     def __init__(
         self,
@@ -77,6 +87,8 @@ class SendOp:
         self.size = size
         self.created = created
         self.written = False
+        # The broker refused it for its checksum, so it cannot have it from then.
+        self.was_damaged = False
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
         """Call the callbacks, each with its own message id; `place` is (partition, ledger, entry)."""
@@ -547,6 +559,12 @@ class ProducerCore:
         self.last_published = max(self.last_published, op.highest_sequence_id)
         self._stored = max(self._stored, op.highest_sequence_id)
         return Receipt.COMPLETED, op
+
+    def damaged(self, sequence_id: int) -> None:
+        """Note that the broker refused an entry because it was damaged on its way; it is to be sent again."""
+        for op in self.pending:
+            if op.sequence_id == sequence_id:
+                op.was_damaged = True
 
     def fail(self, sequence_id: int) -> SendOp | None:
         """Take the oldest entry out of the queue when it has this id: the broker refuses it for good.

@@ -34,6 +34,7 @@ _ANSWERS: dict[int, tuple[str, str | None]] = {
     Kind.GET_LAST_MESSAGE_ID_RESPONSE: ("getLastMessageIdResponse", None),
     Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE: ("getTopicsOfNamespaceResponse", None),
     Kind.GET_SCHEMA_RESPONSE: ("getSchemaResponse", "error_code"),
+    Kind.WATCH_TOPIC_LIST_SUCCESS: ("watchTopicListSuccess", None),
     Kind.GET_OR_CREATE_SCHEMA_RESPONSE: ("getOrCreateSchemaResponse", "error_code"),
     Kind.CONSUMER_STATS_RESPONSE: ("consumerStatsResponse", "error_code"),
     Kind.ACK_RESPONSE: ("ackResponse", "error"),
@@ -112,6 +113,7 @@ def connect(*, client_version: str, method: str, auth_data: bytes, proxy_to: str
             supports_auth_refresh=True,
             supports_broker_entry_metadata=True,
             supports_partial_producer=True,
+            supports_topic_watchers=True,
             supports_get_partitioned_metadata_without_auto_creation=True,
         ),
     )
@@ -191,8 +193,12 @@ def subscribe(
     start: MessageId | None,
     schema: pb.Schema | None,
     epoch: int,
+    create_topic: bool = True,
 ) -> bytes:
-    """Return SUBSCRIBE; a non-durable subscription sends its start, a durable one has it at the broker."""
+    """Return SUBSCRIBE; a non-durable subscription sends its start, a durable one has it at the broker.
+
+    Without `create_topic` a topic that does not exist is an error, TopicNotFound.
+    """
     durable = config.subscription_mode is SubscriptionMode.Durable
     command = pb.CommandSubscribe(
         topic=topic,
@@ -210,6 +216,8 @@ def subscribe(
         subscription_properties=_pairs(config.subscription_properties),
         consumer_epoch=epoch,
     )
+    if not create_topic:
+        command.force_topic_creation = False
     if not durable and start is not None:
         command.start_message_id.CopyFrom(id_data(start))
     if schema is not None:
@@ -326,10 +334,35 @@ def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> byte
     return encode_command(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA, getOrCreateSchema=command))
 
 
-def topics_of_namespace(namespace: str, request_id: int, mode: int) -> bytes:
-    """Return the request for a namespace's topics; `mode` 0 persistent, 1 non-persistent, 2 all."""
+def topics_of_namespace(
+    namespace: str, request_id: int, mode: int, *, pattern: str | None = None, known_hash: str = ""
+) -> bytes:
+    """Return the request for a namespace's topics; `mode` 0 persistent, 1 non-persistent, 2 all.
+
+    The pattern has no domain. Where the hash of the list is `known_hash` still, the broker leaves the list out.
+    """
     command = pb.CommandGetTopicsOfNamespace(namespace=namespace, request_id=request_id, mode=mode)  # type: ignore[arg-type]
+    if pattern is not None:
+        command.topics_pattern = pattern
+    if known_hash:
+        command.topics_hash = known_hash
     return encode_command(pb.BaseCommand(type=Kind.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=command))
+
+
+def watch_topic_list(namespace: str, request_id: int, watcher_id: int, *, pattern: str, known_hash: str) -> bytes:
+    """Return WATCH_TOPIC_LIST (PIP-145): tell of persistent topics that match as they come and go."""
+    command = pb.CommandWatchTopicList(
+        namespace=namespace, request_id=request_id, watcher_id=watcher_id, topics_pattern=pattern
+    )
+    if known_hash:
+        command.topics_hash = known_hash
+    return encode_command(pb.BaseCommand(type=Kind.WATCH_TOPIC_LIST, watchTopicList=command))
+
+
+def close_topic_list_watch(request_id: int, watcher_id: int) -> bytes:
+    """Return WATCH_TOPIC_LIST_CLOSE."""
+    command = pb.CommandWatchTopicListClose(request_id=request_id, watcher_id=watcher_id)
+    return encode_command(pb.BaseCommand(type=Kind.WATCH_TOPIC_LIST_CLOSE, watchTopicListClose=command))
 
 
 def unsubscribe(consumer_id: int, request_id: int, *, force: bool) -> bytes:

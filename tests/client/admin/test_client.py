@@ -345,7 +345,8 @@ def test_subscriptions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client)
         assert caught.value.status == 412
         admin.delete_subscription(name, "second", force=True)
     admin.delete_subscription(name, "first")
-    assert admin.subscriptions(name) == []
+    # Its consumer may have come back to "second" and made it anew before it was closed.
+    assert "first" not in admin.subscriptions(name)
     with pytest.raises(SubscriptionNotFound):
         admin.delete_subscription(name, "first")
     with pytest.raises(TopicNotFound):

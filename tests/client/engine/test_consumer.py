@@ -278,6 +278,8 @@ async def test_acknowledgements_made_during_an_outage_go_before_the_permits(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     consumer = await subscribed(cores(fake.url, starting_backoff_interval_ms=100), acknowledgment_group_time_ms=1)
+    # A reset takes along what was not read yet.
+    await asyncio.to_thread(fake.wait, Kind.FLOW)
     fake.peers[0].close(reset=True)
     await until(lambda: not consumer.is_connected)
     consumer.acknowledge([MessageId(-1, 1, 3)])
@@ -476,6 +478,39 @@ async def test_a_seek_subscribes_again_at_once_and_drops_what_was_queued(
     assert consumer.take() is None and len(fake.seen(Kind.SUBSCRIBE)) == 2
     deliver(fake, delivery(0, batch_entry([b"a", b"b", b"c"]), 1, ack_set=[0b110]))
     assert [message.data() for message in await take(consumer, 2)] == [b"b", b"c"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C168")
+async def test_nothing_is_available_when_what_is_left_cannot_be_read(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    """After a seek by time the broker's mark tells what is left, and it does not move for what is thrown away."""
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda peer, command: [
+        frame(
+            Kind.GET_LAST_MESSAGE_ID_RESPONSE,
+            getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
+                request_id=command.getLastMessageId.request_id,
+                last_message_id=pb.MessageIdData(ledgerId=1, entryId=5),
+                consumer_mark_delete_position=pb.MessageIdData(ledgerId=1, entryId=3),
+            ),
+        )
+    ]
+    reader = await subscribed(
+        cores(fake.url), subscription_mode=SubscriptionMode.NonDurable, start_message_id=MessageId.earliest
+    )
+    await reader.seek(1234)
+    assert await reader.has_message_available()
+    deliver(fake, delivery(0, single_entry(b"4"), 4))
+    assert [message.data() for message in await take(reader)] == [b"4"]
+    assert await reader.has_message_available()
+    deliver(fake, delivery(0, single_entry(b"5")[:-1] + b"x", 5))
+    await until(lambda: reader.children[0].may_have_more())
+    assert not await reader.has_message_available()
+    # Back at the time sought, it is all to come again.
+    await reader.seek(1234)
+    assert await reader.has_message_available()
+    assert not fake.seen(Kind.SUBSCRIBE)[-1].command.subscribe.durable
 
 
 @pytest.mark.asyncio
