@@ -165,11 +165,14 @@ class _Tasks:
         self._most = most
         self._works: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Counted apart: a task that has found nothing more stays in the set until its callbacks run.
+        self._working = 0
 
     def submit(self, work: Work) -> None:
         """Have a task call the handler."""
         self._works.append(work)
-        if len(self._tasks) < self._most:
+        if self._working < self._most:
+            self._working += 1
             task = asyncio.get_running_loop().create_task(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -183,21 +186,27 @@ class _Tasks:
                 task.cancel()
 
     async def _run(self) -> None:
-        while self._works:
-            work = self._works.popleft()
-            if not self._consuming.begin(work):
-                continue
-            answer: object
-            try:
-                answer = self._handler(work.messages, work.context)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                # The handler's own doing, and so a failure.
-                answer = error
-            except Exception as error:
-                answer = error
-            self._consuming.end(work, answer)
+        try:
+            while self._works:
+                await self._call(self._works.popleft())
+        finally:
+            # In the same step as the last look for work, so that none is queued in between.
+            self._working -= 1
+
+    async def _call(self, work: Work) -> None:
+        if not self._consuming.begin(work):
+            return
+        answer: object
+        try:
+            answer = self._handler(work.messages, work.context)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The handler's own doing, and so a failure.
+            answer = error
+        except Exception as error:
+            answer = error
+        self._consuming.end(work, answer)
