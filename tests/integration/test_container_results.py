@@ -391,10 +391,13 @@ def test_what_waits_goes_with_the_right_to_its_partition(
     eventually(lambda: container.stats().unfinished == 8)
     # The broker gives everything anew; what waited here is not handled twice.
     broker.admin("PUT", name.replace("://", "/") + "/unload")
-    eventually(lambda: container.stats().duplicates == 1, 30)
+    eventually(lambda: container.stats().duplicates >= 1, 30)
     gate.opened.set()
-    eventually(lambda: container.stats().succeeded == 10)
-    assert gate.recorder.seen == numbered(10)
+    eventually(lambda: container.stats().succeeded >= 10 and not container.stats().unfinished, 30)
+    # The first two may come again: an unloading broker may lose what it was told a moment ago.
+    seen = gate.recorder.seen
+    assert list(dict.fromkeys(seen)) == numbered(10)
+    assert all(seen.count(content) == 1 for content in numbered(10)[2:])
 
 
 def test_orderly_consuming_works_in_broadcasting(
