@@ -10,11 +10,8 @@ from dataclasses import dataclass
 
 from pulsar_native.exceptions import InvalidUrl
 
-_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
-_FORM = (
-    "pulsar://host:6650, pulsar+ssl://host:6651, several hosts: pulsar://host1:6650,host2:6650, "
-    "or the web service for lookups over HTTP: http://host:8080"
-)
+_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
+_FORM = "pulsar://host:6650, pulsar+ssl://host:6651, or several hosts: pulsar://host1:6650,host2:6650"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d+))?")
 
 
@@ -40,12 +37,7 @@ class ServiceUrl:
     @property
     def use_tls(self) -> bool:
         """Whether connections to these addresses are encrypted."""
-        return self.scheme in ("pulsar+ssl", "https")
-
-    @property
-    def is_http(self) -> bool:
-        """Whether the addresses are of web services, which are asked for brokers but carry no messages."""
-        return self.scheme in ("http", "https")
+        return self.scheme == "pulsar+ssl"
 
     @staticmethod
     def parse(url: str) -> ServiceUrl:
@@ -56,7 +48,8 @@ class ServiceUrl:
         if not separator:
             raise InvalidUrl(f"The service URL {url!r} has no scheme; write {_FORM}")
         if scheme not in _DEFAULT_PORTS:
-            raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known; write {_FORM}")
+            hint = " (an HTTP address belongs into the admin URL)" if scheme in ("http", "https") else ""
+            raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known{hint}; write {_FORM}")
         hosts = rest.rstrip("/")
         if "@" in hosts:
             # The text may hold a password: it is not repeated.

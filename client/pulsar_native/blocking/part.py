@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -11,13 +10,12 @@ from pulsar_native.engine.loop import (
     generation,
 )
 from pulsar_native.live import Live
-from pulsar_native.stats import CloseReport
 
 if TYPE_CHECKING:
     from pulsar_native.blocking.client import Client
 
 
-class Part(Live, ABC):
+class Part(Live):
     """Common behaviour of producers, consumers and readers."""
 
     def __init__(self, client: Client, engine: Engine) -> None:
@@ -25,8 +23,7 @@ class Part(Live, ABC):
         self._engine = engine
         self._generation = generation()
 
-    @abstractmethod
-    def close(self, timeout: float | None = None) -> CloseReport:
+    def close(self) -> None:
         """Close; see the classes."""
 
     def __enter__(self) -> Self:
