@@ -48,6 +48,8 @@ CASES = (
     Case("publish 1 KB", "publish", 1024, 100_000),
     Case("publish 1 KB LZ4", "publish", 1024, 100_000, "LZ4"),
     Case("publish 1 KB ZSTD", "publish", 1024, 100_000, "ZSTD"),
+    Case("send_many 100 B", "send-many", 100, 300_000),
+    Case("send_table 100 B", "send-table", 100, 300_000),
     Case("publish 100 B, callback", "publish-callback", 100, 100_000),
     Case("receive + ack 100 B", "receive", 100, 300_000),
     Case("receive + ack 1 KB", "receive", 1024, 100_000),

@@ -83,6 +83,32 @@ def publish_callback(pulsar: Any, client: Any, request: dict[str, Any]) -> Calla
     return run
 
 
+def send_many(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Send a list in one call; the official client has no such call and sends without callbacks."""
+    if request["peer"] == "pulsar":
+        return publish(pulsar, client, request)
+    producer = _producer(pulsar, client, request)
+    payloads = _payloads(request["size"])
+    contents = [payloads[number & 255] for number in range(request["count"])]
+    return lambda: producer.send_many(contents)
+
+
+def send_table(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Send an Arrow column in one call; the official client sends without callbacks what it takes out of it."""
+    import pyarrow as pa
+
+    producer = _producer(pulsar, client, request)
+    payloads = _payloads(request["size"])
+    table = pa.table({"value": [payloads[number & 255] for number in range(request["count"])]})
+
+    def official() -> None:
+        for content in table["value"].to_pylist():
+            producer.send_async(content, None)
+        producer.flush()
+
+    return official if request["peer"] == "pulsar" else lambda: producer.send_table(table)
+
+
 def _consumer(pulsar: Any, client: Any, request: dict[str, Any], **options: Any) -> Any:
     return client.subscribe(
         request["topic"], f"bench-{uuid.uuid4().hex}", initial_position=pulsar.InitialPosition.Earliest, **options
@@ -185,6 +211,8 @@ def fill(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None
 ACTIONS = {
     "publish": publish,
     "publish-callback": publish_callback,
+    "send-many": send_many,
+    "send-table": send_table,
     "receive": receive,
     "batch-receive": batch_receive,
     "columns": columns,

@@ -58,6 +58,9 @@ DEFAULT_CONF: Mapping[str, str] = {
     # The bookie takes the port it is given only with this odd setting, and else one nobody keeps free over a restart.
     "allowEphemeralPorts": "true",
     "allowLoopback": "true",
+    # The bookie's own default is the broker's maximum message size without any room for what is around a message: one
+    # of just that size would close the ledger, and nothing more could be published for a while.
+    "nettyMaxFrameSizeBytes": "5253120",
     "numHttpServerThreads": "8",
     "managedLedgerCacheSizeMB": "64",
 }

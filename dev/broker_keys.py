@@ -78,6 +78,15 @@ def make_certificates(folder: Path, *, client_role: str = "admin") -> Certificat
     return made
 
 
+def make_client_pair(folder: Path, role: str, *, authority_folder: Path | None = None) -> tuple[Path, Path]:
+    """Make another client's certificate and key in the folder, signed by the authority of `make_certificates`."""
+    signer = authority_folder or folder
+    folder.mkdir(parents=True, exist_ok=True)
+    certificate, key = folder / f"{role}.pem", folder / f"{role}-key.pem"
+    _pair(signer / "ca.pem", signer / "ca-key.pem", certificate, key, role, "extendedKeyUsage=clientAuth")
+    return certificate, key
+
+
 def _pair(authority: Path, authority_key: Path, certificate: Path, key: Path, name: str, extension: str) -> None:
     request, extensions = certificate.with_suffix(".csr"), certificate.with_suffix(".ext")
     # PKCS #8 keys: the broker reads no other form.

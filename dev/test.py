@@ -191,7 +191,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     if unknown := set(options.rooms) - {room.name for room in ROOMS}:
         parser.error(f"no such room: {', '.join(sorted(unknown))} (there are {', '.join(room.name for room in ROOMS)})")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Ctrl-C as well: a shell's background jobs start with it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
     try:
         rooms = choose(options.rooms, options.missing)

@@ -1,6 +1,6 @@
-"""Give every test the shared fixtures (support/brokers.py, support/relay.py) and record the results."""
+"""Give every test the shared fixtures (support/brokers.py, relay.py, java_peer.py) and record the results."""
 
-pytest_plugins = ["support.results", "support.brokers", "support.relay"]
+pytest_plugins = ["support.results", "support.brokers", "support.relay", "support.java_peer"]
 
 try:
     from hypothesis import HealthCheck, settings

@@ -10,16 +10,33 @@ import base64
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
-from pulsar_native.enums import BatchingType, InitialPosition, SubscriptionMode
+from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig, TopicsChangedListener
+from pulsar_native.encryption import KeyReader
+from pulsar_native.engine.bulk import Slice, slice_size
+from pulsar_native.engine.interception import ConsumerChain, ProducerChain
+from pulsar_native.enums import (
+    ConsumerCryptoFailureAction,
+    InitialPosition,
+    RegexSubscriptionMode,
+    SubscriptionMode,
+)
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
-from pulsar_native.message import Message, OutgoingMessage
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.schema import BytesSchema, Schema, StringSchema
+from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire.table import TableRows
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _MAX_U64 = (1 << 64) - 1
 _MAX_I64 = (1 << 63) - 1
@@ -34,51 +51,97 @@ def refuse_unsupported(options: Mapping[str, tuple[Any, Any]]) -> None:
             )
 
 
-def refuse_producer_options(
+def producer_chain(interceptors: Sequence[ProducerInterceptor]) -> ProducerChain | None:
+    """Return the interceptors of a producer, None without any: its messages then go their way untouched."""
+    return ProducerChain(interceptors, encoded_fields) if interceptors else None
+
+
+def consumer_chain(
+    interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
+) -> ConsumerChain | None:
+    """Return the interceptors of a consumer or reader, None without any."""
+    return ConsumerChain(interceptors, reads=reads) if interceptors else None
+
+
+def checked_timeout(timeout: float | None) -> float | None:
+    """Return the seconds closing may take, None for the operation time-out."""
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
+        raise InvalidConfiguration(f"timeout must be seconds, 0 or more, or None; not {timeout!r}")
+    return timeout
+
+
+def topics_of(
+    topic: str | Sequence[str] | re.Pattern[str],
+    config: ConsumerConfig,
     *,
-    chunking_enabled: bool,
-    lazy_start_partitioned_producers: bool,
-    batching_type: BatchingType,
-    encryption_key: str | None,
-    crypto_key_reader: object,
-) -> None:
-    """Raise for producer options of the official client that are not there yet."""
-    refuse_unsupported(
-        {
-            "chunking_enabled": (chunking_enabled, False),
-            "lazy_start_partitioned_producers": (lazy_start_partitioned_producers, False),
-            "batching_type": (batching_type, BatchingType.Default),
-            "encryption_key": (encryption_key, None),
-            "crypto_key_reader": (crypto_key_reader, None),
-        }
-    )
-
-
-def topics_of(topic: str | Sequence[str] | re.Pattern[str]) -> list[str]:
-    """Return the topics to subscribe to; a pattern is refused."""
+    is_pattern: bool = False,
+    listener: TopicsChangedListener | None = None,
+) -> list[str] | TopicPattern:
+    """Return the topics to subscribe to, or the pattern that means them; what contradicts itself is refused."""
+    if isinstance(topic, re.Pattern) or is_pattern:
+        if not isinstance(topic, str | re.Pattern):
+            raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")
+        if config.is_read_compacted and config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+            raise InvalidConfiguration(
+                "is_read_compacted needs persistent topics: RegexSubscriptionMode.PersistentOnly"
+            )
+        return TopicPattern.parse(topic)
+    if config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+        raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
+    if listener is not None:
+        raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
     if isinstance(topic, str):
         return [topic]
-    if isinstance(topic, re.Pattern):
-        raise OperationNotSupported("Subscribing by pattern is not supported by this version; pass a list of topics")
     if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
-        raise InvalidConfiguration("topic must be a str or a list of str")
+        raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
     return list(topic)
+
+
+def table_view_config(
+    topic: str,
+    subscription_name: str | None,
+    auto_update_partitions_interval_seconds: float,
+    crypto_key_reader: KeyReader | None = None,
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+) -> ReaderConfig:
+    """Return the reader behind a table view: all there is, of each key only the newest value where it was compacted."""
+    return ReaderConfig(
+        topic=topic,
+        start_message_id=MessageId.earliest,
+        subscription_name=subscription_name,
+        is_read_compacted=TopicName.parse(topic).is_persistent,
+        crypto_key_reader=crypto_key_reader,
+        crypto_failure_action=crypto_failure_action,
+        auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+    )
 
 
 def reader_config(config: ReaderConfig) -> ConsumerConfig:
     """Return the consumer behind a reader: non-durable, exclusive, with a name nobody else has."""
     if not isinstance(config.start_message_id, MessageId):
         raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
+    if len(set(config.topics)) > 1 and config.start_message_id not in (MessageId.earliest, MessageId.latest):
+        raise InvalidConfiguration(
+            "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one of "
+            "them; move each with seek(function) then"
+        )
     return ConsumerConfig(
-        subscription_name=_reader_subscription(config.subscription_role_prefix),
+        subscription_name=config.subscription_name or _reader_subscription(config.subscription_role_prefix),
         subscription_mode=SubscriptionMode.NonDurable,
         # An id behind the end is resolved by this: "latest" must mean latest.
         initial_position=InitialPosition.Latest,
         receiver_queue_size=config.receiver_queue_size,
         consumer_name=config.reader_name,
         is_read_compacted=config.is_read_compacted,
+        crypto_key_reader=config.crypto_key_reader,
+        crypto_failure_action=config.crypto_failure_action,
         start_message_id=config.start_message_id,
         start_message_id_inclusive=config.start_message_id_inclusive,
+        auto_update_partitions=config.auto_update_partitions,
+        auto_update_partitions_interval_seconds=config.auto_update_partitions_interval_seconds,
+        max_pending_chunked_message=config.max_pending_chunked_message,
+        auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
+        expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,
     )
 
 
@@ -99,6 +162,8 @@ def outgoing(
     event_timestamp: int | None,
     deliver_at: int | None,
     deliver_after: timedelta | int | None,
+    null_partition_key: bool = False,
+    schema_version: bytes | None = None,
 ) -> OutgoingMessage:
     """Check the parts of a message and put them together; None as payload is a null value."""
     _check_parts(properties, partition_key, ordering_key, sequence_id, event_timestamp)
@@ -108,7 +173,8 @@ def outgoing(
     is_bytes = isinstance(partition_key, bytes)
     return OutgoingMessage(
         payload if payload is not None else b"",
-        properties=properties,
+        # A copy: the caller may change the mapping while the message waits in its batch.
+        properties=dict(properties) if properties else None,
         partition_key=base64.b64encode(partition_key).decode() if isinstance(partition_key, bytes) else partition_key,
         key_is_base64=is_bytes,
         ordering_key=ordering_key,
@@ -117,7 +183,23 @@ def outgoing(
         event_timestamp=event_timestamp,
         deliver_at=_delivery_time(deliver_at, deliver_after),
         null_value=payload is None,
+        null_partition_key=null_partition_key,
+        schema_version=schema_version,
     )
+
+
+def encoded(
+    schema: Schema[Any], content: Any, partition_key: str | bytes | None
+) -> tuple[bytes | None, str | bytes | None, bool]:
+    """Return a value's payload, the message's key, and whether the key is a null one, by a schema of any kind."""
+    if content is None:
+        return None, partition_key, False
+    if not schema.separates_key:
+        return schema.encode(content), partition_key, False
+    if partition_key is not None:
+        raise InvalidMessage("The schema makes the message's key of the value: partition_key must not be given besides")
+    key, payload = schema.encode_separated(content)
+    return payload, key, key is None
 
 
 def _check_parts(
@@ -176,10 +258,92 @@ def encoded_fields(message: OutgoingMessage) -> bytes:
         message.properties,
         message.partition_key,
         message.key_is_base64,
-        message.ordering_key.encode() if message.ordering_key else None,
+        message.ordering_key.encode() if isinstance(message.ordering_key, str) and message.ordering_key else None,
         message.event_timestamp or 0,
         message.null_value,
+        message.null_partition_key,
     )
+
+
+# --- many messages ----------------------------------------------------------------------------------------------------
+
+
+def slice_of(contents: Sequence[Any], schema: Schema[Any]) -> Slice:
+    """Return contents, or `NewMessage`s, encoded for a bulk send."""
+    if type(schema) is BytesSchema and all(type(content) is bytes for content in contents):
+        return Slice(list(contents), None, None, _nothing)
+    messages = [_outgoing_of(content, schema) for content in contents]
+    plain = all(message.is_plain for message in messages)
+    keyed = any(message.partition_key is not None for message in messages)
+    alone = [row for row, message in enumerate(messages) if message.needs_own_entry or message.sequence_id is not None]
+    return Slice(
+        [message.payload for message in messages],
+        None if plain else list(map(encoded_fields, messages)),
+        [message.partition_key for message in messages] if keyed else None,
+        messages.__getitem__,
+        frozenset(alone),
+    )
+
+
+def _nothing(_row: int) -> None:
+    """Tell that a row is nothing but its payload."""
+
+
+def _outgoing_of(content: Any, schema: Schema[Any]) -> OutgoingMessage:
+    message = content if isinstance(content, NewMessage) else NewMessage(content=content)
+    payload, key, null_key = encoded(schema, message.content, message.partition_key)
+    return outgoing(
+        payload,
+        properties=message.properties,
+        partition_key=key,
+        null_partition_key=null_key,
+        ordering_key=message.ordering_key,
+        sequence_id=message.sequence_id,
+        replication_clusters=message.replication_clusters,
+        disable_replication=message.disable_replication,
+        event_timestamp=message.event_timestamp,
+        deliver_at=message.deliver_at,
+        deliver_after=message.deliver_after,
+    )
+
+
+def slices_of(messages: Iterable[Any], schema: Schema[Any], config: ProducerConfig) -> Iterator[Slice]:
+    """Yield what `send_many` was given in slices; bad items raise when their slice is made."""
+    rows = iter(messages)
+    while contents := list(islice(rows, slice_size(config))):
+        yield slice_of(contents, schema)
+
+
+async def slices_of_async(
+    messages: AsyncIterable[Any], schema: Schema[Any], config: ProducerConfig
+) -> AsyncIterator[Slice]:
+    """Yield what an asynchronous source gives in slices."""
+    contents: list[Any] = []
+    async for content in messages:
+        contents.append(content)
+        if len(contents) >= slice_size(config):
+            yield slice_of(contents, schema)
+            contents = []
+    if contents:
+        yield slice_of(contents, schema)
+
+
+def table_slices(
+    table: pyarrow.Table | pyarrow.RecordBatch,
+    schema: Schema[Any],
+    config: ProducerConfig,
+    *,
+    value: str | Sequence[str],
+    key: str | None,
+    properties: str | Sequence[str] | Mapping[str, str],
+    event_time: str | None,
+) -> Iterator[Slice]:
+    """Return what `send_table` was given in slices; columns that do not fit are refused at once."""
+    if schema.separates_key:
+        raise InvalidConfiguration("send_table has no form for a schema that separates the key; use send_many")
+    encode: Callable[[Any], bytes] | None = None if type(schema) in (BytesSchema, StringSchema) else schema.encode
+    rows = TableRows(table, value=value, key=key, properties=properties, event_time=event_time, encode=encode)
+    return (Slice(*part) for part in rows.slices(slice_size(config)))
 
 
 def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> list[MessageId]:
@@ -191,6 +355,44 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> lis
     if not isinstance(messages, list | tuple):
         raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
     return [ids_of(message)[0] for message in messages]
+
+
+def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
+    """Return the messages of one or a list; an id will not do where the message itself is needed."""
+    given = [messages] if isinstance(messages, Message) else messages
+    if not isinstance(given, list | tuple) or not all(isinstance(message, Message) for message in given):
+        raise InvalidMessage(
+            f"Expected a message or a list of messages, not {type(messages).__name__}; an id is not enough to copy it"
+        )
+    return list(given)
+
+
+def retry_delay(delay: timedelta | int) -> int:
+    """Return the delay of a retry in milliseconds."""
+    if isinstance(delay, timedelta):
+        delay = int(delay.total_seconds() * 1000)
+    _whole_number("delay", delay, _MAX_I64 >> 1)
+    return delay
+
+
+def retry_properties(properties: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Return the properties to add to a retried message, checked."""
+    _check_parts(properties, None, None, None, None)
+    return properties
+
+
+def redelivery_count_of(message: Message | MessageId) -> int:
+    """Return how often a message was redelivered; an id alone does not tell, and counts as never."""
+    return message.redelivery_count() if isinstance(message, Message) else 0
+
+
+def deadline(timeout_millis: float | None, now: float) -> float | None:
+    """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
+    if timeout_millis is None:
+        return None
+    if isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float):
+        raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
+    return now + timeout_millis / 1000
 
 
 class BatchCollector:

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from pulsar_native.encryption import KeyReader
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
+    ConsumerCryptoFailureAction,
     ConsumerType,
     HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
+    RegexSubscriptionMode,
     SubscriptionMode,
 )
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
+from pulsar_native.redelivery_backoff import RedeliveryBackoff
+from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
+from pulsar_native.topic import TopicName
+
+if TYPE_CHECKING:
+    import ssl
 
 MIB = 1024 * 1024
 
@@ -51,7 +62,17 @@ class Router(Protocol):
     def __call__(self, message: Any, num_partitions: int) -> int: ...
 
 
-class _Description:
+class TopicsChangedListener(Protocol):
+    """Be told which topics joined and left the consumer of a pattern, after it is done.
+
+    The blocking face calls from a listener thread; the asyncio face on the loop, where they may be coroutines.
+    """
+
+    def on_topics_added(self, topics: list[str]) -> Any: ...
+    def on_topics_removed(self, topics: list[str]) -> Any: ...
+
+
+class Description:
     """Common behaviour of the frozen descriptions: strict construction from a mapping, and changed copies."""
 
     @classmethod
@@ -69,6 +90,17 @@ class _Description:
         if missing:
             raise InvalidConfiguration(f"{cls.__name__} needs {' and '.join(missing)}")
         return cls(**options)
+
+    def _check_choices(self) -> None:
+        """Refuse what is neither True nor False, or no member of its enum: it would be found out too late."""
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(f.default, bool) and not isinstance(value, bool):
+                raise InvalidConfiguration(f"{f.name} must be True or False, not {value!r}")
+            if isinstance(f.default, Enum) and not isinstance(value, type(f.default)):
+                kind = type(f.default)
+                known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+                raise InvalidConfiguration(f"{f.name} must be one of {known}, not {value!r}")
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some options changed; the first one stays as it was."""
@@ -95,11 +127,22 @@ def _strings(name: str, value: Mapping[str, str] | None) -> None:
         raise InvalidConfiguration(f"{name} must be a mapping of str to str")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientConfig(_Description):
-    """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`."""
+def _key_reader(value: object) -> None:
+    _require(
+        value is None or isinstance(value, KeyReader),
+        f"crypto_key_reader must have the methods get_public_key and get_private_key; {type(value).__name__} has not",
+    )
 
-    service_url: str
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig(Description):
+    """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`.
+
+    `service_url` is a URL, or what supplies and changes it (see `service_info`). `tls_context` replaces all other TLS
+    settings and cannot be pickled.
+    """
+
+    service_url: ServiceSource
     authentication: Credentials | None = None
     operation_timeout_seconds: float = 30
     io_threads: int = 1
@@ -117,13 +160,31 @@ class ClientConfig(_Description):
     connections_per_broker: int = 1
     keep_alive_interval_seconds: float = 30
     max_lookup_redirects: int = 20
+    max_lookup_requests: int = 50_000
+    max_number_of_rejected_request_per_connection: int = 50
+    connection_max_idle_seconds: float = 60
+    service_url_quarantine_init_duration_seconds: float = 60
+    service_url_quarantine_max_duration_seconds: float = 86_400
+    tls_context: ssl.SSLContext | None = None
     memory_limit_bytes: int = 64 * MIB
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
+    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled description
+    # goes without.
+    meter_provider: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "meter_provider": None}
 
     def __post_init__(self) -> None:
-        self.parsed_url()
+        self._check_choices()
+        self._check_service()
+        provider = self.meter_provider
+        _require(
+            provider is None or provider is True or callable(getattr(provider, "get_meter", None)),
+            f"meter_provider must be an OpenTelemetry MeterProvider, True or None, not {type(provider).__name__}",
+        )
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
         _number("connection_timeout_ms", self.connection_timeout_ms, 1)
         _number("message_listener_threads", self.message_listener_threads, 1, 1000)
@@ -131,6 +192,16 @@ class ClientConfig(_Description):
         _number("concurrent_lookup_requests", self.concurrent_lookup_requests, 1)
         _number("connections_per_broker", self.connections_per_broker, 0)
         _number("max_lookup_redirects", self.max_lookup_redirects, 0)
+        _number("max_lookup_requests", self.max_lookup_requests, 1)
+        _number("max_number_of_rejected_request_per_connection", self.max_number_of_rejected_request_per_connection, 1)
+        # Zero and less switch these two off.
+        _number("connection_max_idle_seconds", self.connection_max_idle_seconds, float("-inf"))
+        _number(
+            "service_url_quarantine_init_duration_seconds",
+            self.service_url_quarantine_init_duration_seconds,
+            float("-inf"),
+        )
+        _number("service_url_quarantine_max_duration_seconds", self.service_url_quarantine_max_duration_seconds, 0)
         _number("memory_limit_bytes", self.memory_limit_bytes, 0)
         _number("starting_backoff_interval_ms", self.starting_backoff_interval_ms, 1)
         _number("max_backoff_interval_ms", self.max_backoff_interval_ms, self.starting_backoff_interval_ms)
@@ -144,15 +215,51 @@ class ClientConfig(_Description):
                 f"authentication must be an Authentication object, not {type(self.authentication).__name__}",
             )
 
+    def _check_service(self) -> None:
+        source = self.service_url
+        if isinstance(source, str) or source is None:
+            self.parsed_url()
+        elif not callable(source):
+            known = isinstance(source, AutoClusterFailover | PolledServiceInfo)
+            _require(
+                known or hasattr(source, "initial_service_info"),
+                f"service_url must be a str, a ServiceInfoProvider, an AutoClusterFailover or a callable, "
+                f"not {type(source).__name__}",
+            )
+            own = "authentication" if self.authentication else "tls_trust_certs_file_path"
+            _require(
+                isinstance(source, PolledServiceInfo) or not (self.authentication or self.tls_trust_certs_file_path),
+                f"{own} belongs into each ServiceInfo when service_url is a {type(source).__name__}",
+            )
+        if self.tls_context is not None:
+            _require(
+                hasattr(self.tls_context, "wrap_socket"),
+                f"tls_context must be an ssl.SSLContext, not {type(self.tls_context).__name__}",
+            )
+            _require(
+                not (self.tls_trust_certs_file_path or self.tls_certificate_file_path)
+                and not (self.tls_allow_insecure_connection or self.tls_validate_hostname),
+                "tls_context stands for all TLS settings: leave the other tls_ options out, or the context",
+            )
+
     def parsed_url(self) -> ServiceUrl:
-        """Return the service URL in parts; `use_tls=True` with a `pulsar://` URL means `pulsar+ssl://`."""
+        """Return the service URL in parts; `use_tls=True` with a `pulsar://` URL means `pulsar+ssl://`.
+
+        Raises `InvalidConfiguration` when a provider supplies the URL.
+        """
+        if not isinstance(self.service_url, str) and self.service_url is not None:
+            raise InvalidConfiguration("The service URL is not known yet: a provider supplies it to the live client")
         url = ServiceUrl.parse(self.service_url)
-        return ServiceUrl("pulsar+ssl", url.addresses) if self.use_tls else url
+        return ServiceUrl("pulsar+ssl", url.addresses) if self.use_tls and not url.is_http else url
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig(_Description):
-    """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages."""
+class ProducerConfig(Description):
+    """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages.
+
+    `encryption_key` and `encryption_keys` are names the key reader knows; every message can be read with the private
+    key of any of them.
+    """
 
     topic: str
     producer_name: str | None = None
@@ -168,16 +275,25 @@ class ProducerConfig(_Description):
     batching_max_allowed_size_in_bytes: int = 128 * 1024
     batching_max_publish_delay_ms: int = 10
     batching_type: BatchingType = BatchingType.Default
+    chunking_enabled: bool = False
+    chunk_max_message_size: int = -1
+    lazy_start_partitioned_producers: bool = False
     message_routing_mode: PartitionsRoutingMode = PartitionsRoutingMode.RoundRobinDistribution
     message_router: Router | None = None
     hashing_scheme: HashingScheme = HashingScheme.JavaStringHash
     round_robin_partition_switch_frequency: int = 10
     properties: Mapping[str, str] = field(default_factory=dict)
     access_mode: ProducerAccessMode = ProducerAccessMode.Shared
+    encryption_key: str | None = None
+    encryption_keys: Sequence[str] = ()
+    crypto_key_reader: KeyReader | None = None
+    crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
+    initial_subscription_name: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a producer needs a topic")
         _require(
             self.producer_name is None or (isinstance(self.producer_name, str) and bool(self.producer_name.strip())),
@@ -192,16 +308,58 @@ class ProducerConfig(_Description):
         _number("round_robin_partition_switch_frequency", self.round_robin_partition_switch_frequency, 1)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
         _number("compression_min_msg_body_size", self.compression_min_msg_body_size, 0)
+        _require(isinstance(self.batching_type, BatchingType), "batching_type must be a BatchingType")
+        self._check_chunking()
         if self.initial_sequence_id is not None:
             _number("initial_sequence_id", self.initial_sequence_id, -1)
         _strings("properties", self.properties)
         custom = self.message_routing_mode == PartitionsRoutingMode.CustomPartition
         _require(not custom or self.message_router is not None, "CustomPartition routing needs a message_router")
         _require(self.message_router is None or callable(self.message_router), "message_router must be callable")
+        self._check_encryption()
+
+    @property
+    def encryption_key_names(self) -> tuple[str, ...]:
+        """The names of all public keys to encrypt for, each once; none: messages are not encrypted."""
+        first = () if self.encryption_key is None else (self.encryption_key,)
+        return tuple(dict.fromkeys((*first, *self.encryption_keys)))
+
+    def _check_encryption(self) -> None:
+        _require(
+            not isinstance(self.encryption_keys, str) and isinstance(self.encryption_keys, Sequence | set | frozenset),
+            "encryption_keys must be a list of str; for a single key there is encryption_key",
+        )
+        names = self.encryption_key_names
+        _require(
+            all(isinstance(name, str) and bool(name) for name in names),
+            "encryption_key and encryption_keys must be non-empty names",
+        )
+        _key_reader(self.crypto_key_reader)
+        _require(
+            not names or self.crypto_key_reader is not None,
+            "encryption_key needs a crypto_key_reader, for instance CryptoKeyReader(public_key_path, private_key_path)",
+        )
+        # The official client would send everything in the clear.
+        _require(
+            bool(names) or self.crypto_key_reader is None,
+            "a producer with a crypto_key_reader needs encryption_key, the name of the key to encrypt for; without it "
+            "nothing would be encrypted",
+        )
+
+    def _check_chunking(self) -> None:
+        _number("chunk_max_message_size", self.chunk_max_message_size, -1)
+        _require(
+            not (self.chunking_enabled and self.batching_enabled),
+            "chunking_enabled and batching_enabled exclude each other: set batching_enabled=False",
+        )
+        _require(
+            not (self.chunking_enabled and self.topic.startswith("non-persistent://")),
+            "chunking_enabled needs a persistent topic",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchReceivePolicy(_Description):
+class BatchReceivePolicy(Description):
     """When `batch_receive` returns: enough messages, enough bytes, or after the time, whichever is first.
 
     A limit of 0 or less is off; at least one must be on.
@@ -219,7 +377,39 @@ class BatchReceivePolicy(_Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(_Description):
+class DeadLetterPolicy(Description):
+    """Where messages go that fail again and again, and after how many redeliveries.
+
+    Topics that are not named are `{topic}-{subscription}-DLQ` and `{topic}-{subscription}-RETRY`, as in the Java client
+    (without retry topic, `{topic}` is the partition's name). `initial_subscription_name` is created together with the
+    dead-letter topic, so that nothing of it expires unread. The `…_producer_options` are those of `create_producer`.
+    """
+
+    max_redeliver_count: int
+    dead_letter_topic: str | None = None
+    retry_letter_topic: str | None = None
+    initial_subscription_name: str | None = None
+    dead_letter_producer_options: Mapping[str, Any] = field(default_factory=dict)
+    retry_letter_producer_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _number("max_redeliver_count", self.max_redeliver_count, 1)
+        for name in ("dead_letter_topic", "retry_letter_topic", "initial_subscription_name"):
+            value = getattr(self, name)
+            blank = value is not None and not (isinstance(value, str) and value.strip())
+            _require(not blank, f"{name} must be None or a non-blank str")
+        for name in ("dead_letter_topic", "retry_letter_topic"):
+            if getattr(self, name) is not None:
+                TopicName.parse(getattr(self, name))
+        for name in ("dead_letter_producer_options", "retry_letter_producer_options"):
+            options = getattr(self, name)
+            _require(isinstance(options, Mapping), f"{name} must be a mapping of option names")
+            _require("topic" not in options, f"{name} cannot name the topic; the policy has a field for that")
+            ProducerConfig.from_mapping({"topic": "letters", **options})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(Description):
     """Everything a consumer needs besides its client and its topics."""
 
     subscription_name: str
@@ -231,10 +421,16 @@ class ConsumerConfig(_Description):
     consumer_name: str | None = None
     unacked_messages_timeout_ms: int | None = None
     unacked_messages_tick_ms: int = 1000
+    ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None
     negative_ack_redelivery_delay_ms: int = 60_000
+    negative_ack_redelivery_delay_precision: int = 8
+    negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
     acknowledgment_group_time_ms: int = 100
     max_acknowledgment_group_size: int = 1000
     batch_index_ack_enabled: bool = False
+    ack_receipt_enabled: bool = False
+    dead_letter_policy: DeadLetterPolicy | None = None
+    enable_retry: bool = False
     is_read_compacted: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
@@ -242,11 +438,19 @@ class ConsumerConfig(_Description):
     replicate_subscription_state_enabled: bool = False
     start_message_id: MessageId | None = None
     start_message_id_inclusive: bool = False
+    crypto_key_reader: KeyReader | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
     batch_receive_policy: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
+    pattern_auto_discovery_period: float = 60
+    regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
     auto_update_partitions: bool = True
     auto_update_partitions_interval_seconds: float = 60
 
     def __post_init__(self) -> None:
+        self._check_choices()
         _require(
             isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
             "a consumer needs a non-blank subscription_name",
@@ -259,30 +463,79 @@ class ConsumerConfig(_Description):
         _number("acknowledgment_group_time_ms", self.acknowledgment_group_time_ms, 0)
         _number("max_acknowledgment_group_size", self.max_acknowledgment_group_size, 1)
         _number("priority_level", self.priority_level, 0)
+        _number("pattern_auto_discovery_period", self.pattern_auto_discovery_period, 0)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
+        _number("max_pending_chunked_message", self.max_pending_chunked_message, 0)
+        _number("expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0)
         _strings("properties", self.properties)
         _strings("subscription_properties", self.subscription_properties)
-        if self.unacked_messages_timeout_ms:
-            _number("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
-            _number("unacked_messages_tick_ms", self.unacked_messages_tick_ms, 100, self.unacked_messages_timeout_ms)
+        self._check_redelivery()
         _require(
             not self.is_read_compacted or self.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover),
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
+        _key_reader(self.crypto_key_reader)
+
+    def _check_redelivery(self) -> None:
+        if self.unacked_messages_timeout_ms:
+            _number("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
+            _number("unacked_messages_tick_ms", self.unacked_messages_tick_ms, 100, self.unacked_messages_timeout_ms)
+        precision = self.negative_ack_redelivery_delay_precision
+        _number("negative_ack_redelivery_delay_precision", precision, 0, 30)
+        _require(isinstance(precision, int), "negative_ack_redelivery_delay_precision must be a number of bits")
+        for name in ("negative_ack_redelivery_backoff", "ack_timeout_redelivery_backoff"):
+            backoff = getattr(self, name)
+            _require(
+                backoff is None or callable(getattr(backoff, "next", None)),
+                f"{name} needs a method next(redelivery_count), as MultiplierRedeliveryBackoff has",
+            )
+        _require(
+            self.ack_timeout_redelivery_backoff is None or bool(self.unacked_messages_timeout_ms),
+            "ack_timeout_redelivery_backoff needs unacked_messages_timeout_ms",
+        )
+        _require(
+            self.dead_letter_policy is None or isinstance(self.dead_letter_policy, DeadLetterPolicy),
+            "dead_letter_policy must be a ConsumerDeadLetterPolicy (or DeadLetterPolicy)",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderConfig(_Description):
+class ReaderConfig(Description):
     """Everything a reader needs besides its client."""
 
-    topic: str
+    topic: str | Sequence[str]
     start_message_id: MessageId
     start_message_id_inclusive: bool = False
     receiver_queue_size: int = 1000
     reader_name: str | None = None
     subscription_role_prefix: str | None = None
+    subscription_name: str | None = None
     is_read_compacted: bool = False
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_seconds: float = 60
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
+    crypto_key_reader: KeyReader | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a reader needs a topic")
+        self._check_choices()
+        _require(
+            bool(self.topics) and all(isinstance(name, str) and name.strip() for name in self.topics),
+            "a reader needs a topic, or a list of them",
+        )
         _number("receiver_queue_size", self.receiver_queue_size, 1)
+        _key_reader(self.crypto_key_reader)
+        _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
+        _require(
+            self.subscription_name is None or bool(str(self.subscription_name).strip()),
+            "subscription_name must be None or a non-blank str",
+        )
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics to read, whether one or several are given."""
+        if isinstance(self.topic, str):
+            return [self.topic]
+        return list(self.topic) if isinstance(self.topic, list | tuple) else []

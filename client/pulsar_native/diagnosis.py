@@ -18,13 +18,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pulsar_native.admin import AdminClient
-from pulsar_native.auth import Authentication, client_tls_context
+from pulsar_native.auth import Authentication
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.connection import Connection, credentials_of
 from pulsar_native.engine.loop import Engine, acquire_thread_engine, generation, release_thread_engine
+from pulsar_native.engine.tls import tls_context
 from pulsar_native.engine.transport import dial
 from pulsar_native.exceptions import AuthenticationError, AuthorizationError, PulsarException, TopicNotFound
+from pulsar_native.service_info import ServiceInfo
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
 
@@ -163,10 +165,20 @@ class _Walk:
             async with self._stage("TLS", stages):
                 tls = await asyncio.to_thread(_tls_context, config)
                 (await dial(engine, address, timeout=self._total, tls=tls, server_name=address.host)).close()
+        if self._url.is_http:
+            # Only lookups go there; the broker they name is connected to behind them.
+            return
         async with self._stage("credentials", stages, quiet=True):
             await credentials_of(config.authentication)
         async with self._stage("CONNECT", stages):
-            connection = await Connection.open(engine, config, physical=address, logical=address, tls=tls)
+            connection = await Connection.open(
+                engine,
+                config,
+                physical=address,
+                logical=address,
+                tls=tls,
+                authentication=config.authentication,
+            )
             version = _VERSION.search(connection.core.server_version)
             connection.close()
         if version is not None:
@@ -259,12 +271,5 @@ async def _resolve(address: Address) -> None:
 
 
 def _tls_context(config: ClientConfig) -> ssl.SSLContext:
-    certificate = config.authentication.tls_certificate() if config.authentication else None
-    if certificate is None and config.tls_certificate_file_path and config.tls_private_key_file_path:
-        certificate = (config.tls_certificate_file_path, config.tls_private_key_file_path)
-    return client_tls_context(
-        trust_certs_file_path=config.tls_trust_certs_file_path,
-        allow_insecure_connection=config.tls_allow_insecure_connection,
-        validate_hostname=config.tls_validate_hostname,
-        certificate=certificate,
-    )
+    info = ServiceInfo(str(config.parsed_url()), config.authentication, config.tls_trust_certs_file_path)
+    return tls_context(config, info)

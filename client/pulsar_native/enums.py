@@ -134,6 +134,13 @@ class RegexSubscriptionMode(IntEnum):
     AllTopics = 2
 
 
+class ProducerCryptoFailureAction(IntEnum):
+    """What to do with a message that cannot be encrypted."""
+
+    FAIL = 0
+    SEND = 1
+
+
 class ConsumerCryptoFailureAction(IntEnum):
     """What to do with a message that cannot be decrypted."""
 

@@ -350,6 +350,37 @@ class MemoryBufferIsFull(PulsarException):
     result = Result.MemoryBufferIsFull
 
 
+class BulkSendError(PulsarException):
+    """Tell that not every message of a `send_many` or `send_table` is stored; the first failure is `__cause__`.
+
+    Attributes:
+        stored: ranges of row numbers (from 0) that the broker confirmed.
+        unconfirmed: ranges that were sent and not confirmed: the broker may have them.
+        not_stored: ranges that the broker does not have: refused, or never sent.
+        message_ids: the ids by row; `message_ids.get(row)` is None for a row that is not in `stored`.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        stored: tuple[range, ...] = (),
+        unconfirmed: tuple[range, ...] = (),
+        not_stored: tuple[range, ...] = (),
+        message_ids: Any = (),
+        retryable: bool = False,
+        result: Result = Result.UnknownError,
+        **context: Any,
+    ) -> None:
+        super().__init__(message, **context)
+        self.stored = stored
+        self.unconfirmed = unconfirmed
+        self.not_stored = not_stored
+        self.message_ids = message_ids
+        self.retryable = retryable
+        self.result = result
+
+
 class Interrupted(PulsarException):
     """Tell that a waiting call was interrupted."""
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, ReadError, Timeout
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+REDIRECTS = (307, 308)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -107,6 +108,21 @@ def exchange(
             raise ReadError(f"{peer} does not answer in HTTP ({type(error).__name__})", broker=peer) from error
         except OSError as error:
             raise ReadError(f"The connection to {peer} broke: {error}", broker=peer) from error
+
+
+def redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
+    """Return the URL a redirect leads to; raises `ReadError` for one to another path, or from https to http."""
+    location = urljoin(url, answer.headers.get("location", ""))
+    try:
+        parts = parse_http_url(location, "redirect")
+    except InvalidUrl as error:
+        raise ReadError(f"A redirect to no usable address: {error}", broker=broker) from error
+    if url.startswith("https:") and parts.scheme != "https":
+        raise ReadError(f"A redirect from https to http ({parts.netloc}) is not followed", broker=broker)
+    # Behind a proxy the path may have gained or lost a prefix, but it must still ask for the same thing.
+    if not unquote(parts.path).endswith(unquote(urlsplit(target).path)):
+        raise ReadError(f"A redirect to another path ({parts.netloc}{parts.path}) is not followed", broker=broker)
+    return location
 
 
 def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:

@@ -1,4 +1,4 @@
-"""What every live object refuses: to be pickled."""
+"""What clients, producers, consumers and readers of both faces share: they can be told apart, and not be pickled."""
 
 from __future__ import annotations
 
@@ -13,3 +13,10 @@ class Live:
             f"A live {type(self).__name__} cannot be pickled: it holds connections. Send its description instead "
             "(client.config, a ClientConfig) and create the client where it is used"
         )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._described()}>"
+
+    def _described(self) -> str:
+        """Return what tells this object from others of its kind; never a secret."""
+        return f"at {id(self):#x}"

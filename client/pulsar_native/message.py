@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
+from pulsar_native.encryption import EncryptionContext
 from pulsar_native.message_id import MessageId
 
 
@@ -55,6 +58,8 @@ class EntryView(Protocol):
     def schema_version(self) -> bytes | None: ...
     @property
     def broker_timestamp(self) -> int | None: ...
+    @property
+    def encryption_context(self) -> EncryptionContext | None: ...
     def fields(self, meta_start: int, payload_start: int) -> SingleFields: ...
     def index_of(self, batch_index: int) -> int | None: ...
     def decode(self, data: bytes) -> Any: ...
@@ -115,6 +120,10 @@ class Message:
         """Return the key that decides the order on Key_Shared subscriptions, empty when there is none."""
         return self._single().ordering_key.decode("utf-8", "replace")
 
+    def ordering_key_bytes(self) -> bytes | None:
+        """Return the same key as it was published, None when there is none."""
+        return self._single().ordering_key or None
+
     def event_timestamp(self) -> int:
         """Return the application's time of the event, in milliseconds since 1970; 0 = none."""
         return self._single().event_time
@@ -139,6 +148,11 @@ class Message:
     def has_null_value(self) -> bool:
         """Return whether this is a null value (a tombstone on compacted topics)."""
         return self._single().null_value
+
+    def has_null_partition_key(self) -> bool:
+        """Return whether the key of a separated pair of key and value is null."""
+        fields: Any = self._single()
+        return bool(fields.null_partition_key)
 
     def schema_version(self) -> bytes | None:
         """Return the version of the schema the message was written with, None without schema."""
@@ -166,6 +180,13 @@ class Message:
         """Return the full name of the topic, or of the partition, the message came from."""
         return self.entry.topic
 
+    def encryption_context(self) -> EncryptionContext | None:
+        """Return how the message was encrypted, None when it was not.
+
+        With `ConsumerCryptoFailureAction.CONSUME`, its `is_decryption_failed()` tells that `data()` is still encrypted.
+        """
+        return self.entry.encryption_context
+
     def redelivery_count(self) -> int:
         """Return how often the broker delivered the message before (Shared and Key_Shared only)."""
         return self.entry.redelivery_count
@@ -185,6 +206,35 @@ class Message:
         return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"
 
 
+class KeyedMessage(Message):
+    """A message received with a schema that has, or may have, a part of the value in the message's key."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        """Return the payload, and the key where the schema separates it, decoded; null parts are None."""
+        fields: Any = self._single()
+        key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
+        data = None if fields.null_value else self.data()
+        return self.entry.schema.decode_separated(key, data, self.schema_version())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewMessage:
+    """A message for `send_many`, with what `send` takes besides the content."""
+
+    content: Any
+    properties: Mapping[str, str] | None = None
+    partition_key: str | bytes | None = None
+    ordering_key: str | None = None
+    sequence_id: int | None = None
+    replication_clusters: list[str] | None = None
+    disable_replication: bool = False
+    event_timestamp: int | None = None
+    deliver_at: int | None = None
+    deliver_after: timedelta | int | None = None
+
+
 class OutgoingMessage:
     """A message on its way out: what a router sees, before it has an id."""
 
@@ -192,12 +242,14 @@ class OutgoingMessage:
         "deliver_at",
         "event_timestamp",
         "key_is_base64",
+        "null_partition_key",
         "null_value",
         "ordering_key",
         "partition_key",
         "payload",
         "properties",
         "replicate_to",
+        "schema_version",
         "sequence_id",
     )
 
@@ -207,12 +259,14 @@ class OutgoingMessage:
         properties: Mapping[str, str] | None = None,
         partition_key: str | None = None,
         key_is_base64: bool = False,
-        ordering_key: str | None = None,
+        ordering_key: str | bytes | None = None,
         sequence_id: int | None = None,
         replicate_to: list[str] | None = None,
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         null_value: bool = False,
+        null_partition_key: bool = False,
+        schema_version: bytes | None = None,
     ) -> None:
         self.payload = payload
         self.properties = properties
@@ -224,6 +278,9 @@ class OutgoingMessage:
         self.event_timestamp = event_timestamp
         self.deliver_at = deliver_at
         self.null_value = null_value
+        self.null_partition_key = null_partition_key
+        # Of a schema other than the producer's: its version, b"" for none.
+        self.schema_version = schema_version
 
     @property
     def is_plain(self) -> bool:
@@ -234,6 +291,7 @@ class OutgoingMessage:
             or self.ordering_key
             or self.event_timestamp
             or self.null_value
+            or self.null_partition_key
         )
 
     @property

@@ -87,6 +87,12 @@ class MessageId:
             first_chunk=self._first_chunk,
         )
 
+    def without_chunks(self) -> MessageId:
+        """Return the position of a chunked message's last chunk, as of a message that is not chunked."""
+        if self._first_chunk is None:
+            return self
+        return MessageId(self._partition, self._ledger_id, self._entry_id, self._batch_index, topic=self._topic)
+
     def serialize(self) -> bytes:
         """Return the portable bytes (protocol's MessageIdData, as the Java client writes them)."""
         return _encode(self)

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from pulsar_native.exceptions import InvalidUrl
 
-_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651}
-_FORM = "pulsar://host:6650, pulsar+ssl://host:6651, or several hosts: pulsar://host1:6650,host2:6650"
+_DEFAULT_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
+_FORM = (
+    "pulsar://host:6650, pulsar+ssl://host:6651, several hosts: pulsar://host1:6650,host2:6650, "
+    "or the web service for lookups over HTTP: http://host:8080"
+)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:/@\[\]]+)(?::(\d+))?")
 
 
@@ -37,7 +40,12 @@ class ServiceUrl:
     @property
     def use_tls(self) -> bool:
         """Whether connections to these addresses are encrypted."""
-        return self.scheme == "pulsar+ssl"
+        return self.scheme in ("pulsar+ssl", "https")
+
+    @property
+    def is_http(self) -> bool:
+        """Whether the addresses are of web services, which are asked for brokers but carry no messages."""
+        return self.scheme in ("http", "https")
 
     @staticmethod
     def parse(url: str) -> ServiceUrl:
@@ -48,8 +56,7 @@ class ServiceUrl:
         if not separator:
             raise InvalidUrl(f"The service URL {url!r} has no scheme; write {_FORM}")
         if scheme not in _DEFAULT_PORTS:
-            hint = " (an HTTP address belongs into the admin URL)" if scheme in ("http", "https") else ""
-            raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known{hint}; write {_FORM}")
+            raise InvalidUrl(f"The service URL's scheme {scheme!r} is not known; write {_FORM}")
         hosts = rest.rstrip("/")
         if "@" in hosts:
             # The text may hold a password: it is not repeated.

@@ -354,7 +354,7 @@ def _place(message_id: MessageId) -> tuple[int, int, int]:
     return message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
 
 
-def _end(end: Callable[[], None]) -> None:
+def _end(end: Callable[[], object]) -> None:
     from pulsar_native.exceptions import AlreadyClosed
 
     # The task's end and a kill may both come here; the first one does it.

@@ -382,7 +382,7 @@ class PublishOperator(BaseOperator):
             threading.Thread(target=_drop, args=(client.shutdown,), name="pulsar-on-kill", daemon=True).start()
 
 
-def _drop(end: Callable[[], None]) -> None:
+def _drop(end: Callable[[], object]) -> None:
     from pulsar_native.exceptions import AlreadyClosed
 
     # The task's end and a kill may both come here; the first one does it.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pulsar_native.admin import AdminClient
 from pulsar_native.exceptions import InvalidConfiguration, OperationNotSupported
-from pulsar_native.schema import SchemaInfo
+from pulsar_native.schema import SchemaInfo, SchemaType
 from pyspark_pulsar.broker import admin_client
 from pyspark_pulsar.options import ReadOptions
 
@@ -40,6 +40,11 @@ def _definition(admin: AdminClient, topic: str, kind: str) -> str:
     info = admin.get_schema(topic)
     if info is None:
         raise InvalidConfiguration(f"{topic} has no registered schema: give value.schema, or load raw values")
+    if info.type not in (SchemaType.JSON, SchemaType.AVRO):
+        raise InvalidConfiguration(
+            f"{topic} has a schema of kind {info.type.name}, and only JSON and AVRO become columns: load raw values, "
+            "and decode them with pulsar_native.schema.schema_from_info"
+        )
     if info.type.name != kind:
         raise InvalidConfiguration(
             f"{topic} has a schema of kind {info.type.name}, not {kind}: set value.format to fit"

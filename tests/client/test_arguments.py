@@ -11,11 +11,19 @@ import pytest
 
 from pulsar_native import arguments
 from pulsar_native.arguments import BatchCollector
-from pulsar_native.config import BatchReceivePolicy, ReaderConfig
-from pulsar_native.enums import BatchingType, ConsumerType, InitialPosition, SubscriptionMode
+from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
+from pulsar_native.encryption import CryptoKeyReader
+from pulsar_native.enums import (
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    SubscriptionMode,
+)
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.schema import KeyValue, KeyValueEncodingType, KeyValueSchema, StringSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single
 
@@ -45,38 +53,40 @@ def test_what_is_not_there_yet_is_refused_by_name() -> None:
         arguments.refuse_unsupported({"a": (None, None), "b": (7, False)})
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"chunking_enabled": True},
-        {"lazy_start_partitioned_producers": True},
-        {"batching_type": BatchingType.KeyBased},
-        {"encryption_key": "k"},
-        {"crypto_key_reader": object()},
-    ],
-)
-def test_producer_options(option: dict[str, Any]) -> None:
-    plain: dict[str, Any] = {
-        "chunking_enabled": False,
-        "lazy_start_partitioned_producers": False,
-        "batching_type": BatchingType.Default,
-        "encryption_key": None,
-        "crypto_key_reader": None,
-    }
-    arguments.refuse_producer_options(**plain)
-    with pytest.raises(OperationNotSupported, match=next(iter(option))):
-        arguments.refuse_producer_options(**{**plain, **option})
-
-
 def test_topics() -> None:
-    assert arguments.topics_of("a") == ["a"]
-    assert arguments.topics_of(["a", "b"]) == ["a", "b"]
-    assert arguments.topics_of(("a",)) == ["a"]
-    with pytest.raises(OperationNotSupported, match="pattern"):
-        arguments.topics_of(re.compile("a.*"))
+    config = ConsumerConfig(subscription_name="s")
+    assert arguments.topics_of("a", config) == ["a"]
+    assert arguments.topics_of(["a", "b"], config) == ["a", "b"]
+    assert arguments.topics_of(("a",), config) == ["a"]
     for wrong in (None, 5, b"a", [b"a"], {"a"}):
-        with pytest.raises(InvalidConfiguration, match="str or a list of str"):
-            arguments.topics_of(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidConfiguration, match="a list of str, or a compiled pattern"):
+            arguments.topics_of(wrong, config)  # type: ignore[arg-type]
+    for pattern in (
+        arguments.topics_of(re.compile("a.*"), config),
+        arguments.topics_of("a.*", config, is_pattern=True),
+    ):
+        assert isinstance(pattern, TopicPattern) and pattern.for_broker == "public/default/a.*"
+
+
+def test_topics_of_a_reader() -> None:
+    several = ReaderConfig(topic=["a", "b"], start_message_id=MessageId.latest)
+    assert several.topics == ["a", "b"] and several.replace(topic="a").topics == ["a"]
+    arguments.reader_config(several)
+    start = MessageId(0, 1, 2)
+    with pytest.raises(InvalidConfiguration, match="earliest or"):
+        arguments.reader_config(several.replace(start_message_id=start))
+    assert arguments.reader_config(several.replace(topic=["a", "a"], start_message_id=start)).start_message_id == start
+    for wrong in ([], [""], 5, None, ["a", 5]):
+        with pytest.raises(InvalidConfiguration, match="a reader needs a topic"):
+            several.replace(topic=wrong)
+    assert arguments.reader_config(several.replace(subscription_name="mine")).subscription_name == "mine"
+
+
+def test_the_reader_behind_a_table_view() -> None:
+    config = arguments.table_view_config("a", "mine", 5)
+    assert config.is_read_compacted and config.start_message_id == MessageId.earliest
+    assert (config.subscription_name, config.auto_update_partitions_interval_seconds) == ("mine", 5)
+    assert not arguments.table_view_config("non-persistent://public/default/a", None, 5).is_read_compacted
 
 
 def test_the_consumer_behind_a_reader() -> None:
@@ -88,6 +98,8 @@ def test_the_consumer_behind_a_reader() -> None:
         receiver_queue_size=5,
         reader_name="me",
         is_read_compacted=True,
+        crypto_key_reader=CryptoKeyReader("public", "private"),
+        crypto_failure_action=ConsumerCryptoFailureAction.DISCARD,
     )
     consumer = arguments.reader_config(config)
     assert consumer.subscription_mode is SubscriptionMode.NonDurable
@@ -95,6 +107,8 @@ def test_the_consumer_behind_a_reader() -> None:
     assert consumer.initial_position is InitialPosition.Latest
     assert (consumer.start_message_id, consumer.start_message_id_inclusive) == (start, True)
     assert (consumer.receiver_queue_size, consumer.consumer_name, consumer.is_read_compacted) == (5, "me", True)
+    assert consumer.crypto_key_reader is config.crypto_key_reader
+    assert consumer.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
     names = {arguments.reader_config(config).subscription_name for _ in range(50)}
     assert len(names) == 50 and all(name.startswith("reader-") for name in names)
     prefixed = arguments.reader_config(config.replace(subscription_role_prefix="job"))
@@ -242,3 +256,34 @@ def test_encoded_fields_are_those_of_the_protocol() -> None:
     message = outgoing(properties={"a": "b"}, event_timestamp=5)
     expected = pb.SingleMessageMetadata(properties=[pb.KeyValue(key="a", value="b")], event_time=5, payload_size=1)
     assert parse_single(arguments.encoded_fields(message) + b"\x18\x01") == expected
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def test_values_by_schemas_of_any_kind() -> None:
+    pairs = KeyValueSchema(StringSchema(), StringSchema(), KeyValueEncodingType.SEPARATED)
+    inline = KeyValueSchema(StringSchema(), StringSchema())
+    assert arguments.encoded(StringSchema(), "v", "k") == (b"v", "k", False)
+    assert arguments.encoded(StringSchema(), None, "k") == (None, "k", False)
+    assert arguments.encoded(pairs, KeyValue("k", "v"), None) == (b"v", b"k", False)
+    assert arguments.encoded(pairs, KeyValue(None, None), None) == (None, None, True)
+    assert arguments.encoded(pairs, None, None) == (None, None, False)
+    assert arguments.encoded(inline, KeyValue(None, "v"), "k") == (b"\xff" * 4 + b"\0\0\0\x01v", "k", False)
+    with pytest.raises(InvalidMessage, match="partition_key must not be given"):
+        arguments.encoded(pairs, KeyValue("k", "v"), "k")
+
+
+def test_a_null_key_stands_in_the_message() -> None:
+    message = outgoing(b"v", null_partition_key=True, schema_version=b"\1")
+    assert message.null_partition_key and message.schema_version == b"\1"
+    fields = pb.SingleMessageMetadata.FromString(arguments.encoded_fields(message) + b"\x18\0")
+    assert fields.null_partition_key and not fields.HasField("partition_key")
+
+
+def test_time_outs() -> None:
+    assert arguments.deadline(None, 7.0) is None
+    assert arguments.deadline(250, 7.0) == 7.25
+    for wrong in ("5", True, timedelta(seconds=1)):
+        with pytest.raises(InvalidConfiguration, match="timeout_millis must be a number"):
+            arguments.deadline(wrong, 0.0)  # type: ignore[arg-type]

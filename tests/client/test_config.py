@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 from pulsar_native.auth import AuthenticationBasic, AuthenticationToken
-from pulsar_native.config import BatchReceivePolicy, ClientConfig, ConsumerConfig, ProducerConfig, ReaderConfig
+from pulsar_native.config import (
+    BatchReceivePolicy,
+    ClientConfig,
+    ConsumerConfig,
+    DeadLetterPolicy,
+    ProducerConfig,
+    ReaderConfig,
+)
 from pulsar_native.enums import ConsumerType, PartitionsRoutingMode
-from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName, InvalidUrl
 from pulsar_native.message_id import MessageId
+from pulsar_native.policies import ConsumerDeadLetterPolicy
+from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_native.service_url import Address
 
 URL = "pulsar://localhost:6650"
@@ -24,6 +33,7 @@ MINIMAL: list[tuple[type[Any], dict[str, Any]]] = [
     (ConsumerConfig, {"subscription_name": "s"}),
     (ReaderConfig, {"topic": "t", "start_message_id": MessageId.earliest}),
     (BatchReceivePolicy, {}),
+    (DeadLetterPolicy, {"max_redeliver_count": 3}),
 ]
 
 
@@ -40,6 +50,7 @@ def test_made_from_a_mapping_and_changed_without_changing_the_first(kind: type[A
         ConsumerConfig: {"consumer_type": ConsumerType.Shared},
         ReaderConfig: {"receiver_queue_size": 7},
         BatchReceivePolicy: {"max_num_messages": 7},
+        DeadLetterPolicy: {"max_redeliver_count": 7},
     }[kind]
     second = first.replace(**changes)
     assert second != first and {name: getattr(second, name) for name in changes} == changes
@@ -84,7 +95,7 @@ def test_a_missing_option_is_an_error_of_the_configuration() -> None:
 
 
 CLIENT_REFUSALS = [
-    ({"service_url": "http://localhost:8080"}, InvalidUrl, "scheme"),
+    ({"service_url": "ftp://localhost:8080"}, InvalidUrl, "scheme"),
     ({"service_url": " "}, InvalidUrl, "empty"),
     ({"operation_timeout_seconds": 0}, InvalidConfiguration, "at least 0.001"),
     ({"operation_timeout_seconds": "30"}, InvalidConfiguration, "must be a number, not str"),
@@ -160,12 +171,46 @@ def test_a_producers_options_are_checked(options: dict[str, Any], told: str) -> 
             marks=pytest.mark.proves("C97"),
         ),
         ({"is_read_compacted": True, "consumer_type": ConsumerType.Shared}, "Exclusive or Failover"),
+        ({"negative_ack_redelivery_delay_precision": -1}, "at least 0"),
+        ({"negative_ack_redelivery_delay_precision": 1.5}, "number of bits"),
+        ({"negative_ack_redelivery_backoff": 5}, "next.redelivery_count"),
+        ({"ack_timeout_redelivery_backoff": MultiplierRedeliveryBackoff()}, "needs unacked_messages_timeout_ms"),
+        ({"dead_letter_policy": {"max_redeliver_count": 1}}, "ConsumerDeadLetterPolicy"),
         ({"subscription_properties": {1: "a"}}, "mapping of str to str"),
     ],
 )
 def test_a_consumers_options_are_checked(options: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidConfiguration, match=told):
         ConsumerConfig.from_mapping({"subscription_name": "s", **options})
+
+
+@pytest.mark.proves("C106")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_redeliver_count": 0}, "at least 1"),
+        ({"max_redeliver_count": "3"}, "must be a number"),
+        ({"dead_letter_topic": " "}, "non-blank"),
+        ({"initial_subscription_name": ""}, "non-blank"),
+        ({"retry_letter_topic": "a/b"}, "Invalid short topic name"),
+        ({"dead_letter_producer_options": {"topic": "t"}}, "cannot name the topic"),
+        ({"dead_letter_producer_options": {"compresion_type": 1}}, "did you mean 'compression_type'"),
+        ({"retry_letter_producer_options": {"max_pending_messages": -1}}, "max_pending_messages"),
+        ({"retry_letter_producer_options": 5}, "must be a mapping"),
+    ],
+)
+def test_a_dead_letter_policy_is_checked(options: dict[str, Any], told: str) -> None:
+    with pytest.raises((InvalidConfiguration, InvalidTopicName), match=told):
+        DeadLetterPolicy.from_mapping({"max_redeliver_count": 3, **options})
+
+
+@pytest.mark.proves("C106")
+def test_the_official_spelling_of_the_policy() -> None:
+    policy = ConsumerDeadLetterPolicy(3, "dead", "first", retry_letter_topic="again")
+    assert policy == DeadLetterPolicy(
+        max_redeliver_count=3, dead_letter_topic="dead", initial_subscription_name="first", retry_letter_topic="again"
+    )
+    assert pickle.loads(pickle.dumps(policy)) == policy
 
 
 @pytest.mark.proves("C97")
@@ -220,3 +265,21 @@ def test_a_description_with_a_literal_secret_refuses_to_be_carried(literal: Call
 def test_the_other_descriptions_are_picklable(kind: type[Any], options: dict[str, Any]) -> None:
     config = kind(**options)
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "told"),
+    [
+        (ProducerConfig, {"topic": "t", "compression_type": "lz4"}, r"compression_type .* CompressionType\.LZ4"),
+        (ProducerConfig, {"topic": "t", "batching_enabled": "yes"}, "batching_enabled must be True or False"),
+        (
+            ConsumerConfig,
+            {"subscription_name": "s", "consumer_type": "Shared"},
+            r"consumer_type .* ConsumerType\.Shared",
+        ),
+        (ClientConfig, {"service_url": "pulsar://h:1", "use_tls": 1}, "use_tls must be True or False"),
+    ],
+)
+def test_choices_are_members_and_switches_are_switches(kind: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        kind(**options)

@@ -25,6 +25,13 @@ def test_all_is_well(broker: Broker) -> None:
     assert str(found) == "TCP ok, CONNECT ok (Pulsar 4.2.4), lookup ok, admin ok"
 
 
+def test_a_web_service_as_service_url_is_asked_for_the_broker_and_that_one_connected_to(broker: Broker) -> None:
+    found = diagnose(ClientConfig(service_url=broker.admin_url))
+    assert [str(stage) for stage in found.stages] == ["TCP ok", "lookup ok"]
+    wrong = diagnose(ClientConfig(service_url=broker.service_url.replace("pulsar:", "http:")))
+    assert [(stage.name, stage.ok) for stage in wrong.stages] == [("TCP", True), ("lookup", False)]
+
+
 def test_nothing_is_created(broker: Broker, namespace: Callable[[], str]) -> None:
     name = namespace()
     assert diagnose(ClientConfig(service_url=broker.service_url), topic=f"{name}/new").ok

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.message import Message, OutgoingMessage
+from pulsar_native.message import KeyedMessage, Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -91,6 +91,25 @@ def test_a_null_value_is_not_decoded() -> None:
     assert message.has_null_value() and message.value() is None and message.data() == b""
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"partition_key": "aw==", "partition_key_b64_encoded": True}, (b"k", b"v")),
+        ({"partition_key": "k"}, (b"k", b"v")),
+        ({"null_partition_key": True}, (None, b"v")),
+        ({}, (None, b"v")),
+        ({"partition_key": "k", "null_value": True}, (b"k", None)),
+    ],
+)
+def test_a_value_with_a_part_in_the_key(fields: dict[str, Any], expected: tuple[bytes | None, bytes | None]) -> None:
+    class Pairs:
+        def decode_separated(self, key: bytes | None, data: bytes | None, version: bytes | None) -> Any:
+            return key, data, version
+
+    entry = Entry(b"v", single(**fields), schema=Pairs(), schema_version=b"\7")
+    assert KeyedMessage(entry, -1, 0, 0, 1).value() == (*expected, b"\7")
+
+
 def test_schema_versions() -> None:
     assert Message(Entry(b"", single()), -1, 0, 0, 0).int_schema_version() is None
     entry = Entry(b"", single(), schema_version=b"\0\0\0\0\0\0\1\2")
@@ -115,6 +134,7 @@ def test_sequence_ids_of_a_batch_numbered_only_as_a_whole() -> None:
         ({"ordering_key": "o"}, False, False),
         ({"event_timestamp": 1}, False, False),
         ({"null_value": True}, False, False),
+        ({"null_partition_key": True}, False, False),
         ({"deliver_at": 0}, True, True),
         ({"replicate_to": ["west"]}, True, True),
         ({"replicate_to": []}, True, False),

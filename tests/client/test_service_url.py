@@ -21,6 +21,8 @@ from pulsar_native.service_url import Address, ServiceUrl
         ("pulsar+ssl://a, b:7", "pulsar+ssl", [("a", 6651), ("b", 7)]),
         ("pulsar://[::1]:6650,[fe80::1%eth0]", "pulsar", [("::1", 6650), ("fe80::1%eth0", 6650)]),
         ("pulsar://192.168.0.1:6650", "pulsar", [("192.168.0.1", 6650)]),
+        ("http://web:8080,web2/", "http", [("web", 8080), ("web2", 80)]),
+        ("https://web", "https", [("web", 443)]),
         ("pulsar://my_host-1.x:6650", "pulsar", [("my_host-1.x", 6650)]),
     ],
 )
@@ -28,7 +30,8 @@ def test_parse(url: str, scheme: str, addresses: list[tuple[str, int]]) -> None:
     parsed = ServiceUrl.parse(url)
     assert parsed.scheme == scheme
     assert parsed.addresses == tuple(Address(*address) for address in addresses)
-    assert parsed.use_tls == (scheme == "pulsar+ssl")
+    assert parsed.use_tls == (scheme in ("pulsar+ssl", "https"))
+    assert parsed.is_http == (scheme in ("http", "https"))
     assert ServiceUrl.parse(str(parsed)) == parsed
 
 
@@ -39,7 +42,7 @@ def test_parse(url: str, scheme: str, addresses: list[tuple[str, int]]) -> None:
         ("   ", "is empty"),
         ("localhost:6650", "has no scheme"),
         ("pulsar:/localhost", "has no scheme"),
-        ("http://localhost:8080", "admin URL"),
+        ("http://localhost:8080/admin", "no usable host"),
         ("kafka://localhost:9092", "'kafka' is not known"),
         ("Pulsar://localhost", "'Pulsar' is not known"),
         ("pulsar://", "no usable host"),

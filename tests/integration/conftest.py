@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_native import Client, MessageId
 from support.brokers import Broker
+from support.containers import Started
 from support.faces import Face
 
 T = TypeVar("T")
@@ -27,6 +28,14 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
 def client(face: Face, broker: Broker) -> Any:
     """Give a client of the face on the shared broker."""
     return face.client(broker.service_url)
+
+
+@pytest.fixture
+def consume(face: Face) -> Iterator[Started]:
+    """Give a function that starts listener containers of the face, which are shut down after the test."""
+    made = Started(face)
+    yield made
+    made.close()
 
 
 @pytest.fixture

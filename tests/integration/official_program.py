@@ -10,6 +10,7 @@ import asyncio
 import datetime
 import importlib
 import json
+import re
 import sys
 import threading
 import uuid
@@ -129,6 +130,44 @@ def listen(pulsar: Any, client: Any, name: str) -> None:
     consumer.close()
 
 
+def many_topics(pulsar: Any, client: Any, name: str) -> None:
+    for suffix in ("a1", "xa1", "a2"):
+        client.create_producer(f"{name}-{suffix}").send(suffix.encode())
+    pattern = f"persistent://public/default/{name}-a.*"
+    consumer = client.subscribe(
+        re.compile(pattern), "sub", initial_position=pulsar.InitialPosition.Earliest, pattern_auto_discovery_period=1,
+        regex_subscription_mode=pulsar.RegexSubscriptionMode.PersistentOnly,
+    )  # fmt: skip
+    show("pattern", consumer.topic() == pattern, sorted(repr(consumer.receive(10_000).data()) for _ in range(2)))
+    show("no listener", error_of(consumer.pause_message_listener), error_of(consumer.get_last_message_id))
+    show("second", error_of(lambda: client.subscribe(f"{name}-a1", "sub")))
+    consumer.close()
+
+
+def table_view(pulsar: Any, client: Any, name: str) -> None:
+    schema = importlib.import_module(f"{pulsar.__name__}.schema").StringSchema()
+    producer = client.create_producer(name, schema=schema)
+    for key, value in (("a", "1"), ("b", "1"), ("a", "2")):
+        producer.send(value, partition_key=key)
+    view = client.create_table_view(name, subscription_name="mine", schema=schema)
+    show("table", view.get("a"), view.get("b"), view.get("none"), len(view))
+    there: list[list[str]] = []
+    view.for_each(lambda key, value: there.append([key, value]))
+    heard: list[list[str]] = []
+    done = threading.Event()
+
+    def listener(key: str, value: str) -> None:
+        heard.append([key, value])
+        if len(heard) == 4:
+            done.set()
+
+    view.for_each_and_listen(listener)
+    for key, value in (("c", "1"), ("a", "3")):
+        producer.send(value, partition_key=key)
+    show("table heard", done.wait(10), sorted(there), sorted(heard[:2]), heard[2:], view.get("a"), len(view))
+    view.close()
+
+
 def records(pulsar: Any, client: Any, name: str) -> None:
     schema = importlib.import_module(f"{pulsar.__name__}.schema")
 
@@ -202,7 +241,7 @@ def main() -> None:
     if package == "pulsar":
         options["logger"] = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pulsar.Client(url, operation_timeout_seconds=20, io_threads=1, message_listener_threads=2, **options)
-    for part in (publish_and_consume, read_and_seek, listen, records, mistakes):
+    for part in (publish_and_consume, read_and_seek, listen, many_topics, table_view, records, mistakes):
         part(pulsar, client, f"{name}-{part.__name__}"[:40] + uuid.uuid4().hex[:6])
     client.close()
     show("closed twice", error_of(client.close))

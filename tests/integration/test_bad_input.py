@@ -33,7 +33,7 @@ ReadAll = Callable[..., list[Any]]
 @pytest.mark.parametrize(
     ("url", "hint"),
     [
-        ("http://127.0.0.1:8080", "admin URL"),
+        ("http://127.0.0.1:8080/admin", "host"),
         ("pulsar:/127.0.0.1", "scheme"),
         ("kafka://127.0.0.1:9092", "kafka"),
         ("127.0.0.1:6650", "scheme"),

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import CompressionType, Result
+from pulsar_native import BatchingType, CompressionType, InvalidMessage, Result
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.raw import sent_entries
-from support.relay import NewRelay, Relay
+from support.relay import TO_CLIENT, Command, NewRelay, Relay
 
 ReadAll = Callable[..., list[Any]]
 
@@ -203,3 +203,119 @@ def test_round_robin_moves_on_per_batch_time(face: Face, client: Any, topic: New
     single = client.create_producer(name, batching_enabled=False)
     order = [each.partition() for each in face.send_all(single, [b"x"] * 8)]
     assert order == [(order[0] + number) % 4 for number in range(8)]
+
+
+@pytest.mark.proves("C74")
+def test_what_never_shares_an_entry(
+    face: Face, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
+) -> None:
+    name = topic()
+    producer = seen_client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
+    own: list[dict[str, Any]] = [
+        {"deliver_at": int(time.time() * 1000) + 1},
+        {"deliver_after": 1},
+        {"replication_clusters": ["standalone"]},
+        {"disable_replication": True},
+    ]
+    outcomes = []
+    for number, parts in enumerate(own):
+        outcomes += [face.enqueue(producer, b"a%d" % number), face.enqueue(producer, b"b%d" % number)]
+        outcomes.append(face.enqueue(producer, b"own%d" % number, **parts))
+    outcomes += [face.enqueue(producer, b"last"), face.enqueue(producer, b"of all")]
+    producer.flush()
+    assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Ok}
+    # What was sent before goes out before: the order stays.
+    assert counts(through) == [2, 0] * 4 + [2]
+    alone = [entry for entry in sent_entries(through) if not entry.metadata.HasField("num_messages_in_batch")]
+    assert [entry.body for entry in alone] == [b"own0", b"own1", b"own2", b"own3"]
+    assert [bool(entry.metadata.deliver_at_time) for entry in alone] == [True, True, False, False]
+    assert [list(entry.metadata.replicate_to) for entry in alone[2:]] == [["standalone"], ["__local__"]]
+    not_batching = seen_client.create_producer(name, batching_enabled=False)
+    face.send_all(not_batching, [b"x"] * 3)
+    assert counts(through)[-3:] == [0, 0, 0]
+
+
+@pytest.mark.proves("C52", "C73")
+def test_a_batch_for_each_key(
+    face: Face, client: Any, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
+) -> None:
+    name = topic()
+    producer = seen_client.create_producer(
+        name,
+        batching_enabled=True,
+        batching_type=BatchingType.KeyBased,
+        batching_max_publish_delay_ms=NEVER_MS,
+        batching_max_messages=12,
+    )
+    keys = [None, "a", "b", "c"]
+    outcomes = [
+        face.enqueue(producer, b"%d" % number, partition_key=keys[number * number % 4 if number % 3 else 2])
+        for number in range(24)
+    ]
+    ids = [outcome.result(10)[1] for outcome in outcomes]
+    expected: list[list[bytes]] = []
+    for start in (0, 12):
+        groups: dict[str | None, list[int]] = {}
+        for number in range(start, start + 12):
+            groups.setdefault(keys[number * number % 4 if number % 3 else 2], []).append(number)
+        expected += [[b"%d" % number for number in group] for group in sorted(groups.values(), key=max)]
+    entries = sent_entries(through)
+    assert [max(1, count) for count in counts(through)] == [len(group) for group in expected]
+    # Ids that grow from entry to entry, or deduplication would take a later batch for one it has.
+    assert [entry.command.sequence_id for entry in entries] == [int(group[-1]) for group in expected]
+    messages = read_all(name)
+    assert [message.data() for message in messages] == [value for group in expected for value in group]
+    assert {int(m.data()): m.message_id() for m in messages} == dict(enumerate(ids))
+    assert all(m.sequence_id() == int(m.data()) for m in messages)
+    assert producer.last_sequence_id() == 23
+
+
+@pytest.mark.proves("C66", "C73")
+def test_batches_by_key_are_sent_again_as_they_were(
+    face: Face, client: Any, broker: Broker, through: Relay, seen_client: Any, topic: NewTopic,
+    namespace: Callable[[], str], read_all: ReadAll,
+) -> None:  # fmt: skip
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(namespace=space)
+    producer = seen_client.create_producer(
+        name, batching_enabled=True, batching_type=BatchingType.KeyBased, send_timeout_millis=0
+    )
+    for turn in range(5):
+        through.let_pass(Command.SEND_RECEIPT, TO_CLIENT)
+        through.drop(Command.SEND_RECEIPT, TO_CLIENT, times=None)
+        before = through.count(Command.SEND_RECEIPT)
+        outcomes = [face.enqueue(producer, b"%d" % n, partition_key=str(n % 3)) for n in range(9 * turn, 9 * turn + 9)]
+        through.wait_for(Command.SEND_RECEIPT, before + 2)
+        through.release()
+        through.cut()
+        assert {outcome.result(20)[0] for outcome in outcomes} == {Result.Ok}
+    assert sorted(int(message.data()) for message in read_all(name)) == list(range(45))
+
+
+@pytest.mark.proves("C71")
+def test_what_was_sent_or_received_can_be_used_again(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    consumer = client.subscribe(name, "sub")
+    properties, content = {"number": "?"}, bytearray()
+    outcomes = []
+    for number in range(3):
+        properties["number"], content[:] = str(number), b"%d" % number
+        outcomes.append(face.enqueue(producer, content, properties=properties))
+        if number == 1:
+            producer.flush()
+    # All of them are still the caller's, and change before the open batch has left.
+    properties.clear()
+    content[:] = b"changed"
+    producer.flush()
+    assert {each.result(10)[0] for each in outcomes} == {Result.Ok}
+    received = [consumer.receive(10_000) for _ in range(3)]
+    assert [(each.data(), each.properties()) for each in received] == [
+        (b"%d" % number, {"number": str(number)}) for number in range(3)
+    ]
+    # A received message has an id, a producer and a time of its own: it is not sent again, its content is.
+    with pytest.raises(InvalidMessage, match="not Message"):
+        producer.send(received[0])
+    face.send_all(producer, [received[0].data()], properties=received[0].properties())
+    assert consumer.receive(10_000).data() == b"0"

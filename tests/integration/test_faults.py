@@ -291,6 +291,29 @@ def test_a_byte_damaged_on_the_way_is_sent_again(
     assert b"dAmaged" not in [message.data() for message in read_all(name)] and nothing_pending(producer)
 
 
+@pytest.mark.proves("C67")
+def test_a_damaged_message_that_deduplication_drops_is_an_error_and_not_stored(
+    face: Face, broker: Broker, relay: NewRelay, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(namespace=space)
+    through = relay(broker.service_url)
+    producer = face.client(through.service_url).create_producer(name, batching_enabled=False)
+    producer.send(b"0")
+    through.corrupt(Command.SEND, TO_BROKER)
+    outcomes = [face.enqueue(producer, b"%d" % number) for number in range(1, 40)]
+    results = [outcome.result(20)[0] for outcome in outcomes]
+    stored = [message.data() for message in read_all(name)]
+    # Whether those behind it were stored before it came again is the broker's: never is one lost and told Ok.
+    assert stored[0] == b"0" and len(set(stored)) == len(stored)
+    for number, result in enumerate(results, 1):
+        assert (b"%d" % number in stored) is (result is Result.Ok)
+    assert set(results[1:]) == {Result.Ok} and results[0] in (Result.Ok, Result.ChecksumError)
+    producer.send(b"again")
+    assert read_all(name)[-1].data() == b"again"
+
+
 @pytest.mark.proves("C124", "N5")
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
 def test_a_damaged_entry_is_discarded_and_told(

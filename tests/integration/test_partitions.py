@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import (
+    AlreadyClosed,
     Client,
     ConsumerBusy,
     ConsumerType,
@@ -19,7 +20,9 @@ from pulsar_native import (
     InvalidConfiguration,
     Message,
     MessageId,
+    NewMessage,
     PartitionsRoutingMode,
+    ProducerAccessMode,
     ProducerBusy,
     ProducerQueueIsFull,
     PulsarException,
@@ -190,6 +193,107 @@ def test_a_partitioned_producer_is_made_whole_or_not(
     client.create_producer(name, producer_name="mine").close()
 
 
+@pytest.mark.proves("C84")
+def test_partitions_are_joined_when_first_used(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
+) -> None:
+    name = topic(partitions=4)
+
+    def joined(count: int = 4) -> list[int]:
+        return [len(stats(f"{name}-partition-{index}")["publishers"]) for index in range(count)]
+
+    producer = client.create_producer(
+        name,
+        lazy_start_partitioned_producers=True,
+        batching_enabled=False,
+        message_router=lambda message, partitions: int(message.payload.split()[0]),
+        auto_update_partitions_interval_seconds=0.2,
+    )
+    assert joined() == [1, 0, 0, 0] and producer.is_connected()
+    # The first of them have the partition joined and wait for that; nothing overtakes them.
+    ids = face.send_all(producer, [b"2 %d" % number for number in range(50)])
+    assert {place.partition() for place in ids} == {2} and ids == sorted(ids)
+    assert joined() == [1, 0, 1, 0]
+    assert producer.send(b"0").partition() == 0 and joined() == [1, 0, 1, 0]
+    names = {stats(f"{name}-partition-{index}")["publishers"][0]["producerName"] for index in (0, 2)}
+    assert names == {producer.producer_name()}
+    broker.admin("POST", name.replace("://", "/") + "/partitions", 6)
+    inner = (producer.target if face.name == "asyncio" else producer)._inner
+    eventually(lambda: len(inner.children) == 6)
+    assert joined(6) == [1, 0, 1, 0, 0, 0]
+    assert producer.send(b"5").partition() == 5
+    producer.flush()
+    producer.close()
+    eventually(lambda: joined(6) == [0] * 6)
+    with pytest.raises(AlreadyClosed):
+        producer.send(b"3")
+    # Others want the topic to themselves: they join everywhere at once.
+    alone = client.create_producer(
+        name, lazy_start_partitioned_producers=True, access_mode=ProducerAccessMode.Exclusive
+    )
+    assert joined(6) == [1] * 6
+    alone.close()
+
+
+@pytest.mark.proves("C56", "C84")
+def test_a_partition_joined_late_goes_on_from_the_ids_it_has(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Callable[[], str], eventually: Eventually
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(partitions=2, namespace=space)
+    options: dict[str, Any] = {"producer_name": "mine", "message_router": lambda message, partitions: 1}
+    before = client.create_producer(name, **options)
+    face.send_all(before, [b"0", b"1", b"2"])
+    before.close()
+    producer = client.create_producer(name, lazy_start_partitioned_producers=True, **options)
+    assert all(place.entry_id() >= 0 for place in face.send_all(producer, [b"3", b"4"]))
+    assert producer.last_sequence_id() == 4
+
+
+@pytest.mark.proves("C84")
+def test_a_partition_that_cannot_be_joined_fails_its_messages_only(
+    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic(partitions=3)
+    taken = client.create_producer(f"{name}-partition-2", producer_name="mine")
+    producer = client.create_producer(
+        name,
+        producer_name="mine",
+        lazy_start_partitioned_producers=True,
+        message_router=lambda message, partitions: int(message.payload),
+    )
+    for _ in range(2):
+        outcomes = [face.enqueue(producer, b"2") for _ in range(3)]
+        assert {outcome.result(10)[0] for outcome in outcomes} == {Result.ProducerBusy}
+    assert producer.send(b"1").partition() == 1 and producer.is_connected()
+    taken.close()
+    assert producer.send(b"2").partition() == 2
+
+
+@pytest.mark.proves("C84", "C87")
+def test_closing_while_a_partition_is_being_joined(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url, operation_timeout_seconds=3)
+    options: dict[str, Any] = {
+        "lazy_start_partitioned_producers": True,
+        "message_router": lambda message, partitions: 1,
+    }
+    for held in (True, False):
+        producer = client.create_producer(topic(partitions=2), max_pending_messages=3, **options)
+        if held:
+            through.drop(Command.PRODUCER_SUCCESS, TO_CLIENT)
+        outcomes = [face.enqueue(producer, b"x") for _ in range(3)]
+        if held:
+            with pytest.raises(ProducerQueueIsFull):
+                face.enqueue(producer, b"x")
+        producer.close()
+        results = {outcome.result(10)[0] for outcome in outcomes}
+        assert results == ({Result.Timeout} if held else {Result.Ok})
+
+
 @pytest.mark.proves("C155")
 def test_a_topic_is_subscribed_whole_or_not(client: Any, topic: NewTopic, stats: Stats, eventually: Eventually) -> None:
     name = topic(partitions=3)
@@ -356,3 +460,13 @@ def test_the_frames_of_partitions_share_a_connection(
     face.send_all(producer, [b"x"] * 8)
     assert through.count(Command.SEND, TO_BROKER) == 8 and through.count(Command.PRODUCER) == 4
     assert through.accepted <= 2
+
+
+@pytest.mark.proves("C84")
+def test_a_bulk_send_joins_partitions_as_it_needs_them(client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+    name = topic(partitions=3)
+    producer = client.create_producer(name, batching_enabled=True, lazy_start_partitioned_producers=True)
+    rows = [NewMessage(content=b"%d" % number, partition_key=str(number % 10)) for number in range(500)]
+    ids = producer.send_many(rows)
+    assert len(ids) == 500 and {place.partition() for place in ids} == {0, 1, 2}
+    assert sorted(int(message.data()) for message in read_all(name)) == list(range(500))

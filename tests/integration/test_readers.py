@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -9,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConsumerType, InitialPosition, Message, MessageId, Timeout
+from pulsar_native import (
+    Client,
+    ConsumerType,
+    InitialPosition,
+    InvalidConfiguration,
+    Message,
+    MessageId,
+    RegexSubscriptionMode,
+    Timeout,
+)
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.relay import NewRelay
@@ -147,6 +157,145 @@ class TestMessageAvailable:
         assert read_on(reader) == [0, 1, 2, 3]
         publish(face, client, name, 2)
         assert reader.has_message_available()
+
+
+CASES = [
+    # (where, what is sought or started at; how many of three entries of two messages are left: exclusive, inclusive)
+    ("earliest", 6, 6),
+    ("latest", 0, 1),
+    ("id", 3, 4),
+    ("time before", 6, 6),
+    ("time between", 2, 2),
+    ("time behind", 0, 0),
+]
+
+
+@pytest.mark.proves("C168")
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
+@pytest.mark.parametrize("inclusive", [False, True], ids=["exclusive", "inclusive"])
+@pytest.mark.parametrize("how", ["start", "seek", "seek back"])
+def test_whether_there_is_more_is_never_wrong(
+    face: Face, client: Any, topic: NewTopic, how: str, inclusive: bool, filled: bool
+) -> None:
+    name = topic()
+    ids: list[MessageId] = []
+    between = 0
+    if filled:
+        ids = publish(face, client, name, 2, 2)
+        time.sleep(0.05)
+        between = int(time.time() * 1000)
+        time.sleep(0.05)
+        ids += publish(face, client, name, 2)
+    behind = int(time.time() * 1000) + 60_000
+    places: dict[str, Any] = {
+        "earliest": MessageId.earliest,
+        "latest": MessageId.latest,
+        "id": ids[2] if filled else MessageId(-1, 7, 7, -1),
+        "time before": 1,
+        "time between": between or 1,
+        "time behind": behind,
+    }
+    for where, exclusive_left, inclusive_left in CASES:
+        place = places[where]
+        if how == "start" and not isinstance(place, MessageId):
+            continue
+        if how == "start":
+            reader = client.create_reader(name, place, start_message_id_inclusive=inclusive)
+        elif not filled and where == "id":
+            continue  # there is nothing to seek to
+        else:
+            start = MessageId.latest if where == "earliest" else MessageId.earliest
+            reader = client.create_reader(name, start, start_message_id_inclusive=inclusive)
+            if how == "seek back" and filled and start == MessageId.earliest:
+                assert reader.read_next(10_000).message_id() == ids[0]
+            reader.seek(place)
+        left = (inclusive_left if inclusive else exclusive_left) if filled else 0
+        if where == "latest" and how != "start":
+            left = 0  # behind the end, as in the other clients: only a start is taken back by one
+        for number in range(left, 0, -1):
+            assert reader.has_message_available(), (where, number)
+            assert reader.read_next(10_000).message_id() == ids[-number], where
+        assert not reader.has_message_available(), where
+        with pytest.raises(Timeout):
+            reader.read_next(20)
+        assert not reader.has_message_available(), where
+        reader.close()
+
+
+@pytest.mark.proves("C167", "C168")
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_time_sought_outlives_an_unload(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kept: int
+) -> None:
+    """The broker forgets the cursor of a reader with its connection, and where the time was with it."""
+    name = topic()
+    publish(face, client, name, 1, 2, 1)
+    time.sleep(0.05)
+    between = int(time.time() * 1000)
+    time.sleep(0.05)
+    publish(face, client, name, *[1] * kept)
+    # The queue holds what was delivered before: only what comes again tells where the reader stands.
+    reader = client.create_reader(name, MessageId.earliest, receiver_queue_size=1)
+    reader.seek(between)
+    for _ in range(2):
+        broker.admin("PUT", name.replace("://", "/") + "/unload")
+        eventually(reader.is_connected)
+        assert reader.has_message_available() is bool(kept)
+    got = read_on(reader)
+    assert got == list(range(kept))
+    publish(face, client, name, 2)
+    assert read_on(reader) == [0, 1]
+
+
+@pytest.mark.proves("C101")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_a_compacted_topic_gives_one_value_of_each_key(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kind: ConsumerType
+) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=False)
+    for number in range(30):
+        producer.send(b"%d" % number, partition_key=f"key{number % 3}")
+    producer.send(None, partition_key="key0")
+    path = name.replace("://", "/")
+    broker.admin("PUT", f"{path}/compaction")
+    eventually(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS")  # type: ignore[call-overload]
+    producer.send(b"after", partition_key="key1")
+    compacted = client.subscribe(name, "compacted", kind, initial_position=EARLIEST, is_read_compacted=True)
+    got = [compacted.receive(15_000) for _ in range(3)]
+    assert [(message.partition_key(), message.data()) for message in got] == [
+        ("key1", b"28"),
+        ("key2", b"29"),
+        # What came after the compaction is there as it came.
+        ("key1", b"after"),
+    ]
+    with pytest.raises(Timeout):
+        compacted.receive(200)
+    compacted.acknowledge_cumulative(got[-1])
+    whole = client.subscribe(name, "whole", kind, initial_position=EARLIEST)
+    assert len([whole.receive(15_000) for _ in range(32)]) == 32
+
+
+@pytest.mark.proves("C101", "C88")
+def test_only_persistent_topics_with_one_reader_are_read_compacted(face: Face, broker: Broker, relay: NewRelay) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url)
+    for kind in (ConsumerType.Shared, ConsumerType.KeyShared):
+        with pytest.raises(InvalidConfiguration, match="Exclusive or Failover"):
+            client.subscribe("a", "sub", kind, is_read_compacted=True)
+    for topics in ("non-persistent://public/default/a", ["a", "non-persistent://public/default/a"]):
+        with pytest.raises(InvalidConfiguration, match="persistent topics"):
+            client.subscribe(topics, "sub", is_read_compacted=True)
+        with pytest.raises(InvalidConfiguration, match="persistent topics"):
+            client.create_reader(topics, MessageId.earliest, is_read_compacted=True)
+    with pytest.raises(InvalidConfiguration, match="persistent topics"):
+        client.subscribe(
+            re.compile("public/default/a.*"),
+            "sub",
+            is_read_compacted=True,
+            regex_subscription_mode=RegexSubscriptionMode.AllTopics,
+        )
+    assert through.accepted == 0
 
 
 @pytest.mark.proves("C119")

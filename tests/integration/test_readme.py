@@ -21,7 +21,9 @@ def _block(heading: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize(("heading", "printed"), [("Client", "b'hello'"), ("asyncio", "")])
+@pytest.mark.parametrize(
+    ("heading", "printed"), [("Client", "b'hello'"), ("asyncio", ""), ("A listener container", "b'42'")]
+)
 def test_an_example_of_the_readme_runs(heading: str, printed: str, broker: Broker) -> None:
     program = _block(heading).replace("pulsar://localhost:6650", broker.service_url)
     assert broker.service_url in program

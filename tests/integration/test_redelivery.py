@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import ConsumerType, InitialPosition, Message, MessageId, Timeout
+from pulsar_native import ConsumerType, InitialPosition, Message, MessageId, MultiplierRedeliveryBackoff, Timeout
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.raw import commands_of
@@ -166,6 +166,75 @@ def test_what_is_not_acknowledged_in_time_comes_again(
     assert numbers(consumer, 2) == [1, 2]
     assert 2 <= time.monotonic() - started < 3.6
     assert through.count(REDELIVER, TO_BROKER) == 1
+
+
+@pytest.mark.proves("C147")
+def test_a_refusal_waits_longer_with_each_redelivery(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    publish(face, client, name, 1)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_precision=0,
+        negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(min_delay_ms=150, max_delay_ms=900),
+    )  # fmt: skip
+    message = consumer.receive(10_000)
+    for count, delay in enumerate((0.15, 0.3, 0.6, 0.9)):
+        assert message.redelivery_count() == count
+        started = time.monotonic()
+        consumer.negative_acknowledge(message)
+        message = consumer.receive(10_000)
+        assert time.monotonic() - started >= delay - 0.01
+    # An id does not tell how often.
+    started = time.monotonic()
+    consumer.negative_acknowledge(message.message_id())
+    consumer.receive(10_000)
+    assert 0.14 <= time.monotonic() - started < 0.8
+
+
+@pytest.mark.proves("C147")
+def test_a_time_out_waits_longer_with_each_redelivery(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    publish(face, client, name, 1)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=1000,
+        unacked_messages_tick_ms=100,
+        ack_timeout_redelivery_backoff=MultiplierRedeliveryBackoff(min_delay_ms=300, max_delay_ms=600),
+    )  # fmt: skip
+    message = consumer.receive(10_000)
+    for count, delay in enumerate((0.3, 0.6, 0.6)):
+        assert message.redelivery_count() == count
+        received = time.monotonic()
+        message = consumer.receive(10_000)
+        assert time.monotonic() - received >= 1.0 + delay - 0.05
+    consumer.acknowledge(message)
+
+
+@pytest.mark.proves("C158")
+def test_refusals_and_time_outs_are_asked_for_partition_by_partition(
+    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+) -> None:
+    name = topic(partitions=2)
+    ids = publish(face, client, name, 8)
+    through = relay(broker.service_url)
+    consumer = face.client(through.service_url).subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100,
+        negative_ack_redelivery_delay_precision=11, unacked_messages_timeout_ms=5000,
+    )  # fmt: skip
+    own = [{(p.ledger_id(), p.entry_id()) for p in ids if p.partition() == partition} for partition in (0, 1)]
+    messages = [consumer.receive(10_000) for _ in range(8)]
+    for message in messages:
+        consumer.negative_acknowledge(message)
+    seen = 0
+    for _ in range(2):  # first refused, then late
+        for _ in range(8):
+            consumer.receive(10_000)
+        requests = commands_of(through, REDELIVER)[seen:]
+        seen += len(requests)
+        asked: dict[int, set[tuple[int, int]]] = {}
+        for request in (each.redeliverUnacknowledgedMessages for each in requests):
+            places = {(each.ledgerId, each.entryId) for each in request.message_ids}
+            assert places and any(places <= partition for partition in own)
+            asked.setdefault(request.consumer_id, set()).update(places)
+        assert sorted(map(sorted, asked.values())) == sorted(map(sorted, own))
 
 
 def test_an_acknowledgement_takes_a_refusal_back(face: Face, client: Any, topic: NewTopic) -> None:

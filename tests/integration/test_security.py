@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import ssl
 import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker import Standalone
-from pulsar_native import AuthenticationError, AuthenticationToken, AuthorizationError, PulsarException
+from broker_keys import Certificates, make_certificates, make_client_pair
+from pulsar_native import (
+    Authentication,
+    AuthenticationError,
+    AuthenticationTLS,
+    AuthenticationToken,
+    AuthorizationError,
+    ConnectError,
+    InvalidConfiguration,
+    MessageId,
+    PulsarException,
+    Result,
+)
+from support.brokers import admin
 from support.faces import Face
+from support.raw import commands_of
+from support.relay import Command, NewRelay
+
+Eventually = Callable[..., Any]
 
 TOPIC = "persistent://public/default/secured"
 
@@ -64,3 +87,224 @@ def test_tls(face: Face, secure_broker: Standalone) -> None:
     face.client(
         secure_broker.service_url_tls, authentication=token, tls_allow_insecure_connection=True
     ).create_producer(TOPIC).send(b"x")
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Give another authority and what it signed, which nobody here trusts."""
+    return make_certificates(tmp_path_factory.mktemp("stranger"))
+
+
+@pytest.mark.proves("C10")
+@pytest.mark.parametrize("insecure", [False, True], ids=["secure", "insecure"])
+@pytest.mark.parametrize("right_host", [False, True], ids=["wrong-host", "right-host"])
+@pytest.mark.parametrize("right_authority", [False, True], ids=["wrong-authority", "right-authority"])
+def test_what_tls_lets_through(
+    face: Face,
+    secure_broker: Standalone,
+    stranger: Certificates,
+    right_authority: bool,
+    right_host: bool,
+    insecure: bool,
+) -> None:
+    url = secure_broker.service_url_tls
+    client = face.client(
+        # Another way to write the same address, which is not in the certificate.
+        url if right_host else url.replace("127.0.0.1", "127.1"),
+        authentication=AuthenticationToken(secure_broker.token()),
+        operation_timeout_seconds=10 if insecure or (right_host and right_authority) else 1,
+        tls_trust_certs_file_path=str((secure_broker.certificates if right_authority else stranger).authority),
+        tls_validate_hostname=True,
+        tls_allow_insecure_connection=insecure,
+    )
+    if insecure or (right_authority and right_host):
+        assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
+        return
+    with pytest.raises(PulsarException, match=r"(?i)certificate"):
+        client.create_producer(TOPIC)
+
+
+@pytest.mark.proves("C10")
+def test_without_a_check_of_the_host_its_name_does_not_matter(face: Face, secure_broker: Standalone) -> None:
+    client = face.client(
+        secure_broker.service_url_tls.replace("127.0.0.1", "127.1"),
+        authentication=AuthenticationToken(secure_broker.token()),
+        tls_trust_certs_file_path=str(secure_broker.certificates.authority),
+    )
+    assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
+
+
+@pytest.mark.proves("C179")
+def test_a_context_of_the_users_own(face: Face, secure_broker: Standalone, stranger: Certificates) -> None:
+    token = AuthenticationToken(secure_broker.token())
+    context = ssl.create_default_context(cafile=str(secure_broker.certificates.authority))
+    client = face.client(secure_broker.service_url_tls, authentication=token, tls_context=context)
+    assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
+    strange = ssl.create_default_context(cafile=str(stranger.authority))
+    client = face.client(
+        secure_broker.service_url_tls, authentication=token, tls_context=strange, operation_timeout_seconds=1
+    )
+    with pytest.raises(PulsarException, match=r"(?i)certificate"):
+        client.create_producer(TOPIC)
+    for more in ({"tls_trust_certs_file_path": "ca.pem"}, {"tls_validate_hostname": True}):
+        with pytest.raises(InvalidConfiguration, match="tls_context"):
+            face.client(secure_broker.service_url_tls, tls_context=context, **more)
+    with pytest.raises(InvalidConfiguration, match="tls_context"):
+        face.client(secure_broker.service_url_tls, tls_context=True)
+
+
+@pytest.fixture(scope="module")
+def mutual_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """Give a broker that knows its clients by their certificates."""
+    with Standalone(tmp_path_factory.mktemp("mutual"), tls_client_auth=True) as started:
+        yield started
+
+
+@pytest.mark.proves("C179", "C178")
+@pytest.mark.parametrize("given_as", ["plug-in", "paths"])
+def test_a_replaced_certificate_is_taken_up_at_the_next_connect(
+    face: Face, mutual_broker: Standalone, relay: NewRelay, tmp_path: Path, eventually: Eventually, given_as: str
+) -> None:
+    ours = mutual_broker.certificates
+    stranger = make_client_pair(tmp_path / "pairs", "stranger", authority_folder=ours.authority.parent)
+    certificate, key = tmp_path / "current.pem", tmp_path / "current-key.pem"
+
+    def install(pair: tuple[Path, Path]) -> None:
+        shutil.copy(pair[0], certificate)
+        shutil.copy(pair[1], key)
+
+    install(stranger)
+    through = relay(mutual_broker.service_url_tls, opaque=True)
+    plug_in = AuthenticationTLS(str(certificate), str(key))
+    identity: dict[str, Any] = {"authentication": plug_in}
+    if given_as == "paths":
+        identity = {"tls_certificate_file_path": str(certificate), "tls_private_key_file_path": str(key)}
+        # The broker still wants to be told how the client identifies itself.
+        identity["authentication"] = ByCertificate()
+    client = face.client(through.service_url, tls_trust_certs_file_path=str(ours.authority), **identity)
+    with pytest.raises(AuthorizationError):
+        client.create_producer(TOPIC)
+    install((ours.client_certificate, ours.client_key))
+    # The connection that is open still has the old identity.
+    with pytest.raises(AuthorizationError):
+        client.create_producer(TOPIC)
+    assert through.cut() == 1
+    producer = eventually(lambda: _created(client, TOPIC))
+    assert producer.send(b"x").entry_id() >= 0
+    # Half of a new pair is no use: the last good one stays.
+    shutil.copy(stranger[0], certificate)
+    through.cut()
+    assert producer.send(b"y").entry_id() >= 0
+    # Whole again: the stranger's, which may not send.
+    shutil.copy(stranger[1], key)
+    through.cut()
+    with pytest.raises(AuthorizationError):
+        client.create_producer(TOPIC + "-other")
+
+
+def _created(client: Any, topic: str) -> Any:
+    try:
+        return client.create_producer(topic)
+    except ConnectError:
+        return None
+
+
+class ByCertificate(Authentication):
+    """Say that the certificate of the connection is the identity."""
+
+    method_name = "tls"
+
+
+# --- tokens that end --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C178")
+def test_a_token_that_ends_is_renewed_on_the_same_connection(
+    face: Face, secure_broker: Standalone, relay: NewRelay
+) -> None:
+    through = relay(secure_broker.service_url)
+    given: list[str] = []
+
+    def supply() -> str:
+        given.append(secure_broker.token(lifetime_seconds=3))
+        return given[-1]
+
+    client = face.client(through.service_url, authentication=AuthenticationToken(supply))
+    consumer = client.subscribe(f"{TOPIC}-refresh-{face.name}", "s")
+    producer = client.create_producer(f"{TOPIC}-refresh-{face.name}")
+    sent = 0
+    deadline = time.monotonic() + 60
+    while through.count(Command.AUTH_RESPONSE) < 3:
+        assert time.monotonic() < deadline
+        producer.send(str(sent).encode())
+        sent += 1
+        assert consumer.receive(10_000).data() == str(sent - 1).encode()
+        time.sleep(0.05)
+    producer.send(b"last")
+    assert through.accepted == 1 and through.count(Command.AUTH_CHALLENGE) >= 3
+    assert through.count(Command.PRODUCER) == through.count(Command.SUBSCRIBE) == 1
+    answered = [each.authResponse.response for each in commands_of(through, Command.AUTH_RESPONSE)]
+    assert [each.auth_method_name for each in answered] == ["token"] * len(answered)
+    assert [each.auth_data.decode() for each in answered] == given[1 : len(answered) + 1]
+
+
+@pytest.mark.proves("C178")
+def test_a_supplier_that_fails_costs_the_connection_and_is_asked_again(
+    face: Face, secure_broker: Standalone, relay: NewRelay, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = relay(secure_broker.service_url)
+    broken = False
+
+    def supply() -> str:
+        if broken:
+            raise RuntimeError("very-secret-vault")
+        return secure_broker.token(lifetime_seconds=3)
+
+    client = face.client(through.service_url, authentication=AuthenticationToken(supply))
+    producer = client.create_producer(TOPIC + "-supplier")
+    assert producer.send(b"before").entry_id() >= 0
+    broken = True
+    eventually(lambda: through.count(Command.AUTH_CHALLENGE) and not producer.is_connected(), 30)
+    broken = False
+    assert producer.send(b"after").entry_id() >= 0
+    assert through.accepted >= 2
+    assert "very-secret-vault" not in caplog.text
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C37")
+def test_each_refusal_of_a_right_is_an_authorization_error(face: Face, secure_broker: Standalone) -> None:
+    where = "public/rights"
+    admin_token = secure_broker.token()
+    with contextlib.suppress(urllib.error.HTTPError):  # the other face has made it
+        admin(secure_broker.admin_url, "PUT", f"namespaces/{where}", token=admin_token)
+    for role, rights in (("writer", ["produce"]), ("reader", ["consume"])):
+        path = f"namespaces/{where}/permissions/{role}"
+        admin(secure_broker.admin_url, "POST", path, rights, token=admin_token)
+    name = f"persistent://{where}/topic"
+
+    def client_of(role: str) -> Any:
+        return face.client(secure_broker.service_url, authentication=AuthenticationToken(secure_broker.token(role)))
+
+    writer, reader = client_of("writer"), client_of("reader")
+    refused = (
+        lambda: reader.create_producer(name),
+        lambda: writer.subscribe(name, "s"),
+        lambda: writer.create_reader(name, MessageId.earliest),
+        lambda: client_of("nobody").get_topic_partitions(name),
+    )
+    consumer = reader.subscribe(name, "s")
+    producer = writer.create_producer(name)
+    for call in refused:
+        with pytest.raises(AuthorizationError) as caught:
+            call()
+        assert caught.value.topic == name and caught.value.broker and not caught.value.retryable
+        assert caught.value.error() is Result.AuthorizationError
+    # The same connections serve what is allowed.
+    producer.send(b"x")
+    assert consumer.receive(10_000).data() == b"x"

@@ -126,7 +126,7 @@ def test_a_wrong_option_is_refused_with_the_way_out(options: dict[str, str], mes
         ReadOptions.parse(options)
 
 
-@pytest.mark.parametrize("url", ["http://localhost:8080", "localhost:6650", "", "pulsar://user:secret@host:1"])
+@pytest.mark.parametrize("url", ["http://localhost:8080/path", "localhost:6650", "", "pulsar://user:secret@host:1"])
 def test_a_wrong_service_url_is_refused_without_repeating_a_password(url: str) -> None:
     with pytest.raises(InvalidUrl) as refused:
         ReadOptions.parse({"service.url": url, "topic": "t"})

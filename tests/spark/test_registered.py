@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from pulsar_native import Client
 from pulsar_native.exceptions import InvalidConfiguration, OperationNotSupported
+from pulsar_native.schema import Int32Schema, KeyValueSchema, StringSchema, TimestampSchema
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.registered import registered_definition
 from support.brokers import Broker, NewTopic
@@ -50,3 +52,14 @@ def test_of_json_the_newest_version_counts_and_a_changed_avro_schema_is_refused(
     assert json.loads(registered(broker, "JSON", json_topic)) == json.loads(definition("a", "b"))
     with pytest.raises(OperationNotSupported, match=r"has several versions.*give the writer's definition"):
         registered(broker, "AVRO", avro_topic)
+
+
+def test_kinds_that_are_no_columns_are_refused_by_name(broker: Broker, topic: NewTopic) -> None:
+    pair = KeyValueSchema(StringSchema(), Int32Schema())
+    with Client(broker.service_url) as client:
+        for schema in (Int32Schema(), TimestampSchema(), pair):
+            name = topic(type(schema).__name__)
+            client.create_producer(name, schema=schema).close()
+            kind = schema.schema_info().type.name
+            with pytest.raises(InvalidConfiguration, match=f"of kind {kind}, and only JSON and AVRO.*load raw"):
+                registered(broker, "JSON", name)

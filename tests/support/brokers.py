@@ -71,8 +71,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """Give a broker of this session that demands tokens (`token()`) and also listens on TLS ports (`certificates`)."""
-    with Standalone(tmp_path_factory.mktemp("secure_broker"), tokens=True, tls=True) as started:
+    """Give a broker of this session that demands tokens (`token()`) and also listens on TLS ports (`certificates`).
+
+    It looks every second whether a connection's token has ended, and asks for another one then.
+    """
+    conf = {"authenticationRefreshCheckSeconds": "1"}
+    with Standalone(tmp_path_factory.mktemp("secure_broker"), tokens=True, tls=True, conf=conf) as started:
         yield started
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pulsar_native
 import pulsar_native.asyncio
-from pulsar_native import MessageId, PulsarException, Result
+from pulsar_native import ContainerConfig, MessageId, PulsarException, Result
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class LoopThread:
 
 
 _LIVE = tuple(
-    getattr(pulsar_native.asyncio, name) for name in ("Client", "Producer", "Consumer", "Reader")
+    getattr(pulsar_native.asyncio, name) for name in ("Client", "Producer", "Consumer", "Reader", "TableView")
 )  # what a call may return that must stay on its loop
 
 
@@ -110,6 +110,22 @@ class Face:
             made = Blocked(self._thread, pulsar_native.asyncio.Client(service_url, **options))
         self._clients.append(made)
         return made
+
+    def container(self, client: Any, config: ContainerConfig) -> Any:
+        """Return a listener container of this face; its methods block whatever the face."""
+        if self._thread is None:
+            return pulsar_native.ListenerContainer(client, config)
+        return Blocked(self._thread, pulsar_native.asyncio.ListenerContainer(client.target, config))
+
+    def handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a container's handler of this face that calls a function, which may block."""
+        if self._thread is None:
+            return function
+
+        async def handle(*args: Any) -> Any:
+            return await asyncio.to_thread(function, *args)
+
+        return handle
 
     def enqueue(self, producer: Any, content: Any, **message: Any) -> Future[tuple[Result, MessageId | None]]:
         """Publish without waiting for the receipt; raises what sending itself raises."""

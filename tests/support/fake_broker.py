@@ -315,11 +315,14 @@ def delivery(
     ack_set: Sequence[int] = (),
     epoch: int | None = None,
     ledger_id: int = 1,
+    redelivery_count: int = 0,
 ) -> bytes:
     """Return a MESSAGE with an entry."""
     message = pb.CommandMessage(
         consumer_id=consumer_id, message_id=pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id), ack_set=ack_set
     )
+    if redelivery_count:
+        message.redelivery_count = redelivery_count
     if epoch is not None:
         message.consumer_epoch = epoch
     head = frame(Kind.MESSAGE, message=message)

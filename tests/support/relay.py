@@ -57,7 +57,15 @@ class Command(enum.IntEnum):
     SEEK = 28
     GET_LAST_MESSAGE_ID = 29
     GET_LAST_MESSAGE_ID_RESPONSE = 30
+    GET_TOPICS_OF_NAMESPACE = 32
+    GET_TOPICS_OF_NAMESPACE_RESPONSE = 33
+    AUTH_CHALLENGE = 36
+    AUTH_RESPONSE = 37
     ACK_RESPONSE = 38
+    WATCH_TOPIC_LIST = 64
+    WATCH_TOPIC_LIST_SUCCESS = 65
+    WATCH_TOPIC_UPDATE = 66
+    WATCH_TOPIC_LIST_CLOSE = 67
 
 
 class Direction(enum.Enum):
@@ -255,6 +263,10 @@ class Relay:
     def drop(self, command: int | None, direction: Direction, times: int | None = 1) -> None:
         """Swallow the next frames of that command (None: of any); times None: all from now on."""
         self._add(_Rule(direction, command, lambda connection, frame: None, times))
+
+    def let_pass(self, command: int | None, direction: Direction, times: int = 1) -> None:
+        """Keep the next frames of that command from rules that are made later."""
+        self._add(_Rule(direction, command, lambda connection, frame: frame, times))
 
     def corrupt(self, command: int | None, direction: Direction, *, at: int = -1, times: int | None = 1) -> None:
         """Flip the bits of one byte, counted from the frame's end by default, in the next frames of that command."""

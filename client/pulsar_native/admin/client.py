@@ -28,6 +28,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.http_exchange import HttpAnswer
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.info import SchemaInfo, SchemaType
+from pulsar_native.schema.key_value import definition_from_rest
 from pulsar_native.topic import TopicName
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -389,10 +390,11 @@ def _schema_info(topic: TopicName, found: dict[str, object]) -> SchemaInfo:
     kind, data, properties = found.get("type"), found.get("data"), found.get("properties")
     if kind not in SchemaType.__members__:
         raise OperationNotSupported(f"The schema of {topic} is of the unknown kind {kind!r}", topic=topic.full)
+    definition = str(data or "").encode()
     return SchemaInfo(
         name=topic.local_name,
         type=SchemaType[str(kind)],
-        schema=str(data or "").encode(),
+        schema=definition_from_rest(definition) if kind == "KEY_VALUE" else definition,
         properties={str(k): str(v) for k, v in properties.items()} if isinstance(properties, dict) else {},
         version=_number(found, "version"),
     )

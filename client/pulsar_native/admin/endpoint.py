@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from urllib.parse import unquote, urlencode, urljoin, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from pulsar_native.admin.errors import refusal
 from pulsar_native.auth.base import Authentication
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException, ReadError, Timeout
-from pulsar_native.http_exchange import HttpAnswer, exchange, parse_http_url
+from pulsar_native.http_exchange import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
 
 MAX_REDIRECTS = 10
-_REDIRECTS = (307, 308)
 
 
 class Endpoint:
@@ -88,9 +87,9 @@ class Endpoint:
         for _ in range(MAX_REDIRECTS + 1):
             answer = self._exchange(request, url, connect_deadline)
             broker = urlsplit(url).netloc
-            if answer.status not in _REDIRECTS:
+            if answer.status not in REDIRECTS:
                 return answer, broker
-            url = _redirected(url, answer, request.target, broker)
+            url = redirected(url, answer, request.target, broker)
             connect_deadline = request.deadline
         raise ReadError(f"More than {MAX_REDIRECTS} redirects, the last one to {urlsplit(url).netloc}", broker=broker)
 
@@ -148,17 +147,3 @@ def _query_text(query: Mapping[str, str | bool] | None) -> str:
     if not query:
         return ""
     return "?" + urlencode({k: str(v).lower() if isinstance(v, bool) else v for k, v in query.items()})
-
-
-def _redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
-    location = urljoin(url, answer.headers.get("location", ""))
-    try:
-        parts = parse_http_url(location, "redirect")
-    except InvalidUrl as error:
-        raise ReadError(f"A redirect to no usable address: {error}", broker=broker) from error
-    if url.startswith("https:") and parts.scheme != "https":
-        raise ReadError(f"A redirect from https to http ({parts.netloc}) is not followed", broker=broker)
-    # Behind a proxy the path may have gained or lost a prefix, but it must still ask for the same thing.
-    if not unquote(parts.path).endswith(unquote(urlsplit(target).path)):
-        raise ReadError(f"A redirect to another path ({parts.netloc}{parts.path}) is not followed", broker=broker)
-    return location

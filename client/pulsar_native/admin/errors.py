@@ -1,28 +1,16 @@
 """From an answer of the admin interface to an error of the one tree.
 
-Rules: the broker's own reason is in every message, credentials never are. 401 with a reason is `AuthorizationError`
-unless it speaks of authentication, for the broker answers 401 to known roles without permission too. 404 is
-`TopicNotFound` (or `SubscriptionNotFound`) only when the broker itself says so: another web server's 404 means a
-wrong admin URL.
+Rules: what `http_refusal` says, and 404 is `TopicNotFound` (or `SubscriptionNotFound`) only when the broker itself says
+so: another web server's 404 means a wrong admin URL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pulsar_native.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NotAllowedError,
-    PulsarException,
-    ServiceUnitNotReady,
-    SubscriptionNotFound,
-    TopicNotFound,
-)
+from pulsar_native.exceptions import PulsarException, SubscriptionNotFound, TopicNotFound
 from pulsar_native.http_exchange import HttpAnswer
-from pulsar_native.json_object import parse_json_object
-
-_MAX_REASON = 500
+from pulsar_native.http_refusal import kind_of, reason_of
 
 
 class AdminError(PulsarException):
@@ -53,31 +41,15 @@ class NotFound(AdminError):
     """Tell that the tenant, namespace or resource named in the request does not exist."""
 
 
-_KINDS: dict[int, type[PulsarException]] = {
-    401: AuthenticationError,
-    403: AuthorizationError,
-    405: NotAllowedError,
-    503: ServiceUnitNotReady,
-}
-
-
 def refusal(
     action: str, answer: HttpAnswer, *, topic: str | None, broker: str, secrets: Iterable[str] = ()
 ) -> PulsarException:
     """Return the error for an answer whose status is not 2xx; `action` names what was asked, as in "delete topic x"."""
-    said = parse_json_object(answer.body.decode(errors="replace"))
-    from_broker = said is not None and isinstance(said.get("reason"), str)
-    reason = str(said["reason"]) if said is not None and from_broker else answer.reason or "no reason given"
-    for secret in secrets:
-        reason = reason.replace(secret, "***") if secret else reason
-    reason = reason[:_MAX_REASON]
+    reason, from_broker = reason_of(answer, secrets)
     message = f"{action}: {reason} (HTTP {answer.status})"
     if answer.status == 404 and not from_broker:
         message += "; is the admin URL that of a Pulsar broker's or proxy's web service?"
-    kind = _KINDS.get(answer.status)
-    if answer.status == 401 and from_broker and "authenticat" not in reason.lower():
-        # The broker says 401 also to those it knows: its filter refuses strangers without a reason in JSON.
-        kind = AuthorizationError
+    kind = kind_of(answer.status, reason, from_broker)
     if answer.status == 404 and from_broker and topic is not None:
         kind = SubscriptionNotFound if reason.startswith("Subscription ") else TopicNotFound
     if kind is not None:

@@ -1,13 +1,15 @@
 """The asyncio face: the same nouns and verbs as `pulsar_native`, awaited, on the caller's loop.
 
-Rules: no thread is started (credentials that may block are read in asyncio's default executor); the client belongs to
-the loop it is first used on. Cancelling a waiting `receive` loses no message: a message is taken only by a task that
-runs.
+Rules: no thread is started (what may block runs in asyncio's default executor: credentials, encryption keys, providers
+of the service URL, lookups over HTTP); the client belongs to the loop it is first used on. Cancelling a waiting
+`receive` loses no message: a message is taken only by a task that runs.
 """
 
 from pulsar_native.asyncio.client import Client
 from pulsar_native.asyncio.consumer import Consumer, Reader
+from pulsar_native.asyncio.container import ListenerContainer
 from pulsar_native.asyncio.producer import Producer
+from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.exceptions import PulsarException
 
-__all__ = ["Client", "Consumer", "Producer", "PulsarException", "Reader"]
+__all__ = ["Client", "Consumer", "ListenerContainer", "Producer", "PulsarException", "Reader", "TableView"]

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import arguments
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
+from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
     Router,
+    TopicsChangedListener,
 )
+from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
+from pulsar_native.engine.pattern import topics_told_on_loop
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -30,13 +36,18 @@ from pulsar_native.enums import (
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
+from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.stats import ClientStats, CloseReport
 
 
 class Client(Live):
@@ -49,7 +60,7 @@ class Client(Live):
             await producer.send(b"hello")
     """
 
-    def __init__(self, service_url: str, **options: Any) -> None:
+    def __init__(self, service_url: ServiceSource, **options: Any) -> None:
         for ignored in ("log_conf_file_path", "logger"):
             options.pop(ignored, None)
         self._open(ClientConfig.from_mapping({"service_url": service_url, **options}))
@@ -59,6 +70,9 @@ class Client(Live):
         self._generation = generation()
         self._core: ClientCore | None = None
         self._closed = False
+
+    def _described(self) -> str:
+        return str(self._config.service_url)
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
@@ -104,26 +118,23 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        chunk_max_message_size: int = -1,
+        encryption_keys: Sequence[str] | None = None,
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions, within the operation time-out.
 
         Batching is on by default here, as in the official asyncio client: many tasks then share an entry.
         """
-        arguments.refuse_producer_options(
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            batching_type=batching_type,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
-        )
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -138,20 +149,30 @@ class Client(Live):
             batching_max_messages=batching_max_messages,
             batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
             batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            batching_type=batching_type,
+            chunking_enabled=chunking_enabled,
+            chunk_max_message_size=chunk_max_message_size,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             message_routing_mode=message_routing_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
             properties=properties or {},
             access_mode=access_mode,
+            encryption_key=encryption_key,
+            encryption_keys=encryption_keys or (),
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
-        return Producer(await self._started().create_producer(config, wire_schema(used)), used)
+        chain = arguments.producer_chain(interceptors)
+        inner = await self._started().create_producer(config, used, chain)
+        return Producer(inner, inner.schema)
 
     async def subscribe(
         self,
-        topic: str | list[str],
+        topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
         schema: Schema[Any] | None = None,
@@ -164,7 +185,7 @@ class Client(Live):
         is_read_compacted: bool = False,
         properties: Mapping[str, str] | None = None,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -173,24 +194,35 @@ class Client(Live):
         key_shared_policy: object | None = None,
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
-        dead_letter_policy: object | None = None,
+        dead_letter_policy: DeadLetterPolicy | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         is_pattern_topic: bool = False,
         *,
+        pattern_auto_discovery_period: float = 60,
         acknowledgment_group_time_ms: int = 100,
         max_acknowledgment_group_size: int = 1000,
+        ack_receipt_enabled: bool = False,
+        unacked_messages_tick_ms: int = 1000,
+        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
+        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        negative_ack_redelivery_delay_precision: int = 8,
+        enable_retry: bool = False,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        topics_changed_listener: TopicsChangedListener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, or to several topics, within the operation time-out."""
+        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern.
+
+        A pattern is a compiled one, or a str with `is_pattern_topic`; see `pulsar_native.Client.subscribe`. Within the
+        operation time-out.
+        """
         arguments.refuse_unsupported(
             {
-                "crypto_key_reader": (crypto_key_reader, None),
                 "key_shared_policy": (key_shared_policy, None),
-                "dead_letter_policy": (dead_letter_policy, None),
-                "is_pattern_topic": (is_pattern_topic, False),
             }
         )
         config = ConsumerConfig(
@@ -204,6 +236,13 @@ class Client(Live):
             negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
             acknowledgment_group_time_ms=acknowledgment_group_time_ms,
             max_acknowledgment_group_size=max_acknowledgment_group_size,
+            ack_receipt_enabled=ack_receipt_enabled,
+            unacked_messages_tick_ms=unacked_messages_tick_ms,
+            ack_timeout_redelivery_backoff=ack_timeout_redelivery_backoff,
+            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
+            negative_ack_redelivery_delay_precision=negative_ack_redelivery_delay_precision,
+            dead_letter_policy=dead_letter_policy,
+            enable_retry=enable_retry,
             batch_index_ack_enabled=batch_index_ack_enabled,
             is_read_compacted=is_read_compacted,
             properties=properties or {},
@@ -211,30 +250,53 @@ class Client(Live):
             priority_level=priority_level,
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            regex_subscription_mode=regex_subscription_mode,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        names = arguments.topics_of(topic, config, is_pattern=is_pattern_topic, listener=topics_changed_listener)
+        changed = None
+        if topics_changed_listener is not None:
+            changed = topics_told_on_loop(topics_changed_listener)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        names = arguments.topics_of(topic)
-        return Consumer(await self._started().subscribe(names, config, decoder, wire_schema(used)), decoder)
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        inner = await self._started().subscribe(names, config, decoder, wire_schema(used), chain, changed)
+        return Consumer(inner, decoder)
 
     async def create_reader(
         self,
-        topic: str,
+        topic: str | list[str],
         start_message_id: MessageId,
         schema: Schema[Any] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        subscription_name: str | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
-        """Read a topic from a position, without a subscription that stays, within the operation time-out."""
-        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
+        """Read a topic, or several, from a position, without a subscription that stays.
+
+        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Within the operation
+        time-out.
+        """
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -242,12 +304,56 @@ class Client(Live):
             receiver_queue_size=receiver_queue_size,
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
+            subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        wanted = arguments.reader_config(config)
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        inner = await self._started().subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        inner = await self._started().subscribe(config.topics, wanted, decoder, wire_schema(used), chain)
         return Reader(inner, decoder)
+
+    async def create_table_view(
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        *,
+        auto_update_partitions_interval_seconds: float = 60,
+        crypto_key_reader: KeyReader | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> TableView:
+        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+
+        Returns when everything published so far is in it; waits until then. Partitions added later are joined. A topic
+        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        """
+        config = arguments.table_view_config(
+            topic,
+            subscription_name,
+            auto_update_partitions_interval_seconds,
+            crypto_key_reader,
+            crypto_failure_action,
+        )
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        inner = await core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
+        view = TableView(inner, decoder)
+        await view._start()
+        return view
+
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none."""
@@ -261,14 +367,30 @@ class Client(Live):
         """
         return await self._started().topic_partition_count(topic, auto_create=auto_create)
 
-    async def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out."""
+    async def get_service_info(self) -> ServiceInfo:
+        """Return the cluster the client uses now; a provider may be asked for it first."""
+        return await self._started().service_info()
+
+    async def update_service_url(self, service_url: str) -> None:
+        """Move to another service URL; credentials and trusted certificates stay. Returns at once.
+
+        All connections close; producers and consumers come back at the new URL by themselves and keep what is pending,
+        with its sequence ids. Raises `InvalidUrl`.
+        """
+        await self._started().update_service_url(service_url)
+
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+
+        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        if self._core is not None:
-            await self._core.close()
+        return CloseReport() if self._core is None else await self._core.close(limit)
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

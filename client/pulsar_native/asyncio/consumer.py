@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
 from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, Timeout
+from pulsar_native.engine.receipts import settle
+from pulsar_native.engine.statistics import of_consumer
+from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
+from pulsar_native.engine.waiting import no_receipt
+from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -30,8 +35,15 @@ class Receiving(Part):
     def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
         self._inner = inner
         self._decoder = decoder
+        # Whether there is something to do between taking a message and handing it out.
+        self._attends = decoder.needs_writer or inner.chain is not None
+        if inner.chain is not None:
+            inner.chain.bind(self)
         self._loop = inner.client.engine.loop
         self._generation = generation()
+
+    def _described(self) -> str:
+        return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
     async def _take(self, deadline: float | None) -> Message | None:
         check_generation(self._generation)
@@ -42,11 +54,15 @@ class Receiving(Part):
             message = await self._wait_for(inner.take, deadline)
             if message is None:
                 return None
+        return await self._attend(message) if self._attends else message
+
+    async def _attend(self, message: Message) -> Message:
         version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
         if version is not None:
-            schema = await inner.client.writer_schema(message.topic_name(), version)
+            schema = await self._inner.client.writer_schema(message.topic_name(), version)
             message.entry.schema.learn(version, schema)
-        return message
+        chain = self._inner.chain
+        return message if chain is None else chain.arrived(message)
 
     async def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
         """Wait in line until `take` gives something; None when it does not before the deadline (the loop's clock).
@@ -75,15 +91,29 @@ class Receiving(Part):
                 return taken
 
     def topic(self) -> str:
-        """Return the topic's full name, or the names of several joined by commas."""
-        return ",".join(topic.full for topic in self._inner.topics)
+        """Return the topic's full name, the names of several joined by commas, or the text of the pattern."""
+        return self._inner.description
+
+    def topics(self) -> list[str]:
+        """Return the full names of the topics read now, without their partitions."""
+        return [topic.full for topic in self._inner.topics]
 
     def is_connected(self) -> bool:
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
-    async def seek(self, messageid: MessageId | int) -> None:
-        """Move to a message id, or to the first message published at or after a time (ms since 1970)."""
+    def stats(self) -> ConsumerStats:
+        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        return of_consumer(self._inner)
+
+    async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
+        """Move to a message id, or to the first message published at or after a time (ms since 1970).
+
+        A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
+        one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
+        full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
+        are known.
+        """
         await self._inner.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
@@ -96,16 +126,24 @@ class Receiving(Part):
 
     def has_reached_end_of_topic(self) -> bool:
         """Return whether the topic is terminated and everything in it acknowledged."""
-        return all(child.reached_end for child in self._inner.children)
+        return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
         return [message_id for child in self._inner.children for message_id in list(child.discarded)]
 
-    async def close(self) -> None:
-        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent.
+
+        Takes up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
-        await self._inner.close()
+        if self._inner.is_closed:
+            return CloseReport()
+        began = self._loop.time()
+        parts = await self._inner.close(limit)
+        return CloseReport(seconds=self._loop.time() - began, consumers=parts)
 
 
 class Consumer(Receiving):
@@ -117,12 +155,16 @@ class Consumer(Receiving):
 
     def consumer_name(self) -> str:
         """Return this consumer's name."""
-        return self._inner.children[0].name
+        return self._inner.name
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
-        message = await self._take(deadline)
+        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        try:
+            message = await self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -138,6 +180,9 @@ class Consumer(Receiving):
                 message = await self._take(collector.deadline)
                 if message is None or collector.add(message):
                     return collector.messages
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
         except asyncio.CancelledError:
             for message in collector.messages:
                 self.negative_acknowledge_now(message)
@@ -149,24 +194,60 @@ class Consumer(Receiving):
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
     async def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
-        """Tell the broker that a message, or each of a list, is done; sent within the group time."""
+        """Tell the broker that a message, or each of a list, is done; sent within the group time.
+
+        With `ack_receipt_enabled` it returns when the broker has answered, and raises its error, or `Timeout`; a task
+        cancelled meanwhile takes nothing back. (Of a batch nothing is sent, or waited for, before its last message,
+        unless `batch_index_ack_enabled`.)
+        """
         check_generation(self._generation)
+        receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
+        done = None if receipt is None else settle(receipt)
         if isinstance(message, Message):
-            self._inner.acknowledge_message(message)
+            self._inner.acknowledge_message(message, done)
         else:
-            self._inner.acknowledge(arguments.ids_of(message))
+            self._inner.acknowledge(arguments.ids_of(message), done)
+        if receipt is not None:
+            await self._answer(receipt)
+
+    async def _answer(self, receipt: asyncio.Future[None]) -> None:
+        config = self._inner.config
+        # Longer than a request may take, so that its own error is the one that is raised.
+        seconds = self._inner.client.config.operation_timeout_seconds + config.acknowledgment_group_time_ms / 1000 + 1
+        try:
+            async with asyncio.timeout(seconds):
+                await receipt
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise no_receipt(seconds) from error
 
     async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Tell the broker that everything up to and including a message is done."""
+        """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).acknowledge_cumulative(message_id)
+        receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
+        self._inner.acknowledge_cumulative(message_id, None if receipt is None else settle(receipt))
+        if receipt is not None:
+            await self._answer(receipt)
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`."""
+        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).negative_acknowledge(message_id)
+        self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
+
+    async def reconsume_later(
+        self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it.
+
+        As in the blocking face: a copy goes to the retry topic, after the last try to the dead-letter topic.
+        """
+        check_generation(self._generation)
+        messages = arguments.messages_of(message)
+        delay_ms = arguments.retry_delay(delay)
+        await self._inner.reconsume_later(messages, delay_ms, arguments.retry_properties(properties))
 
     async def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last message id and the subscription's mark-delete position of every partition.
@@ -181,9 +262,23 @@ class Consumer(Receiving):
         check_generation(self._generation)
         self._inner.redeliver_all()
 
-    async def unsubscribe(self, *, force: bool = False) -> None:
-        """Remove the subscription at the broker and close."""
-        await self._inner.unsubscribe(force=force)
+    async def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
+        """Remove the subscription at the broker and close; `force` also when others are connected to it.
+
+        With one of several topics, remove it there and go on with the others; raises `InvalidConfiguration` for a topic
+        that is not read. Messages of it can no longer be acknowledged.
+        """
+        await self._inner.leave(topic, force=force)
+
+    def pause(self) -> None:
+        """Ask the broker for no more messages; those already asked for still come."""
+        check_generation(self._generation)
+        self._inner.pause()
+
+    def resume(self) -> None:
+        """Ask for messages again after `pause`."""
+        check_generation(self._generation)
+        self._inner.resume()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -200,8 +295,12 @@ class Reader(Receiving):
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        deadline = None if timeout_millis is None else self._loop.time() + timeout_millis / 1000
-        message = await self._take(deadline)
+        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        try:
+            message = await self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -232,6 +331,8 @@ class Reader(Receiving):
         await work.settle()
         stalled_at = self._loop.time() + timeout_millis / 1000
         while not work.done:
+            if work.must_go_back:
+                await work.go_back()
             soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
             taken = self._inner.take_slice() or await self._wait_for(self._inner.take_slice, soon)
             if taken is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 from pulsar_native.live import Live
+from pulsar_native.stats import CloseReport
 
 
-class Part(Live):
-    async def close(self) -> None:
+class Part(Live, ABC):
+    @abstractmethod
+    async def close(self, timeout: float | None = None) -> CloseReport:
         """Close; see the classes."""
 
     async def __aenter__(self) -> Self:

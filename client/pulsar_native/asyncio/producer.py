@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
+from pulsar_native.engine.bulk import BulkSend, Slice
+from pulsar_native.engine.interception import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
+from pulsar_native.engine.statistics import of_producer
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
 from pulsar_native.schema import Schema
+from pulsar_native.stats import CloseReport, ProducerStats
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class Producer(Part):
@@ -22,9 +30,14 @@ class Producer(Part):
 
     def __init__(self, inner: TopicProducer, schema: Schema[Any]) -> None:
         self._inner = inner
+        if isinstance(inner, InterceptedProducer):
+            inner.chain.bind(self)
         self._schema = schema
         self._loop = inner.client.engine.loop
         self._generation = generation()
+
+    def _described(self) -> str:
+        return f"{self._inner.name} of {self._inner.topic.full}"
 
     def topic(self) -> str:
         """Return the topic's full name."""
@@ -42,6 +55,10 @@ class Producer(Part):
         """Return whether the producer is connected to the broker of every partition now."""
         return self._inner.is_connected
 
+    def stats(self) -> ProducerStats:
+        """Return what was sent so far; see `pulsar_native.ProducerStats`. Does not block."""
+        return of_producer(self._inner)
+
     async def send(
         self,
         content: Any,
@@ -54,6 +71,7 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> MessageId:
         """Publish a message and return its id once the broker has stored it.
 
@@ -63,7 +81,7 @@ class Producer(Part):
         return await await_receipt(
             await self.enqueue(
                 content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-                disable_replication, event_timestamp, deliver_at, deliver_after,
+                disable_replication, event_timestamp, deliver_at, deliver_after, schema,
             )
         )  # fmt: skip
 
@@ -79,16 +97,19 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> asyncio.Future[MessageId]:
         """Take a message for publishing and return the future of its id; waits only while a full queue blocks.
 
-        Messages of one task keep their order, without waiting for each receipt.
+        Messages of one task keep their order, without waiting for each receipt. `schema` is for a value of another
+        schema than the producer's: its first use registers it, which may raise `IncompatibleSchema`.
         """
         check_generation(self._generation)
+        payload, key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
         message = arguments.outgoing(
-            None if content is None else self._schema.encode(content),
+            payload,
             properties=properties,
-            partition_key=partition_key,
+            partition_key=key,
             ordering_key=ordering_key,
             sequence_id=sequence_id,
             replication_clusters=replication_clusters,
@@ -96,6 +117,8 @@ class Producer(Part):
             event_timestamp=event_timestamp,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            null_partition_key=null_key,
+            schema_version=None if schema is None else await self._version_of(schema),
         )
         fields = arguments.encoded_fields(message)
         child = self._inner.route(message.payload, message)
@@ -108,18 +131,72 @@ class Producer(Part):
                 else:
                     future.set_result(message_id)  # type: ignore[arg-type]
 
-        while True:
-            full = child.enqueue(message.payload, fields, message, done)
-            if full is None:
-                return future
+        full = child.enqueue(message.payload, fields, message, done)
+        while full is not None:
             if not self._inner.config.block_if_queue_full:
-                raise full.error
+                raise full.refusal()
             await self._room(full)
+            full = child.enqueue(message.payload, fields, message, done) if full.again is None else full.again()
+        return future
+
+    async def _version_of(self, schema: Schema[Any]) -> bytes | None:
+        schemas = self._inner.message_schemas
+        try:
+            return schemas.versions[schema.schema_info()]
+        except KeyError:
+            return await schemas.register(schema)
 
     async def _room(self, full: Full) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
         full.when_room(lambda: None if future.done() else future.set_result(None))
         await future
+
+    async def send_many(
+        self, messages: Iterable[Any] | AsyncIterable[Any], *, progress: Callable[[int], Any] | None = None
+    ) -> MessageIds:
+        """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
+
+        As in the blocking face; `messages` may be asynchronous. Cancelling the task stops after what was handed over.
+        """
+        schema, config = self._schema, self._inner.config
+        if isinstance(messages, AsyncIterable):
+            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress)
+        return await self._send_slices(arguments.slices_of(messages, schema, config), progress)
+
+    async def send_table(
+        self,
+        table: pyarrow.Table | pyarrow.RecordBatch,
+        *,
+        value: str | Sequence[str] = "value",
+        key: str | None = None,
+        properties: str | Sequence[str] | Mapping[str, str] = (),
+        event_time: str | None = None,
+        progress: Callable[[int], Any] | None = None,
+    ) -> MessageIds:
+        """Publish the rows of an Arrow table and return their ids in order, as `pulsar_native.Producer.send_table`."""
+        slices = arguments.table_slices(
+            table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
+        )
+        return await self._send_slices(slices, progress)
+
+    async def _send_slices(
+        self, slices: Iterator[Slice] | AsyncIterator[Slice], progress: Callable[[int], Any] | None
+    ) -> MessageIds:
+        check_generation(self._generation)
+        work = BulkSend(self._inner)
+        while await work.take_async(slices) if isinstance(slices, AsyncIterator) else work.take(slices):
+            while (full := work.push()) is not None:
+                await self._room(full)
+            # The loop reads the receipts of what was sent.
+            await asyncio.sleep(0)
+            if progress is not None:
+                progress(work.confirmed)
+        outcomes: asyncio.Future[None] = self._loop.create_future()
+        work.flush_then(lambda: None if outcomes.done() else outcomes.set_result(None))
+        await outcomes
+        if progress is not None:
+            progress(work.confirmed)
+        return work.result()
 
     async def flush(self) -> None:
         """Send the open batch and return when everything sent before is confirmed; raises the last one's error."""
@@ -139,11 +216,18 @@ class Producer(Part):
             futures.append(future)
         await asyncio.gather(*futures)
 
-    async def close(self) -> None:
-        """Flush and close, bounded by the operation time-out. Idempotent."""
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+
+        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        """
+        limit = arguments.checked_timeout(timeout)
         check_generation(self._generation)
-        if not self._inner.is_closed:
-            await self._inner.close()
+        if self._inner.is_closed:
+            return CloseReport()
+        began = self._loop.time()
+        parts = await self._inner.close(limit)
+        return CloseReport(seconds=self._loop.time() - began, producers=parts)
 
 
 async def await_receipt(future: asyncio.Future[MessageId]) -> MessageId:

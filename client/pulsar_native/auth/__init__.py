@@ -1,5 +1,6 @@
 """Authentication plug-ins: who the client says it is. See `auth.base` for the rules they all follow."""
 
+from pulsar_native.auth.athenz import AuthenticationAthenz, RoleToken, ZtsClient
 from pulsar_native.auth.base import Authentication, AuthenticationDisabled
 from pulsar_native.auth.basic import AuthenticationBasic
 from pulsar_native.auth.oauth2 import AuthenticationOauth2
@@ -9,11 +10,14 @@ from pulsar_native.auth.token import AuthenticationToken
 
 __all__ = [
     "Authentication",
+    "AuthenticationAthenz",
     "AuthenticationBasic",
     "AuthenticationDisabled",
     "AuthenticationOauth2",
     "AuthenticationTLS",
     "AuthenticationToken",
+    "RoleToken",
     "SecretReference",
+    "ZtsClient",
     "client_tls_context",
 ]

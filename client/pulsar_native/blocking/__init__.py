@@ -6,6 +6,8 @@ calling thread; only control operations cross to the engine's thread. Everything
 
 from pulsar_native.blocking.client import Client
 from pulsar_native.blocking.consumer import Consumer, Reader
+from pulsar_native.blocking.container import ListenerContainer
 from pulsar_native.blocking.producer import Producer
+from pulsar_native.blocking.table_view import TableView
 
-__all__ = ["Client", "Consumer", "Producer", "Reader"]
+__all__ = ["Client", "Consumer", "ListenerContainer", "Producer", "Reader", "TableView"]

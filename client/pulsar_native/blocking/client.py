@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import arguments
 from pulsar_native.blocking.consumer import Consumer, MessageListener, Reader
 from pulsar_native.blocking.producer import Producer
+from pulsar_native.blocking.table_view import TableView
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
     Credentials,
+    DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
     Router,
+    TopicsChangedListener,
 )
+from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.listener import ListenerThreads
 from pulsar_native.engine.loop import (
@@ -29,6 +34,7 @@ from pulsar_native.engine.loop import (
     generation,
     release_thread_engine,
 )
+from pulsar_native.engine.pattern import topics_told
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -38,14 +44,19 @@ from pulsar_native.enums import (
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
+    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.live import Live
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.stats import ClientStats, CloseReport
 
 _MIB = 1024 * 1024
 
@@ -55,6 +66,8 @@ class Client(Live):
 
     Thread-safe. Works in the process that made it: after a fork, calls raise `AlreadyClosed` at once. Arguments are the
     official client's, with their units and defaults; the keyword-only ones are additions named after the Java client's.
+    `service_url` is pulsar:// or pulsar+ssl:// (http(s):// for lookups over HTTP) with one or several hosts, or
+    what supplies it: a `ServiceInfoProvider`, an `AutoClusterFailover`, a `PolledServiceInfo` or a callable.
 
         with Client("pulsar://localhost:6650") as client:
             client.create_producer("greetings").send(b"hello")
@@ -62,7 +75,7 @@ class Client(Live):
 
     def __init__(
         self,
-        service_url: str,
+        service_url: ServiceSource,
         authentication: Credentials | None = None,
         operation_timeout_seconds: float = 30,
         io_threads: int = 1,
@@ -83,9 +96,16 @@ class Client(Live):
         connections_per_broker: int = 1,
         keep_alive_interval_seconds: float = 30,
         max_lookup_redirects: int = 20,
+        max_lookup_requests: int = 50_000,
+        max_number_of_rejected_request_per_connection: int = 50,
+        connection_max_idle_seconds: float = 60,
+        service_url_quarantine_init_duration_seconds: float = 60,
+        service_url_quarantine_max_duration_seconds: float = 86_400,
+        tls_context: ssl.SSLContext | None = None,
         memory_limit_bytes: int = 64 * _MIB,
         starting_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60_000,
+        meter_provider: object = None,
     ) -> None:
         # `log_conf_file_path` and `logger` configure the C++ core's logging; here all logs go to Python's `logging`.
         self._open(
@@ -108,9 +128,16 @@ class Client(Live):
                 connections_per_broker=connections_per_broker,
                 keep_alive_interval_seconds=keep_alive_interval_seconds,
                 max_lookup_redirects=max_lookup_redirects,
+                max_lookup_requests=max_lookup_requests,
+                max_number_of_rejected_request_per_connection=max_number_of_rejected_request_per_connection,
+                connection_max_idle_seconds=connection_max_idle_seconds,
+                service_url_quarantine_init_duration_seconds=service_url_quarantine_init_duration_seconds,
+                service_url_quarantine_max_duration_seconds=service_url_quarantine_max_duration_seconds,
+                tls_context=tls_context,
                 memory_limit_bytes=memory_limit_bytes,
                 starting_backoff_interval_ms=starting_backoff_interval_ms,
                 max_backoff_interval_ms=max_backoff_interval_ms,
+                meter_provider=meter_provider,
             )
         )
 
@@ -122,6 +149,9 @@ class Client(Live):
         self._closed = False
         self._listeners = ListenerThreads(config.message_listener_threads)
         self._finalizer: weakref.finalize[..., Any] | None = None
+
+    def _described(self) -> str:
+        return str(self._config.service_url)
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
@@ -168,26 +198,23 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         batching_type: BatchingType = BatchingType.Default,
         encryption_key: str | None = None,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
         hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
         compression_min_msg_body_size: int = 0,
+        chunk_max_message_size: int = -1,
+        encryption_keys: Sequence[str] | None = None,
+        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
         """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out.
 
         Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
         """
-        arguments.refuse_producer_options(
-            chunking_enabled=chunking_enabled,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            batching_type=batching_type,
-            encryption_key=encryption_key,
-            crypto_key_reader=crypto_key_reader,
-        )
         config = ProducerConfig(
             topic=topic,
             producer_name=producer_name,
@@ -202,17 +229,27 @@ class Client(Live):
             batching_max_messages=batching_max_messages,
             batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
             batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            batching_type=batching_type,
+            chunking_enabled=chunking_enabled,
+            chunk_max_message_size=chunk_max_message_size,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
             message_routing_mode=message_routing_mode,
             message_router=message_router,
             hashing_scheme=hashing_scheme,
             properties=properties or {},
             access_mode=access_mode,
+            encryption_key=encryption_key,
+            encryption_keys=encryption_keys or (),
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
         used = schema or BytesSchema()
         core = self._started()
-        return Producer(self, core.engine.run(core.create_producer(config, wire_schema(used))), used)
+        chain = arguments.producer_chain(interceptors)
+        inner = core.engine.run(core.create_producer(config, used, chain))
+        return Producer(self, inner, inner.schema)
 
     def subscribe(
         self,
@@ -231,7 +268,7 @@ class Client(Live):
         properties: Mapping[str, str] | None = None,
         pattern_auto_discovery_period: int = 60,
         initial_position: InitialPosition = InitialPosition.Latest,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         replicate_subscription_state_enabled: bool = False,
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
@@ -240,25 +277,37 @@ class Client(Live):
         key_shared_policy: object | None = None,
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
-        dead_letter_policy: object | None = None,
+        dead_letter_policy: DeadLetterPolicy | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
         acknowledgment_group_time_ms: int = 100,
         max_acknowledgment_group_size: int = 1000,
+        ack_receipt_enabled: bool = False,
+        unacked_messages_tick_ms: int = 1000,
+        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
+        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
+        negative_ack_redelivery_delay_precision: int = 8,
+        enable_retry: bool = False,
         priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        topics_changed_listener: TopicsChangedListener | None = None,
+        interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, or to several topics. Blocks up to the operation time-out.
+        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern (`re.compile`).
+
+        A pattern names tenant and namespace literally and matches whole topic names, without their domain; topics that
+        come and go are followed, at once where the broker tells of them, else every `pattern_auto_discovery_period`
+        seconds. A topic found later is subscribed to at `initial_position`, too: with Latest, what was published before
+        is not received. Subscribing twice makes two consumers. Blocks up to the operation time-out.
 
         Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
         """
         arguments.refuse_unsupported(
             {
-                "crypto_key_reader": (crypto_key_reader, None),
                 "key_shared_policy": (key_shared_policy, None),
-                "dead_letter_policy": (dead_letter_policy, None),
             }
         )
         config = ConsumerConfig(
@@ -272,6 +321,13 @@ class Client(Live):
             negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
             acknowledgment_group_time_ms=acknowledgment_group_time_ms,
             max_acknowledgment_group_size=max_acknowledgment_group_size,
+            ack_receipt_enabled=ack_receipt_enabled,
+            unacked_messages_tick_ms=unacked_messages_tick_ms,
+            ack_timeout_redelivery_backoff=ack_timeout_redelivery_backoff,
+            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
+            negative_ack_redelivery_delay_precision=negative_ack_redelivery_delay_precision,
+            dead_letter_policy=dead_letter_policy,
+            enable_retry=enable_retry,
             batch_index_ack_enabled=batch_index_ack_enabled,
             is_read_compacted=is_read_compacted,
             properties=properties or {},
@@ -279,20 +335,31 @@ class Client(Live):
             priority_level=priority_level,
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
             batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            regex_subscription_mode=regex_subscription_mode,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        names = arguments.topics_of(topic, config, listener=topics_changed_listener)
+        changed = None
+        if topics_changed_listener is not None:
+            changed = topics_told(topics_changed_listener, self._listeners.assign())
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
-        names = arguments.topics_of(topic)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used)))
+        chain = arguments.consumer_chain(interceptors, reads=False)
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain, changed))
         return Consumer(self, inner, decoder, message_listener)
 
     def create_reader(
         self,
-        topic: str,
+        topic: str | list[str],
         start_message_id: MessageId,
         schema: Schema[Any] | None = None,
         reader_listener: Callable[[Reader, Message], Any] | None = None,
@@ -300,12 +367,23 @@ class Client(Live):
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
         is_read_compacted: bool = False,
-        crypto_key_reader: object | None = None,
+        crypto_key_reader: KeyReader | None = None,
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        *,
+        subscription_name: str | None = None,
+        auto_update_partitions: bool = True,
+        auto_update_partitions_interval_seconds: float = 60,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
+        interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
-        """Read a topic from a position, without a subscription that stays. Blocks up to the operation time-out."""
-        arguments.refuse_unsupported({"crypto_key_reader": (crypto_key_reader, None)})
+        """Read a topic, or several, from a position, without a subscription that stays.
+
+        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Blocks up to the operation
+        time-out.
+        """
         config = ReaderConfig(
             topic=topic,
             start_message_id=start_message_id,
@@ -313,13 +391,57 @@ class Client(Live):
             receiver_queue_size=receiver_queue_size,
             reader_name=reader_name,
             subscription_role_prefix=subscription_role_prefix,
+            subscription_name=subscription_name,
             is_read_compacted=is_read_compacted,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
+            crypto_key_reader=crypto_key_reader,
+            crypto_failure_action=crypto_failure_action,
+            auto_update_partitions=auto_update_partitions,
+            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+        )
+        wanted = arguments.reader_config(config)
+        core = self._started()
+        used = schema or BytesSchema()
+        decoder = VersionedDecoder(used)
+        chain = arguments.consumer_chain(interceptors, reads=True)
+        inner = core.engine.run(core.subscribe(config.topics, wanted, decoder, wire_schema(used), chain))
+        return Reader(self, inner, decoder, reader_listener)
+
+    def create_table_view(
+        self,
+        topic: str,
+        subscription_name: str | None = None,
+        schema: Schema[Any] | None = None,
+        *,
+        auto_update_partitions_interval_seconds: float = 60,
+        crypto_key_reader: KeyReader | None = None,
+        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+    ) -> TableView:
+        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+
+        Returns when everything published so far is in it; blocks until then. Partitions added later are joined. A topic
+        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        """
+        config = arguments.table_view_config(
+            topic,
+            subscription_name,
+            auto_update_partitions_interval_seconds,
+            crypto_key_reader,
+            crypto_failure_action,
         )
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
-        return Reader(self, inner, decoder, reader_listener)
+        view = TableView(self, inner, decoder)
+        view._start()
+        return view
+
+    def stats(self) -> ClientStats:
+        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        return ClientStats() if self._core is None else self._core.stats()
 
     def get_topic_partitions(self, topic: str) -> list[str]:
         """Return the names of the topic's partitions, or the topic's own when it has none. Blocks."""
@@ -334,17 +456,34 @@ class Client(Live):
         core = self._started()
         return core.engine.run(core.topic_partition_count(topic, auto_create=auto_create))
 
-    def close(self) -> None:
-        """Flush and close everything made with this client, bounded by the operation time-out.
+    def get_service_info(self) -> ServiceInfo:
+        """Return the cluster the client uses now. Blocks only where a provider is asked for it first."""
+        core = self._started()
+        return core.engine.run(core.service_info())
 
-        Raises `AlreadyClosed` when it was closed before.
+    def update_service_url(self, service_url: str) -> None:
+        """Move to another service URL; credentials and trusted certificates stay. Returns at once.
+
+        All connections close; producers and consumers come back at the new URL by themselves and keep what is pending,
+        with its sequence ids. Raises `InvalidUrl`.
         """
+        core = self._started()
+        core.engine.run(core.update_service_url(service_url))
+
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+
+        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
+        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        """
+        limit = arguments.checked_timeout(timeout)
         core = self._end()
-        if core is not None:
-            try:
-                core.engine.run(core.close())
-            finally:
-                self._release()
+        if core is None:
+            return CloseReport()
+        try:
+            return core.engine.run(core.close(limit))
+        finally:
+            self._release()
 
     def shutdown(self) -> None:
         """Drop everything at once, without flushing and without a goodbye to the brokers."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsar_native import arguments
@@ -14,12 +15,20 @@ from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import (
     check_generation,
 )
-from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.engine.waiting import Wait
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Timeout
+from pulsar_native.engine.statistics import of_consumer
+from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
+from pulsar_native.engine.waiting import AckWait, Wait
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    OperationNotSupported,
+    PulsarException,
+    Timeout,
+)
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -43,7 +52,15 @@ class Receiving(Part):
         super().__init__(client, inner.client.engine)
         self._inner = inner
         self._decoder = decoder
+        # Whether there is something to do between taking a message and handing it out.
+        self._attends = decoder.needs_writer or inner.chain is not None
+        if inner.chain is not None:
+            inner.chain.bind(self)
         self._has_listener = False
+        self._listening = True
+
+    def _described(self) -> str:
+        return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
     def _take(self, deadline: float | None) -> Message | None:
         """Return the next message, None when none comes before the deadline (monotonic seconds)."""
@@ -55,10 +72,14 @@ class Receiving(Part):
             message = self._wait_for(inner.take, deadline)
             if message is None:
                 return None
+        return self._attend(message) if self._attends else message
+
+    def _attend(self, message: Message) -> Message:
         version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
         if version is not None:
             self._load_schema(message, version)
-        return message
+        chain = self._inner.chain
+        return message if chain is None else chain.arrived(message)
 
     def _load_schema(self, message: Message, version: bytes) -> None:
         core = self._inner.client
@@ -87,7 +108,7 @@ class Receiving(Part):
 
         def drain() -> None:
             scheduled.clear()
-            while True:
+            while self._listening:
                 try:
                     message = self._take(time.monotonic())
                 except AlreadyClosed:
@@ -98,7 +119,11 @@ class Receiving(Part):
                     listener(message)
                 except Exception:
                     # The message stays unacknowledged; the ack time-out or the next consumer gets it.
-                    _log.exception("The message listener failed for %s", message.message_id())
+                    name = inner.children[0].name
+                    _log.exception(
+                        "The message listener of consumer %s of %s failed for %s",
+                        name, message.topic_name(), message.message_id(),
+                    )  # fmt: skip
 
         def wake() -> None:
             if not scheduled.is_set():
@@ -109,21 +134,42 @@ class Receiving(Part):
         if inner.may_have_more():
             wake()
 
+    def _set_listening(self, listening: bool) -> None:
+        check_generation(self._generation)
+        if not self._has_listener:
+            raise InvalidConfiguration(
+                "The consumer has no message_listener; pause() and resume() are for those without"
+            )
+        self._listening = listening
+        wake = self._inner.on_ready
+        if listening and wake is not None:
+            wake()
+
     def topic(self) -> str:
-        """Return the topic's full name, or the names of several joined by commas."""
-        return ",".join(topic.full for topic in self._inner.topics)
+        """Return the topic's full name, the names of several joined by commas, or the text of the pattern."""
+        return self._inner.description
+
+    def topics(self) -> list[str]:
+        """Return the full names of the topics read now, without their partitions."""
+        return [topic.full for topic in self._inner.topics]
 
     def is_connected(self) -> bool:
         """Return whether every partition is connected now."""
         return self._inner.is_connected
 
-    def seek(self, messageid: MessageId | int) -> None:
+    def stats(self) -> ConsumerStats:
+        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        return of_consumer(self._inner)
+
+    def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970). Blocks.
 
         A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
-        one partition moves that partition only.
+        one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
+        full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
+        are known.
         """
-        self._engine.run(self._inner.seek(messageid))
+        self._engine.run(self._inner.move(self._inner.seek_targets(messageid)))
 
     def get_last_message_id(self) -> MessageId:
         """Return the id of the topic's last message, entry -1 when it is empty. Blocks."""
@@ -135,16 +181,23 @@ class Receiving(Part):
 
     def has_reached_end_of_topic(self) -> bool:
         """Return whether the topic is terminated and everything in it acknowledged."""
-        return all(child.reached_end for child in self._inner.children)
+        return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
         return [message_id for child in self._inner.children for message_id in list(child.discarded)]
 
-    def close(self) -> None:
-        """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent."""
-        if not self._inner.is_closed:
-            self._engine.run(self._inner.close())
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent.
+
+        Blocks up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        """
+        limit = arguments.checked_timeout(timeout)
+        if self._inner.is_closed:
+            return CloseReport()
+        began = time.monotonic()
+        parts = self._engine.run(self._inner.close(limit))
+        return CloseReport(seconds=time.monotonic() - began, consumers=parts)
 
 
 class Consumer(Receiving):
@@ -154,6 +207,12 @@ class Consumer(Receiving):
         self, client: Client, inner: TopicConsumer, decoder: VersionedDecoder, listener: MessageListener | None
     ) -> None:
         super().__init__(client, inner, decoder)
+        config = inner.config
+        self._wants_receipts = config.ack_receipt_enabled
+        # Longer than a request may take, so that its own error is the one that is raised.
+        self._receipt_seconds = (
+            inner.client.config.operation_timeout_seconds + config.acknowledgment_group_time_ms / 1000 + 1
+        )
         if listener is not None:
             self._listen(lambda message: listener(self, message))
 
@@ -163,14 +222,18 @@ class Consumer(Receiving):
 
     def consumer_name(self) -> str:
         """Return this consumer's name."""
-        return self._inner.children[0].name
+        return self._inner.name
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
         if self._has_listener:
             raise InvalidConfiguration("receive() cannot be used on a consumer with a message_listener")
-        deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
-        message = self._take(deadline)
+        deadline = arguments.deadline(timeout_millis, time.monotonic())
+        try:
+            message = self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -180,33 +243,70 @@ class Consumer(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
         collector = arguments.BatchCollector(self._inner.config.batch_receive_policy, time.monotonic())
-        while True:
-            message = self._take(collector.deadline)
-            if message is None or collector.add(message):
-                return collector.messages
+        try:
+            while True:
+                message = self._take(collector.deadline)
+                if message is None or collector.add(message):
+                    return collector.messages
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
 
     def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
-        """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time."""
+        """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time.
+
+        With `ack_receipt_enabled` it blocks until the broker has answered, and raises its error, or `Timeout`. (Of a
+        batch nothing is sent, or waited for, before its last message, unless `batch_index_ack_enabled`.)
+        """
         check_generation(self._generation)
+        wait = self._receipt() if self._wants_receipts else None
         if isinstance(message, Message):
-            self._inner.acknowledge_message(message)
+            self._inner.acknowledge_message(message, wait)
         else:
-            self._inner.acknowledge(arguments.ids_of(message))
+            self._inner.acknowledge(arguments.ids_of(message), wait)
+        if wait is not None:
+            wait.result(self._receipt_seconds)
+
+    def _receipt(self) -> AckWait:
+        if self._engine.on_loop():
+            raise OperationNotSupported(
+                "With ack_receipt_enabled acknowledging waits for the broker, and cannot be done in a callback of the "
+                "client, where it would wait for itself; use another thread"
+            )
+        return AckWait()
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        """Tell the broker that everything up to and including a message is done. Does not block.
+        """Tell the broker that everything up to and including a message is done. Blocks as `acknowledge` does.
 
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
         """
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).acknowledge_cumulative(message_id)
+        wait = self._receipt() if self._wants_receipts else None
+        self._inner.acknowledge_cumulative(message_id, wait)
+        if wait is not None:
+            wait.result(self._receipt_seconds)
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`. Does not block."""
+        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says. Does not block."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).negative_acknowledge(message_id)
+        self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
+
+    def reconsume_later(
+        self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it. Blocks.
+
+        A copy goes to the retry topic, with `properties` added and its tries counted (RECONSUMETIMES); after
+        `max_redeliver_count` tries it goes to the dead-letter topic. Needs `enable_retry`. On an error the message is
+        delivered again. Delays work on Shared and Key_Shared subscriptions only.
+        """
+        check_generation(self._generation)
+        messages = arguments.messages_of(message)
+        delay_ms = arguments.retry_delay(delay)
+        added = arguments.retry_properties(properties)
+        self._engine.run(self._inner.reconsume_later(messages, delay_ms, added))
 
     def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last message id and the subscription's mark-delete position of every partition. Blocks.
@@ -221,9 +321,34 @@ class Consumer(Receiving):
         check_generation(self._generation)
         self._inner.redeliver_all()
 
-    def unsubscribe(self, *, force: bool = False) -> None:
-        """Remove the subscription at the broker and close. Blocks; `force` also when others are connected to it."""
-        self._engine.run(self._inner.unsubscribe(force=force))
+    def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
+        """Remove the subscription at the broker and close. Blocks; `force` also when others are connected to it.
+
+        With one of several topics, remove it there and go on with the others; raises `InvalidConfiguration` for a topic
+        that is not read. Messages of it can no longer be acknowledged.
+        """
+        self._engine.run(self._inner.leave(topic, force=force))
+
+    def pause(self) -> None:
+        """Ask the broker for no more messages; those already asked for still come. Does not block."""
+        check_generation(self._generation)
+        self._inner.pause()
+
+    def resume(self) -> None:
+        """Ask for messages again after `pause`. Does not block."""
+        check_generation(self._generation)
+        self._inner.resume()
+
+    def pause_message_listener(self) -> None:
+        """Call the message listener no more, once the present call ends; what the queue holds waits. Does not block.
+
+        Raises `InvalidConfiguration` when there is no listener.
+        """
+        self._set_listening(False)
+
+    def resume_message_listener(self) -> None:
+        """Call the message listener again. Does not block."""
+        self._set_listening(True)
 
 
 class Reader(Receiving):
@@ -244,8 +369,12 @@ class Reader(Receiving):
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
         if self._has_listener:
             raise InvalidConfiguration("read_next() cannot be used on a reader with a reader_listener")
-        deadline = None if timeout_millis is None else time.monotonic() + timeout_millis / 1000
-        message = self._take(deadline)
+        deadline = arguments.deadline(timeout_millis, time.monotonic())
+        try:
+            message = self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
         if message is None:
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
@@ -282,6 +411,8 @@ class Reader(Receiving):
         self._engine.run(work.settle())
         stalled_at = time.monotonic() + timeout_millis / 1000
         while not work.done:
+            if work.must_go_back:
+                self._engine.run(work.go_back())
             soon = min(time.monotonic() + _SETTLE_SECONDS, stalled_at)
             taken = self._inner.take_slice() or self._wait_for(self._inner.take_slice, soon)
             if taken is not None:

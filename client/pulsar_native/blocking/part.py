@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -10,12 +11,13 @@ from pulsar_native.engine.loop import (
     generation,
 )
 from pulsar_native.live import Live
+from pulsar_native.stats import CloseReport
 
 if TYPE_CHECKING:
     from pulsar_native.blocking.client import Client
 
 
-class Part(Live):
+class Part(Live, ABC):
     """Common behaviour of producers, consumers and readers."""
 
     def __init__(self, client: Client, engine: Engine) -> None:
@@ -23,7 +25,8 @@ class Part(Live):
         self._engine = engine
         self._generation = generation()
 
-    def close(self) -> None:
+    @abstractmethod
+    def close(self, timeout: float | None = None) -> CloseReport:
         """Close; see the classes."""
 
     def __enter__(self) -> Self:

@@ -6,27 +6,34 @@ Rules: nothing crosses threads once per message except what the engine needs to 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
 from pulsar_native.blocking.part import Part
+from pulsar_native.engine.bulk import BulkSend, Slice
+from pulsar_native.engine.interception import InterceptedProducer
 from pulsar_native.engine.loop import (
     check_generation,
 )
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
+from pulsar_native.engine.statistics import of_producer
 from pulsar_native.engine.waiting import SendWait, Wait
 from pulsar_native.enums import (
     Result,
 )
-from pulsar_native.exceptions import PulsarException, Timeout
+from pulsar_native.exceptions import OperationNotSupported, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.schema import BytesSchema, Schema
+from pulsar_native.stats import CloseReport, ProducerStats
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from pulsar_native.blocking.client import Client
 
 SendCallback = Callable[[Result, MessageId | None], Any]
@@ -38,9 +45,15 @@ class Producer(Part):
     def __init__(self, client: Client, inner: TopicProducer, schema: Schema[Any]) -> None:
         super().__init__(client, inner.client.engine)
         self._inner = inner
+        if isinstance(inner, InterceptedProducer):
+            inner.chain.bind(self)
         self._schema = schema
         self._plain_bytes = type(schema) is BytesSchema
+        self._separates_key = schema.separates_key
         self._block = inner.config.block_if_queue_full
+
+    def _described(self) -> str:
+        return f"{self._inner.name} of {self._inner.topic.full}"
 
     def topic(self) -> str:
         """Return the topic's full name."""
@@ -58,6 +71,10 @@ class Producer(Part):
         """Return whether the producer is connected to the broker of every partition now."""
         return self._inner.is_connected
 
+    def stats(self) -> ProducerStats:
+        """Return what was sent so far; see `pulsar_native.ProducerStats`. Does not block."""
+        return of_producer(self._inner)
+
     def send(
         self,
         content: Any,
@@ -70,16 +87,19 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> MessageId:
         """Publish a message and return its id. Blocks until the broker has stored it, or the send time-out.
 
-        A batch that is open is sent with it. The id is (-1, -1) when the broker dropped a duplicate. Raises `Timeout`,
-        `MessageTooBig`, `ProducerQueueIsFull` and others; a raised message may still have been stored.
+        A batch that is open is sent with it. `schema` is for a value of another schema than the producer's: its first
+        use registers it, which may raise `IncompatibleSchema`. The id is (-1, -1) when the broker dropped a duplicate.
+        Raises `Timeout`, `MessageTooBig`, `ProducerQueueIsFull` and others; a raised message may still have been
+        stored.
         """
         wait = SendWait()
         self._send(
             content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-            disable_replication, event_timestamp, deliver_at, deliver_after, flush=True,
+            disable_replication, event_timestamp, deliver_at, deliver_after, schema, flush=True,
         )  # fmt: skip
         return wait.result()
 
@@ -96,14 +116,16 @@ class Producer(Part):
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
+        schema: Schema[Any] | None = None,
     ) -> None:
         """Publish a message and return at once; `callback(result, message_id)` is called in the engine's thread.
 
-        Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`.
+        Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`;
+        and for the first message of another `schema`.
         """
         self._send(
             content, None if callback is None else _ResultCallback(callback), properties, partition_key, ordering_key,
-            sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
+            sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema,
         )  # fmt: skip
 
     def _send(
@@ -119,19 +141,25 @@ class Producer(Part):
         event_timestamp: int | None,
         deliver_at: int | None,
         deliver_after: timedelta | int | None,
+        schema: Schema[Any] | None,
         *,
         flush: bool = False,
     ) -> None:
         check_generation(self._generation)
         payload: bytes | None
-        if self._plain_bytes and type(content) is bytes:
+        null_key, version = False, None
+        if self._plain_bytes and schema is None and type(content) is bytes:
             payload = content
-        else:
+        elif schema is None and not self._separates_key:
             payload = None if content is None else self._schema.encode(content)
+        else:
+            payload, partition_key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
+            version = None if schema is None else self._version_of(schema)
         if (
             payload is not None and properties is None and partition_key is None and ordering_key is None
             and sequence_id is None and replication_clusters is None and not disable_replication
             and event_timestamp is None and deliver_at is None and deliver_after is None
+            and version is None and not null_key
         ):  # fmt: skip
             full = self._inner.enqueue(payload, b"", None, callback, flush=flush)
             if full is not None:
@@ -148,6 +176,8 @@ class Producer(Part):
             event_timestamp=event_timestamp,
             deliver_at=deliver_at,
             deliver_after=deliver_after,
+            null_partition_key=null_key,
+            schema_version=version,
         )
         fields = arguments.encoded_fields(message)
         child = self._inner.route(message.payload, message)
@@ -155,17 +185,84 @@ class Producer(Part):
         if full is not None:
             self._wait_for_room(full, lambda: child.enqueue(message.payload, fields, message, callback, flush=flush))
 
+    def _version_of(self, schema: Schema[Any]) -> bytes | None:
+        schemas = self._inner.message_schemas
+        try:
+            return schemas.versions[schema.schema_info()]
+        except KeyError:
+            if self._engine.on_loop():
+                raise OperationNotSupported(
+                    "The first message of a schema registers it, which a callback of the client cannot wait for: "
+                    "send one from another thread first"
+                ) from None
+            return self._engine.run(schemas.register(schema))
+
     def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
         if not self._block or self._engine.on_loop():
             # In a callback of the engine waiting would stop the receipts that make room.
-            raise full.error
+            raise full.refusal()
         attempt: Full | None = full
         while attempt is not None:
             wait = Wait()
             attempt.when_room(wait.wake)
             while not wait.wait(1.0):
                 check_generation(self._generation)
-            attempt = again()
+            attempt = again() if attempt.again is None else attempt.again()
+
+    def send_many(self, messages: Iterable[Any], *, progress: Callable[[int], Any] | None = None) -> MessageIds:
+        """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
+
+        Blocks until all are confirmed; at most `max_pending_messages` and the client's memory limit are on their way,
+        whatever `block_if_queue_full` says. With `batching_enabled` whole entries are filled at once, without it every
+        message is an entry. `progress(confirmed)` is called in this thread now and then, and at the end. Raises
+        `BulkSendError`, which tells what is stored; if nothing was sent yet, the error itself.
+        """
+        return self._send_slices(arguments.slices_of(messages, self._schema, self._inner.config), progress)
+
+    def send_table(
+        self,
+        table: pyarrow.Table | pyarrow.RecordBatch,
+        *,
+        value: str | Sequence[str] = "value",
+        key: str | None = None,
+        properties: str | Sequence[str] | Mapping[str, str] = (),
+        event_time: str | None = None,
+        progress: Callable[[int], Any] | None = None,
+    ) -> MessageIds:
+        """Publish the rows of an Arrow table and return their ids in order; needs pyarrow.
+
+        `value` is the column of the payloads: bytes or text, or, with a schema at the producer, what that encodes; a
+        list of columns makes records. `key` is a column of text or bytes; `properties` are columns (a mapping renames:
+        property to column) or one column of maps; `event_time` is a column of timestamps or of ms since 1970. A null
+        value is a tombstone, other nulls are left out. Otherwise as `send_many`.
+        """
+        slices = arguments.table_slices(
+            table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
+        )
+        return self._send_slices(slices, progress)
+
+    def _send_slices(self, slices: Iterator[Slice], progress: Callable[[int], Any] | None) -> MessageIds:
+        check_generation(self._generation)
+        if self._engine.on_loop():
+            raise OperationNotSupported("A bulk send would wait for itself in a callback of the client; use a thread")
+        work = BulkSend(self._inner)
+        while work.take(slices):
+            while (full := work.push()) is not None:
+                wait = Wait()
+                full.when_room(wait.wake)
+                self._outwait(wait)
+            if progress is not None:
+                progress(work.confirmed)
+        outcomes = Wait()
+        work.flush_then(outcomes.wake)
+        self._outwait(outcomes)
+        if progress is not None:
+            progress(work.confirmed)
+        return work.result()
+
+    def _outwait(self, wait: Wait) -> None:
+        while not wait.wait(1.0):
+            check_generation(self._generation)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send the open batch and block until everything sent before is confirmed.
@@ -186,10 +283,17 @@ class Producer(Part):
             if wait.error is not None:
                 raise wait.error
 
-    def close(self) -> None:
-        """Flush and close, bounded by the operation time-out; what is not confirmed by then fails. Idempotent."""
-        if not self._inner.is_closed:
-            self._engine.run(self._inner.close())
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+
+        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        """
+        limit = arguments.checked_timeout(timeout)
+        if self._inner.is_closed:
+            return CloseReport()
+        began = time.monotonic()
+        parts = self._engine.run(self._inner.close(limit))
+        return CloseReport(seconds=time.monotonic() - began, producers=parts)
 
 
 class _ResultCallback:

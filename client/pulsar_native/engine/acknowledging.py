@@ -14,11 +14,21 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.receipts import AckReceipts, Done
 from pulsar_native.enums import ConsumerType
-from pulsar_native.exceptions import CumulativeAcknowledgementNotAllowedError
+from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, Interrupted
+from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import AckGroup
-from pulsar_native.protocol.redelivery import EntryKey, NegativeAcknowledgements, UnackedTracker, in_blocks
+from pulsar_native.protocol.chunks import ChunkAssembly
+from pulsar_native.protocol.entries import Decoded
+from pulsar_native.protocol.redelivery import (
+    EntryKey,
+    LateEntries,
+    NegativeAcknowledgements,
+    UnackedTracker,
+    in_blocks,
+)
 from pulsar_native.wire import commands
 
 if TYPE_CHECKING:
@@ -33,53 +43,112 @@ BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 class Acknowledging:
     """The acknowledgements of one `PartitionConsumer`."""
 
-    def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig) -> None:
+    def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig, chunks: ChunkAssembly) -> None:
         self._consumer = consumer
+        self._chunks = chunks
         self._config = config
         self._group_time = config.acknowledgment_group_time_ms / 1000
         self._group_size = config.max_acknowledgment_group_size
         self.group = AckGroup(batch_index=config.batch_index_ack_enabled)
         self._ack_timer_armed = False
-        self._nacks = NegativeAcknowledgements(config.negative_ack_redelivery_delay_ms / 1000)
+        self._receipts = AckReceipts(consumer, self.group) if config.ack_receipt_enabled else None
+        self._nacks = NegativeAcknowledgements(
+            config.negative_ack_redelivery_delay_ms / 1000,
+            precision_bits=config.negative_ack_redelivery_delay_precision,
+            backoff=config.negative_ack_redelivery_backoff,
+        )
+        self._refused = self._nacks.due
         self._nack_timer_armed = False
         timeout = (config.unacked_messages_timeout_ms or 0) / 1000
         self._stored = consumer.topic.is_persistent
         watched = timeout and self._stored
         self.unacked = UnackedTracker(timeout, config.unacked_messages_tick_ms / 1000) if watched else None
         self._unacked_timer: asyncio.TimerHandle | None = None
+        backoff = config.ack_timeout_redelivery_backoff
+        self.late = LateEntries(backoff) if backoff is not None and self.unacked is not None else None
+        self._letters = consumer.letters
+        if self._letters is not None:
+            self._letters.acks = self
+        # One question an acknowledgement for what most consumers do not use.
+        self._has_more_to_forget = self.late is not None or self._letters is not None
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
 
-    def add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
-        """Note one message as done."""
+    def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
+        """Note one message as done; with receipts `done` is told of the broker's answer."""
         with self._consumer.lock:
             self._add(key, batch_index, batch_size)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
+        if done is not None:
+            done(None)
 
-    def add_ids(self, ids: Iterable[MessageId]) -> None:
+    def _await_answer(self, done: Done) -> Done | None:
+        """Have `done` told of the broker's answer; return it when there is none to wait for. Called under the lock."""
+        waits = self._stored and self._receipts is not None and self._receipts.wait(done)
+        return None if waits else done
+
+    def add_ids(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Note several messages as done."""
         with self._consumer.lock:
             for message_id in ids:
                 key = (message_id.ledger_id(), message_id.entry_id())
+                first = message_id.first_chunk_message_id()
+                if first is not None:
+                    # Made elsewhere, it may be all that is known of the message's chunks.
+                    self.group.add((first.ledger_id(), first.entry_id()), -1, 0)
                 size, index = message_id.batch_size(), message_id.batch_index()
                 if index >= 0 and size == 0:
                     # An id made elsewhere does not tell its batch's size; it may stay unknown.
                     size = self.group.size_of(key) or self._consumer.size_of(key)
                 self._add(key, index, size)
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
+        if done is not None:
+            done(None)
+
+    def add_left_over(self, keys: Iterable[EntryKey]) -> None:
+        """Note entries nobody can use as done. Called under the lock."""
+        for key in keys:
+            self._add(key, -1, 0)
+        if self._after_ack():
+            self._consumer.engine.call(self._arm_ack_timer)
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
+        if batch_index < 0 and self._chunks.given:
+            for chunk in self._chunks.take_entries(key)[:-1]:
+                self.group.add(chunk, -1, 0)
         if self._stored and self.group.add(key, batch_index, batch_size):
-            if self._nacks:
+            if self._refused:
                 self._nacks.remove(key)
             if self.unacked is not None:
                 self.unacked.remove(key)
+            if self._has_more_to_forget:
+                self._forget_entry(key)
 
-    def add_cumulative(self, message_id: MessageId) -> None:
+    def _forget_entry(self, key: EntryKey) -> None:
+        if self.late is not None:
+            self.late.remove(key)
+        if self._letters is not None:
+            self._letters.acknowledged(key)
+
+    def still_open(self, decoded: Decoded) -> list[Message]:
+        """Return an entry's messages that were delivered and not acknowledged since."""
+        key = decoded.entry.key
+        with self._consumer.lock:
+            open_ones = 0 if self.group.covers(key) else self.group.partial(key)
+        messages = decoded.messages()
+        if open_ones is None:
+            return messages
+        return [message for message in messages if open_ones >> max(message.batch_index, 0) & 1]
+
+    def add_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done."""
         if self._config.consumer_type in BY_ENTRY:
             raise CumulativeAcknowledgementNotAllowedError(
@@ -89,15 +158,30 @@ class Acknowledging:
         key = (message_id.ledger_id(), message_id.entry_id())
         index, size = message_id.batch_index(), message_id.batch_size()
         if not self._stored:
+            if done is not None:
+                done(None)
             return
         with self._consumer.lock:
+            if self._chunks or self._chunks.given:
+                safe = self._chunks.safe_position(key)
+                if safe != key:
+                    key, index, size = safe, -1, 0
             self.group.add_cumulative(key, index, size or self._consumer.size_of(key))
-            if self.unacked is not None:
-                # In the middle of a batch, the rest of it stays watched.
-                self.unacked.remove_up_to(key if index < 0 or index == size - 1 else (key[0], key[1] - 1))
+            # In the middle of a batch, the rest of it stays watched.
+            self._unwatch(key if index < 0 or index == size - 1 else (key[0], key[1] - 1))
+            if done is not None:
+                done = self._await_answer(done)
             arm = self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
+        if done is not None:
+            done(None)
+
+    def _unwatch(self, last: EntryKey) -> None:
+        if self.unacked is not None:
+            self.unacked.remove_up_to(last)
+        if self.late is not None:
+            self.late.remove_up_to(last)
 
     def resend(self, key: EntryKey) -> None:
         """Acknowledge again what the broker seems not to have heard of a batch. Called under the lock."""
@@ -121,6 +205,12 @@ class Acknowledging:
         """Send what is gathered, when there is a connection. Called under the lock."""
         connection = self._consumer.connection
         if connection is None or not len(self.group):
+            return
+        if self._receipts is not None:
+            if self._consumer.engine.on_loop():
+                self._receipts.send(connection)
+            else:
+                self._consumer.engine.call(self.flush)
             return
         items, cumulative = self.group.take()
         consumer_id = self._consumer.consumer_id
@@ -147,12 +237,15 @@ class Acknowledging:
 
     # --- redelivery -------------------------------------------------------------------------------------------------
 
-    def refuse(self, key: EntryKey) -> None:
+    def refuse(self, key: EntryKey, redelivery_count: int = 0) -> None:
         """Ask for an entry again after the configured delay."""
         with self._consumer.lock:
-            self._nacks.add(key, time.monotonic())
+            self._consumer.note("negative_acks")
+            self._nacks.add(key, time.monotonic(), redelivery_count)
             if self.unacked is not None:
                 self.unacked.remove(key)
+            if self.late is not None:
+                self.late.remove(key)
             arm = not self._nack_timer_armed
             self._nack_timer_armed = True
         if arm:
@@ -165,6 +258,8 @@ class Acknowledging:
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
         if due:
+            if self._consumer.on_redelivery is not None:
+                self._consumer.on_redelivery("on_negative_acks_send", due)
             self._consumer.redeliver(due)
         if following is not None:
             self._consumer.engine.loop.call_later(max(following - now, 0.02), self._nack_timer)
@@ -178,8 +273,15 @@ class Acknowledging:
         assert self.unacked is not None
         with self._consumer.lock:
             late = self.unacked.advance() if self._consumer.connection is not None else []
+            if self.late is not None:
+                now = time.monotonic()
+                self.late.expired(late, now)
+                late = self.late.take_due(now) if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
+            self._consumer.note("ack_timeouts", len(late))
+            if self._consumer.on_redelivery is not None:
+                self._consumer.on_redelivery("on_ack_timeout_send", late)
             self._consumer.redeliver(late)
         if self._consumer.is_alive:
             self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)
@@ -189,7 +291,11 @@ class Acknowledging:
         connection = self._consumer.connection
         if self._config.consumer_type not in BY_ENTRY:
             return False
+        if self._letters is not None:
+            entries = self._letters.part(entries)
         if connection is not None:
+            if self._chunks.given:
+                entries = self._chunks.with_chunks(entries)
             for block in in_blocks(entries):
                 connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])
         return True
@@ -201,13 +307,41 @@ class Acknowledging:
         self._nacks.clear()
         if self.unacked is not None:
             self.unacked.clear()
+        if self.late is not None:
+            self.late.clear()
 
     def forget(self) -> None:
         """Drop everything: the subscription's position was moved. Called under the lock."""
         self.group.clear()
         self.forget_redelivery()
+        if self._letters is not None:
+            self._letters.moved()
+        if self._receipts is not None:
+            self._receipts.fail(
+                Interrupted("The subscription was moved by a seek before the broker had answered the acknowledgement")
+            )
+
+    def reattached(self) -> None:
+        """Begin anew on a new attachment: from now on the broker says what is acknowledged. Called under the lock."""
+        self.group.reattached()
+        if self._letters is not None:
+            self._letters.reattached()
+
+    def detached(self) -> None:
+        """Take back what the broker has not answered. Called under the lock."""
+        if self._receipts is not None:
+            self._receipts.detached()
 
     def stop(self) -> None:
-        """Stop the timers. On the loop."""
+        """Stop the timers; who waits for an answer is told that none will come. On the loop."""
+        if self._receipts is not None:
+            with self._consumer.lock:
+                self._receipts.fail(
+                    self._consumer.failure
+                    or AlreadyClosed(
+                        "The consumer was closed before the broker had answered the acknowledgement",
+                        topic=self._consumer.topic.full,
+                    )
+                )
         if self._unacked_timer is not None:
             self._unacked_timer.cancel()

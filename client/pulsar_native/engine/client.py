@@ -7,21 +7,58 @@ made, bounded in time. On the loop only, except the id generators and the memory
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import logging
+import time
+from collections import Counter
+from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pulsar_native.engine.consumer import PartitionConsumer
+from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.letters import with_retry_topic
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
 from pulsar_native.engine.partitioned_producer import TopicProducer
+from pulsar_native.engine.pattern import PatternTopics, TopicsChanged
 from pulsar_native.engine.pool import ConnectionPool
+from pulsar_native.engine.producer import PartitionProducer
+from pulsar_native.engine.service import Service
+from pulsar_native.engine.statistics import (
+    ConsumerRecorder,
+    ProducerRecorder,
+    StatsClock,
+    consumer_counts,
+    of_client,
+    producer_counts,
+)
+from pulsar_native.engine.telemetry import Instruments, instruments_of
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    IncompatibleSchema,
+    InvalidConfiguration,
+    PulsarException,
+    Timeout,
+    TopicNotFound,
+)
+from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema
+from pulsar_native.schema.base import BytesSchema, Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import info_from_wire
 from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import ServiceInfo
+from pulsar_native.stats import ClientStats, CloseReport
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+
+_log = logging.getLogger("pulsar_native.client")
+
+_GRACE_SECONDS = 1.0
+_EXPLAIN_SECONDS = 3.0
 
 
 class ClientCore:
@@ -32,14 +69,19 @@ class ClientCore:
         self.config = config
         self._producer_ids = itertools.count()
         self._consumer_ids = itertools.count()
+        self._watcher_ids = itertools.count()
         self._request_ids = itertools.count()
         self.memory = MemoryLimit(config.memory_limit_bytes)
-        self.pool = ConnectionPool(engine, config)
-        self.lookup = Lookup(engine, config, self.pool, self._request_ids)
+        self.service = Service(engine, config)
+        self.pool = ConnectionPool(engine, config, self.service)
+        self.lookup = Lookup(engine, config, self.pool, self.service, self._request_ids)
         self.producers: set[TopicProducer] = set()
         self.consumers: set[TopicConsumer] = set()
         self.closed = False
-        self._auth_started = False
+        # Totals of producers and consumers that were closed.
+        self.retired: Counter[str] = Counter()
+        self._stats_clock: StatsClock | None = None
+        self._instruments: Instruments | None = None
 
     def next_producer_id(self) -> int:
         """Return an id no other producer of this client has."""
@@ -49,16 +91,77 @@ class ClientCore:
         """Return an id no other consumer of this client has."""
         return next(self._consumer_ids)
 
+    def next_watcher_id(self) -> int:
+        """Return an id no other watcher of this client has."""
+        return next(self._watcher_ids)
+
     def next_request_id(self) -> int:
         """Return an id no other request of this client has."""
         return next(self._request_ids)
 
+    # --- statistics -------------------------------------------------------------------------------------------------
+
+    @property
+    def records(self) -> bool:
+        """Whether producers and consumers count what they do."""
+        return self.config.stats_interval_in_seconds > 0 or self.config.meter_provider is not None
+
+    def _telemetry(self) -> Instruments | None:
+        """Return the OpenTelemetry instruments, made on first use; None without a meter provider."""
+        if self._instruments is None and self.config.meter_provider is not None:
+            self._instruments = instruments_of(self.config.meter_provider)
+            self._instruments.add(self)
+        return self._instruments
+
+    def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None:
+        """Return what counts for a new producer, None when recording is off."""
+        if not self.records:
+            return None
+        telemetry = self._telemetry()
+        return ProducerRecorder(time.monotonic(), None if telemetry is None else telemetry.duration_of(topic))
+
+    def consumer_recorder(self) -> ConsumerRecorder | None:
+        """Return what counts for a new consumer, None when recording is off."""
+        if not self.records:
+            return None
+        self._telemetry()
+        return ConsumerRecorder(time.monotonic())
+
+    def stats(self) -> ClientStats:
+        """Return what was done so far. Thread-safe."""
+        return of_client(self)
+
+    def _record(self) -> None:
+        """Begin to log records, with the first producer or consumer."""
+        if self._stats_clock is None and self.config.stats_interval_in_seconds > 0:
+            self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
+
+    def forget(self, handler: TopicProducer | TopicConsumer) -> None:
+        """Let go of a producer or consumer that was closed; what it counted stays in the totals."""
+        known: set[Any] = self.producers if isinstance(handler, TopicProducer) else self.consumers
+        if handler not in known:
+            return
+        if self._instruments is None:
+            known.discard(handler)
+        else:
+            self._instruments.retire(lambda: known.discard(handler), handler.children)
+        for child in handler.children:
+            counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
+            self.retired.update(counts)
+
+    def retire(self, parts: list[PartitionConsumer]) -> None:
+        """Keep in the totals what the consumers of a topic counted that its consumer does not read any more."""
+        if self._instruments is not None:
+            self._instruments.retire(lambda: None, parts)
+        for part in parts:
+            self.retired.update(consumer_counts(part))
+
+    # --- making -----------------------------------------------------------------------------------------------------
+
     def _check_open(self) -> None:
         if self.closed:
             raise AlreadyClosed("The client is closed")
-        if not self._auth_started and self.config.authentication is not None:
-            self._auth_started = True
-            self.config.authentication.start()
+        self.service.begin_with(self.config.authentication)
 
     def deadline(self) -> float:
         """Return when an operation begun now times out."""
@@ -76,31 +179,101 @@ class ClientCore:
         self._check_open()
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
-    async def create_producer(self, config: ProducerConfig, schema: pb.Schema | None) -> TopicProducer:
-        """Create a producer on the topic, or on each of its partitions."""
+    async def create_producer(
+        self, config: ProducerConfig, schema: Schema[Any] | None, chain: ProducerChain | None = None
+    ) -> TopicProducer:
+        """Create a producer on the topic, or on each of its partitions; its `schema` is the one to encode with."""
         self._check_open()
         topic = TopicName.parse(config.topic)
+        schema = await self._producer_schema(topic, schema or BytesSchema())
         partitions = await self.partition_count(topic)
-        producer = TopicProducer(self, config, topic, partitions, schema)
-        await producer.open()
+        producer = (
+            TopicProducer(self, config, topic, partitions, schema)
+            if chain is None
+            else InterceptedProducer(self, config, topic, partitions, schema, chain)
+        )
+        try:
+            await producer.open()
+        except IncompatibleSchema as error:
+            raise await self.with_both_schemas(error, topic, schema.schema_info()) from error
         self.producers.add(producer)
+        self._record()
         if self.closed:
             producer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
         return producer
 
+    async def _producer_schema(self, topic: TopicName, schema: Schema[Any]) -> Schema[Any]:
+        if isinstance(schema, AutoConsumeSchema):
+            raise InvalidConfiguration(
+                "AutoConsumeSchema is for consumers: a producer needs a schema of its own, or AutoProduceBytesSchema",
+                topic=topic.full,
+            )
+        if not isinstance(schema, AutoProduceBytesSchema) or not schema.follows_topic:
+            return schema
+        return schema.for_topic(await self._topic_schema(topic))
+
+    async def _topic_schema(self, topic: TopicName) -> SchemaInfo | None:
+        try:
+            return await self.writer_schema(topic.full, None)
+        except TopicNotFound:
+            return None  # the broker says so of a topic without a schema, too
+
+    async def with_both_schemas(
+        self, error: IncompatibleSchema, topic: TopicName, given: SchemaInfo
+    ) -> IncompatibleSchema:
+        """Return the error with the topic's schema and the one that was given in its message."""
+        registered = None
+        # The refusal matters more than what explains it, and must not wait for it.
+        with contextlib.suppress(PulsarException, TimeoutError):
+            async with asyncio.timeout(_EXPLAIN_SECONDS):
+                registered = await self._topic_schema(topic)
+        shown = "none" if registered is None else f"version {registered.version}, {registered.summary()}"
+        return IncompatibleSchema(
+            f"{error.message}\n  the topic's schema: {shown}\n  the schema given: {given.summary()}",
+            topic=error.topic or topic.full,
+            broker=error.broker,
+            request_id=error.request_id,
+        )
+
     async def subscribe(
-        self, topics: list[str], config: ConsumerConfig, schema: VersionedDecoder, wire_schema: pb.Schema | None
+        self,
+        topics: list[str] | TopicPattern,
+        config: ConsumerConfig,
+        schema: VersionedDecoder,
+        wire_schema: pb.Schema | None,
+        chain: ConsumerChain | None = None,
+        changed: TopicsChanged | None = None,
     ) -> TopicConsumer:
-        """Subscribe to one or several topics."""
+        """Subscribe to one or several topics, or to those of a pattern, of whose changes `changed` is told."""
         self._check_open()
-        names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
-        if not names:
-            raise InvalidConfiguration("A consumer needs at least one topic")
-        counts = await asyncio.gather(*(self.partition_count(name) for name in names))
-        consumer = TopicConsumer(self, config, dict(zip(names, counts, strict=True)), schema, wire_schema)
-        await consumer.open()
+        pattern = topics if isinstance(topics, TopicPattern) else None
+        partitions: dict[TopicName, int] = {}
+        if not isinstance(topics, TopicPattern):
+            names = _checked_names(topics, config)
+            if config.enable_retry:
+                names, config = await with_retry_topic(self, names, config)
+            counts = await asyncio.gather(*(self.partition_count(name) for name in names))
+            partitions = dict(zip(names, counts, strict=True))
+        elif config.enable_retry:
+            raise InvalidConfiguration(
+                "enable_retry needs topics that are named: a pattern has no retry topic of its own"
+            )
+        consumer = (
+            TopicConsumer(self, config, partitions, schema, wire_schema)
+            if chain is None
+            else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+        )
+        if pattern is not None:
+            consumer.pattern = PatternTopics(self, consumer, pattern, changed)
+        try:
+            await consumer.open()
+        except IncompatibleSchema as error:
+            if error.topic is None:
+                raise
+            raise await self.with_both_schemas(error, TopicName.parse(error.topic), schema.info) from error
         self.consumers.add(consumer)
+        self._record()
         if self.closed:
             consumer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
@@ -118,27 +291,76 @@ class ClientCore:
         answer = await self.lookup.schema(TopicName.parse(topic).base, version, self.deadline())
         return info_from_wire(answer.schema, answer.schema_version)
 
-    async def close(self) -> None:
-        """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`."""
+    async def service_info(self) -> ServiceInfo:
+        """Return the cluster the client uses now; raises `Timeout` when its provider does not tell it in time."""
+        self._check_open()
+        try:
+            async with asyncio.timeout(self.config.operation_timeout_seconds):
+                return await self.service.known()
+        except TimeoutError as error:
+            if isinstance(error, Timeout):
+                raise
+            raise Timeout("The service URL's provider did not answer within operation_timeout_seconds") from error
+
+    async def update_service_url(self, url: str) -> None:
+        """Move to another URL: all connections close, producers and consumers come back there by themselves."""
+        await self.service_info()
+        self.service.change_url(url)
+
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`.
+
+        Bounded by `timeout` seconds, else by the operation time-out. The report is logged, too.
+        """
         if self.closed:
             raise AlreadyClosed("The client is closed already")
         self.closed = True
-        handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
-        try:
-            async with asyncio.timeout(self.config.operation_timeout_seconds):
-                await asyncio.gather(*(handler.close() for handler in handlers), return_exceptions=True)
-        except TimeoutError:
-            # Whatever the brokers do not answer in time is left to find out by the closed connection.
-            pass
-        self.shutdown()
+        limit = self.config.operation_timeout_seconds if timeout is None else timeout
+        began = self.engine.loop.time()
+        producers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.producers)]
+        consumers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.consumers)]
+        tasks: list[asyncio.Future[Any]] = [*producers, *consumers]
+        if tasks:
+            # They keep to the limit themselves; whoever does not is left to find out by the closed connection.
+            await asyncio.wait(tasks, timeout=limit + _GRACE_SECONDS)
+        report = CloseReport(
+            seconds=self.engine.loop.time() - began,
+            producers=tuple(part for task in producers if _is_fine(task) for part in task.result()),
+            consumers=tuple(part for task in consumers if _is_fine(task) for part in task.result()),
+        )
+        for task in tasks:
+            task.cancel()
+        ended = self.shutdown()
+        if ended is not None:
+            # The provider of the service URL is the application's: its error is logged, and it may not hold us.
+            await asyncio.wait([ended], timeout=limit)
+        if tasks:
+            _log.log(logging.INFO if report.complete else logging.WARNING, "The client %s", report)
+        return report
 
-    def shutdown(self) -> None:
-        """Drop everything without a goodbye."""
+    def shutdown(self) -> asyncio.Future[None] | None:
+        """Drop everything without a goodbye; what the service URL's provider needs to end can be waited for."""
         self.closed = True
+        if self._stats_clock is not None:
+            self._stats_clock.stop()
         handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
         for handler in handlers:
             handler.abandon()
         self.pool.close()
-        if self._auth_started and self.config.authentication is not None:
-            self._auth_started = False
-            self.config.authentication.close()
+        return self.service.close()
+
+
+def _checked_names(topics: list[str], config: ConsumerConfig) -> list[TopicName]:
+    """Return the topics, each once; raises what can be told without asking a broker."""
+    names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
+    if not names:
+        raise InvalidConfiguration("A consumer needs at least one topic")
+    if config.is_read_compacted:
+        for name in names:
+            if not name.is_persistent:
+                raise InvalidConfiguration(f"is_read_compacted needs persistent topics, and {name} is none")
+    return names
+
+
+def _is_fine(task: asyncio.Future[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None

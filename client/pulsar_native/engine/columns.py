@@ -4,7 +4,8 @@ Rules: rows go from the reader's start up to `end` (exclusive, by position, down
 last message there when reading began. The end is recognised by order, never by equality, since the end entry itself
 may have been compacted away, aborted or removed; when nothing more comes, the broker's last deliverable id proves
 that the range is complete. A range that cannot be completed in time raises; a short result is never passed off as the
-whole.
+whole. A message in chunks lies where its last chunk does: one that began before the range is put together by a second
+pass from further back, which yields nothing else; one that ends behind it belongs to another range.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.exceptions import ChecksumError, InvalidConfiguration
+from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidConfiguration
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire.columns import ALL_COLUMNS, EntrySlice, nbytes, record_batch, rows
 
@@ -66,7 +67,16 @@ class ColumnsRange:
         self._ends: dict[PartitionConsumer, MessageId | None] = dict.fromkeys(consumer.children, end)
         self._open = set(consumer.children)
         self._parts: dict[PartitionConsumer, _Part] = {}
+        self._undecrypted = {child: child.undecrypted_count for child in consumer.children}
         self._discarded = {child: child.discarded_count for child in consumer.children}
+        self._begun = {child: child.taken_entry() for child in consumer.children}
+        for child in consumer.children:
+            child.chunks.keep_all()
+        # Where to begin a further pass for messages that began before the range, the next one last.
+        self._further_back = {child: _steps_back(child.start_entry()) for child in consumer.children}
+        # Partitions in such a pass, and the messages it is for.
+        self._missing: dict[PartitionConsumer, set[str]] = {}
+        self._going_back: list[tuple[PartitionConsumer, MessageId]] = []
 
     @property
     def done(self) -> bool:
@@ -77,11 +87,39 @@ class ColumnsRange:
         """Return the partitions still being read."""
         return [child for child in self.consumer.children if child in self._open]
 
+    @property
+    def must_go_back(self) -> bool:
+        """Whether a further pass must begin before anything else is read."""
+        return bool(self._going_back)
+
+    async def go_back(self) -> None:
+        """Begin a further pass over partitions that need one. On the loop."""
+        while self._going_back:
+            child, position = self._going_back[-1]
+            await child.seek(position)
+            self._going_back.pop()
+
+    def _passed(self, child: PartitionConsumer) -> None:
+        """Note that a partition was read up to its end: done, unless a message that began before it is missing."""
+        end = self._ends[child]
+        if child not in self._missing:
+            orphans = child.chunks.orphans or {}
+            # What ends before the place where reading began, or behind the end, is not of this range.
+            first, last = self._begun[child], (1 << 63, 0) if end is None else _last_entry_before(end)
+            self._missing[child] = {uuid for uuid, entry in orphans.items() if first < entry <= last}
+        steps = self._further_back[child]
+        if self._missing[child] and steps:
+            self._going_back.append((child, steps.pop()))
+        else:
+            # What is missing still has lost its first chunk for good: nobody can read it any more.
+            self._open.discard(child)
+
     async def settle(self) -> None:
         """Ask the brokers what is left: fixes the ends not given, and closes partitions that have nothing more.
 
         Called once before reading, and again whenever nothing arrives. On the loop.
         """
+        await self.go_back()
         for child in self.open_children():
             self._check_discarded(child)
             last = await child.last_message_id()
@@ -90,17 +128,23 @@ class ColumnsRange:
                 # Exclusive end behind the last message there is now: what is published later is not waited for.
                 end = self._ends[child] = _behind(last)
             if last.entry_id() < 0 or child.is_past(end) or not _before_end(last, end, child):
-                self._open.discard(child)
+                self._passed(child)
 
     def add(self, child: PartitionConsumer, part: EntrySlice) -> None:
         """Take an entry; rows outside the range are left out, and an entry at or behind the end closes the
         partition."""
-        if child not in self._open:
+        if child not in self._open or any(child is each for each, _ in self._going_back):
             return
         self._check_discarded(child)
         end = self._ends[child]
+        missing = self._missing.get(child)
+        wanted = missing is None or part.parsed.metadata.uuid in missing
+        if missing is not None:
+            missing.discard(part.parsed.metadata.uuid)
         if (end is not None and not _cut(part, end)) or (end is not None and child.is_past(end)):
-            self._open.discard(child)
+            self._passed(child)
+        if not wanted:
+            return
         if part.last <= part.first or not self._in_time(part):
             return
         collected = self._parts.get(child)
@@ -111,6 +155,12 @@ class ColumnsRange:
         collected.bytes += nbytes([part])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
+        if child.undecrypted_count != self._undecrypted[child]:
+            raise CryptoError(
+                "An encrypted entry cannot be decrypted: the range is incomplete; give the reader a crypto_key_reader "
+                "with the private key (the log says which)",
+                topic=child.topic.full,
+            )
         if child.discarded_count != self._discarded[child]:
             raise ChecksumError(
                 f"Entry {child.discarded[-1]} cannot be read (damaged or unknown in form): the range is incomplete",
@@ -153,6 +203,14 @@ def _groups(slices: list[EntrySlice], max_rows: int, max_bytes: int) -> Iterator
         size += own_bytes
     if group:
         yield group
+
+
+def _steps_back(start: tuple[int, int] | None) -> list[MessageId]:
+    """Return from where to look for what began before a start, the nearest last."""
+    if start is None:
+        return []
+    ledger, entry = start
+    return [MessageId.earliest] if entry == 0 else [MessageId.earliest, MessageId(-1, ledger, max(0, entry - 1000))]
 
 
 def _behind(last: MessageId) -> MessageId:

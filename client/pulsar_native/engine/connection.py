@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pulsar_native import _version
@@ -20,9 +20,11 @@ from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
     ErrorGettingAuthenticationData,
+    InvalidUrl,
     ProtocolViolation,
     PulsarException,
     Timeout,
+    TooManyLookupRequestException,
 )
 from pulsar_native.protocol.connection import (
     Answered,
@@ -33,7 +35,7 @@ from pulsar_native.protocol.connection import (
     Phase,
     connection_lost,
 )
-from pulsar_native.service_url import Address
+from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
@@ -51,7 +53,8 @@ class ProducerHandler(Protocol):
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None: ...
     def on_send_error(self, error: pb.CommandSendError) -> None: ...
-    def on_closed_by_broker(self, connection: Connection) -> None: ...
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
+    def on_migrated(self, service: ServiceUrl) -> None: ...
     def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
 
 
@@ -59,10 +62,18 @@ class ConsumerHandler(Protocol):
     """What a connection tells a consumer. Called on the loop."""
 
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None: ...
-    def on_closed_by_broker(self, connection: Connection) -> None: ...
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
+    def on_migrated(self, service: ServiceUrl) -> None: ...
     def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
     def on_active_change(self, is_active: bool) -> None: ...
     def on_end_of_topic(self) -> None: ...
+
+
+class TopicListHandler(Protocol):
+    """What a connection tells a watcher of topic lists. Called on the loop."""
+
+    def on_topics_update(self, update: pb.CommandWatchTopicUpdate) -> None: ...
+    def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
 
 
 async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes]:
@@ -83,8 +94,18 @@ async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes
 class Connection:
     """One connection that has passed its handshake. On the loop only, except `write`."""
 
-    def __init__(self, engine: Engine, config: ClientConfig, address: Address) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: ClientConfig,
+        address: Address,
+        authentication: Credentials | None = None,
+        is_tls: bool = False,
+    ) -> None:
         self.engine = engine
+        self._authentication = authentication
+        self._is_tls = is_tls
+        self._used_at = engine.loop.time()
         self.config = config
         self.address = address
         self.broker = str(address)
@@ -92,10 +113,12 @@ class Connection:
             self.broker,
             keep_alive=config.keep_alive_interval_seconds,
             request_timeout=config.operation_timeout_seconds,
+            max_rejected=config.max_number_of_rejected_request_per_connection,
         )
         self._transport: Transport | None = None
         self._producers: dict[int, ProducerHandler] = {}
         self._consumers: dict[int, ConsumerHandler] = {}
+        self._watchers: dict[int, TopicListHandler] = {}
         self._ready: asyncio.Future[None] = engine.loop.create_future()
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -109,16 +132,17 @@ class Connection:
         physical: Address,
         logical: Address,
         tls: ssl.SSLContext | None,
+        authentication: Credentials | None,
     ) -> Connection:
         """Connect to `physical` and shake hands with the broker `logical` behind it."""
         sock = await dial(
             engine, physical, timeout=config.connection_timeout_ms / 1000, tls=tls, server_name=physical.host
         )
-        connection = Connection(engine, config, logical)
+        connection = Connection(engine, config, logical, authentication, tls is not None)
         transport = Transport(engine, sock, connection._on_data, connection._on_lost)
         connection._transport = transport
         try:
-            method, data = await credentials_of(config.authentication)
+            method, data = await credentials_of(authentication)
             transport.start()
             proxy_to = str(logical) if physical != logical else None
             transport.write(
@@ -152,6 +176,16 @@ class Connection:
         """Whether the connection can be used."""
         return self.core.phase is Phase.READY
 
+    def touch(self) -> None:
+        """Note that somebody is about to use the connection."""
+        self._used_at = self.engine.loop.time()
+
+    def idle_seconds(self, now: float) -> float:
+        """Return since when nobody uses the connection, as far as seen by calls of this."""
+        if self._producers or self._consumers or self._watchers or self.core.has_requests:
+            self._used_at = now
+        return now - self._used_at
+
     @property
     def max_message_size(self) -> int:
         """Bytes a message may have, as the broker said."""
@@ -172,10 +206,7 @@ class Connection:
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
     ) -> _Answer:
         """Send a request and return its answer; raises what the broker says, or `Timeout`."""
-        future: asyncio.Future[Any] = self.engine.loop.create_future()
-        self.core.register(request_id, future, self.engine.loop.time(), timeout)
-        self._arm_deadline()
-        self.write([frame])
+        future = self.begin_request(request_id, frame, timeout=timeout)
         try:
             answer = await future
         finally:
@@ -186,6 +217,14 @@ class Connection:
             )
         return answer
 
+    def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
+        """Send a request at once and return the future of its answer. On the loop."""
+        future: asyncio.Future[Any] = self.engine.loop.create_future()
+        self.core.register(request_id, future, self.engine.loop.time(), timeout)
+        self._arm_deadline()
+        self.write([frame])
+        return future
+
     def add_producer(self, producer_id: int, handler: ProducerHandler) -> None:
         """Tell the handler of frames for this producer from now on."""
         self._producers[producer_id] = handler
@@ -193,6 +232,14 @@ class Connection:
     def add_consumer(self, consumer_id: int, handler: ConsumerHandler) -> None:
         """Tell the handler of frames for this consumer from now on."""
         self._consumers[consumer_id] = handler
+
+    def add_watcher(self, watcher_id: int, handler: TopicListHandler) -> None:
+        """Tell the handler of changes in the list it watches from now on."""
+        self._watchers[watcher_id] = handler
+
+    def remove_watcher(self, watcher_id: int) -> None:
+        """Stop telling the watcher."""
+        self._watchers.pop(watcher_id, None)
 
     def has_producer(self, producer_id: int) -> bool:
         """Return whether the producer is told of its frames still: not after the broker has closed it."""
@@ -243,10 +290,13 @@ class Connection:
             future: asyncio.Future[Any] = event.sink
             if future.done():
                 return
-            if event.error is not None:
-                future.set_exception(event.error)
-            else:
+            if event.error is None:
                 future.set_result(event.answer)
+                return
+            future.set_exception(event.error)
+            if isinstance(event.error, TooManyLookupRequestException) and self.core.rejected(self.engine.loop.time()):
+                _log.warning("The broker %s rejects too many requests; closing the connection", self.broker)
+                self.close("the broker rejected too many requests")
         elif isinstance(event, Connected):
             if not self._ready.done():
                 self._ready.set_result(None)
@@ -271,7 +321,7 @@ class Connection:
         elif kind == Kind.CLOSE_PRODUCER:
             producer = self._producers.pop(command.close_producer.producer_id, None)
             if producer is not None:
-                producer.on_closed_by_broker(self)
+                producer.on_closed_by_broker(self, self._assigned(command.close_producer))
         else:
             self._dispatch_to_consumer(command)
 
@@ -280,7 +330,7 @@ class Connection:
         if kind == Kind.CLOSE_CONSUMER:
             consumer = self._consumers.pop(command.close_consumer.consumer_id, None)
             if consumer is not None:
-                consumer.on_closed_by_broker(self)
+                consumer.on_closed_by_broker(self, self._assigned(command.close_consumer))
         elif kind == Kind.ACTIVE_CONSUMER_CHANGE:
             consumer = self._consumers.get(command.active_consumer_change.consumer_id)
             if consumer is not None:
@@ -289,13 +339,39 @@ class Connection:
             consumer = self._consumers.get(command.reachedEndOfTopic.consumer_id)
             if consumer is not None:
                 consumer.on_end_of_topic()
+        elif kind == Kind.WATCH_TOPIC_UPDATE:
+            watcher = self._watchers.get(command.watchTopicUpdate.watcher_id)
+            if watcher is not None:
+                watcher.on_topics_update(command.watchTopicUpdate)
+        elif kind == Kind.TOPIC_MIGRATED:
+            self._migrated(command.topicMigrated)
         else:
             _log.debug("Ignoring a command of type %d from %s", kind, self.broker)
+
+    def _migrated(self, told: pb.CommandTopicMigrated) -> None:
+        is_producer = told.resource_type == pb.CommandTopicMigrated.Producer
+        handlers: Mapping[int, ProducerHandler | ConsumerHandler] = self._producers if is_producer else self._consumers
+        handler = handlers.get(told.resource_id)
+        service = self._url_of(told.brokerServiceUrlTls if self._is_tls else told.brokerServiceUrl)
+        if handler is not None and service is not None:
+            handler.on_migrated(service)
+
+    def _assigned(self, told: pb.CommandCloseProducer | pb.CommandCloseConsumer) -> Address | None:
+        url = self._url_of(told.assignedBrokerServiceUrlTls if self._is_tls else told.assignedBrokerServiceUrl)
+        return None if url is None else url.addresses[0]
+
+    def _url_of(self, text: str) -> ServiceUrl | None:
+        """Return the URL the broker names, None for none or one that is no use: the ordinary lookup is left then."""
+        try:
+            return ServiceUrl.parse(text) if text else None
+        except InvalidUrl as error:
+            _log.warning("The broker %s names an address that cannot be used: %s", self.broker, error)
+            return None
 
     def _answer_challenge(self, _event: AuthChallenged) -> None:
         async def answer() -> None:
             try:
-                method, data = await credentials_of(self.config.authentication)
+                method, data = await credentials_of(self._authentication)
             except PulsarException as error:
                 _log.warning("Cannot refresh the credentials for %s: %s", self.broker, error)
                 self.close("the credentials could not be refreshed")
@@ -322,9 +398,14 @@ class Connection:
             )
         for event in answered:
             self._dispatch(event)
-        handlers: list[ProducerHandler | ConsumerHandler] = [*self._producers.values(), *self._consumers.values()]
+        handlers: list[ProducerHandler | ConsumerHandler | TopicListHandler] = [
+            *self._producers.values(),
+            *self._consumers.values(),
+            *self._watchers.values(),
+        ]
         self._producers.clear()
         self._consumers.clear()
+        self._watchers.clear()
         if self.on_gone is not None:
             self.on_gone(self)
         for handler in handlers:

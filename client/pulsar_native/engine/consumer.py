@@ -14,14 +14,19 @@ import logging
 import random
 import string
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
+from pulsar_native.engine.chunking import Chunking, assembly_of
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.letters import Letters
+from pulsar_native.engine.receipts import Done
+from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -32,8 +37,11 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of, words_of
+from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.service_url import Address
+from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -59,6 +67,7 @@ class PartitionConsumer(Handler):
         schema: Any,
         wire_schema: pb.Schema | None,
         on_arrival: Callable[[PartitionConsumer], None],
+        create_topic: bool = True,
     ) -> None:
         super().__init__(client, topic)
         self.config = config
@@ -70,7 +79,10 @@ class PartitionConsumer(Handler):
         self.queued = False
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
+        self.undecrypted_count = 0
         self._seen: tuple[int, int] | None = None
+        self.paused = False
+        self._create_topic = create_topic
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
         self._queue_size = queue_size
@@ -82,7 +94,15 @@ class PartitionConsumer(Handler):
         self._given = 0
         self._attachment = 0
         self._epoch = 0
-        self._acks = Acknowledging(self, config)
+        policy = config.dead_letter_policy
+        self.letters = Letters(self, policy) if policy is not None else None
+        # None while recording is off; told of entries, never of messages.
+        self.stats: ConsumerRecorder | None = client.consumer_recorder()
+        self.chunks = assembly_of(config)
+        self._acks = Acknowledging(self, config, self.chunks)
+        self._chunking = Chunking(self, self.chunks, self._acks)
+        # Whether entries are looked at for more than their messages, once each.
+        self._watches_entries = self.letters is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self._start = config.start_message_id
         self._start_inclusive = config.start_message_id_inclusive
@@ -90,7 +110,12 @@ class PartitionConsumer(Handler):
         # The last message given out, as itself: its id is only made when somebody asks.
         self._last_message: Message | None = None
         self._last_place: MessageId | None = None
+        # Told which entries are asked for again, and why, when there are interceptors.
+        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
         self._seeking = False
+        self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
+        self._awaits_key = False
+        self._key_task: asyncio.Task[None] | None = None
         self._mark_delete: MessageId | None = None
 
     def describe(self) -> str:
@@ -104,6 +129,10 @@ class PartitionConsumer(Handler):
         with self.lock:
             start = self._resume_at()
             self._drop_queued()
+            if self._durable:
+                # They come again, or go to another consumer. A reader goes on behind its last message: the chunks it
+                # has may lie before that.
+                self.chunks.drop_incomplete()
             self._attachment += 1
         request_id = self.client.next_request_id()
         frame = commands.subscribe(
@@ -112,9 +141,11 @@ class PartitionConsumer(Handler):
             consumer_id=self.consumer_id,
             request_id=request_id,
             consumer_name=self.name,
-            start=start,
+            # Of a message in chunks, from its first one: none of them would be a whole without the others.
+            start=start and (start.first_chunk_message_id() or start),
             schema=self._wire_schema,
             epoch=self._epoch,
+            create_topic=self._create_topic,
         )
         connection.add_consumer(self.consumer_id, self)
         try:
@@ -135,11 +166,12 @@ class PartitionConsumer(Handler):
             raise NotConnected("The consumer was closed, or the connection lost, meanwhile", topic=self.topic.full)
         with self.lock:
             self.connection = connection
-            self._acks.group.reattached()
+            self._acks.reattached()
             # Before the permits, so that the broker does not deliver again what is acknowledged.
             self._acks.send()
-            self._given = 0
-            connection.write([commands.flow(self.consumer_id, self._queue_size)])
+            # What a paused consumer may ask for collects until it goes on.
+            self._given = self._queue_size
+            self._grant(0)
         self._acks.start_unacked_timer()
 
     async def open(self) -> None:
@@ -166,33 +198,40 @@ class PartitionConsumer(Handler):
         """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
         if self._durable:
             return None
-        if self._last_taken is not None:
-            self._start, self._start_inclusive = self._last_taken, False
+        last = self.last_taken
+        if last is not None:
+            # Where it began does not matter: the chunks before it that are still needed are here.
+            self._start, self._start_inclusive = last.without_chunks(), False
         self._filter = StartFilter(self._start, self._start_inclusive)
         return self._start
 
     def _drop_queued(self) -> None:
+        if self.stats is not None and self._messages:
+            messages, size = self.opened()
+            self.stats.received(-messages, -size)
         self._deliveries.clear()
         self._messages.clear()
         self._decoded = None
-        last = self._last_taken
+        last = self.last_taken
         self._seen = None if last is None else (last.ledger_id(), last.entry_id())
 
     def detached(self) -> None:
         """Forget the connection."""
         with self.lock:
             super().detached()
+            self._acks.detached()
 
-    def on_closed_by_broker(self, connection: Connection) -> None:
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Come back, unless the broker only answers a seek, which resubscribes by itself."""
         if self._seeking and connection is self.connection:
             self.detached()
             return
-        super().on_closed_by_broker(connection)
+        super().on_closed_by_broker(connection, assigned)
 
     def gave_up(self, error: PulsarException) -> None:
         """Wake whoever waits for messages: they get the error."""
         self.state = State.FAILED
+        self._acks.stop()
         self.leave()
         self._on_arrival(self)
 
@@ -263,6 +302,9 @@ class PartitionConsumer(Handler):
             assert self._decoded is not None
             part = self._decoded.slice(first)
             entry = self._decoded.entry
+            if entry.decryption_failed:
+                # Not fit for columns; the range being read sees by this that it is incomplete.
+                self.undecrypted_count += 1
             left = part.last - first - (part.skip.count(1, first) if part.skip else 0)
             last = part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
@@ -273,19 +315,36 @@ class PartitionConsumer(Handler):
             return part
 
     @property
-    def _last_taken(self) -> MessageId | None:
+    def last_taken(self) -> MessageId | None:
         """The id of the last message given out."""
         return self._last_place if self._last_message is None else self._last_message.message_id()
 
     def _grant(self, count: int) -> None:
         """Count permits to give back and send them once they are half a queue."""
         self._given += count
-        if self._given >= self._refill and self.connection is not None:
+        if self._given >= self._refill and self.connection is not None and not self.paused:
             self.connection.write([commands.flow(self.consumer_id, self._given)])
             self._given = 0
 
+    def pause(self) -> None:
+        """Grant no more permits; what was granted still comes. Thread-safe."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Grant what has collected meanwhile. Thread-safe."""
+        with self.lock:
+            self.paused = False
+            self._grant(0)
+
+    def drop_queued(self) -> None:
+        """Forget what was not taken: the topic is not read any more. Thread-safe."""
+        with self.lock:
+            self._drop_queued()
+
     def _decode_next(self) -> bool:
-        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none."""
+        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
+        if self._awaits_key:
+            return False
         try:
             delivery = self._deliveries.popleft()
         except IndexError:
@@ -294,54 +353,110 @@ class PartitionConsumer(Handler):
         key = (delivery.ledger_id, delivery.entry_id)
         if delivery.attachment != self._attachment:
             return True
-        self._seen = key
         if self._acks.group.covers(key):
+            self._seen = key
             self._grant(_permits_of(delivery))
             return True
         partial = self._acks.group.partial(key)
         try:
             decoded = decode(
                 delivery,
+                together=self._chunking.put_together,
                 topic=self.topic.full,
                 partition=self.topic.partition,
                 schema=self.schema,
                 start=self._filter,
                 missing=partial,
                 max_message_size=self.connection.max_message_size if self.connection else 1 << 23,
+                decryptor=self._decryptor,
             )
-        except Corrupt as error:
-            self._discard(delivery, error)
+        except KeyWanted as wanted:
+            self._deliveries.appendleft(delivery)
+            self._awaits_key = True
+            self.engine.call(self._fetch_key, wanted)
+            return False
+        except (Corrupt, Undecryptable) as error:
+            self._seen = key
+            self._refuse(delivery, error)
             return True
-        except Undecryptable as error:
-            _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
-            self._grant(error.permits)
+        self._seen = key
+        if decoded is None:
+            # A chunk of a message that is not complete yet.
+            self._grant(1)
             return True
+        self._compare_acks(delivery, decoded, partial)
+        expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
+        given = 0 if self._watches_entries and self._keeps_back(decoded) else decoded.wanted
+        self._grant(max(0, expected - given))
+        if given:
+            self._decoded = decoded
+            self._count(decoded)
+        return True
+
+    def _keeps_back(self, decoded: Decoded) -> bool:
+        """Note how often an entry was redelivered; True when it goes to the dead-letter topic instead."""
+        if self._acks.late is not None:
+            self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
+        return self.letters is not None and decoded.wanted > 0 and self.letters.keeps(decoded)
+
+    def _compare_acks(self, delivery: Delivery, decoded: Decoded, partial: int | None) -> None:
+        """Compare what the broker and we know to be acknowledged of a batch."""
+        key = decoded.entry.key
         if delivery.ack_words is not None and decoded.entry.is_batch:
             self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
         if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
             # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
             # here, but the broker must hear of them before another consumer gets them.
             self._acks.resend(key)
-        expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
-        self._grant(max(0, expected - decoded.wanted))
-        if decoded.wanted:
-            self._decoded = decoded
-        return True
+
+    def _count(self, decoded: Decoded) -> None:
+        if self.stats is not None:
+            self.stats.received(decoded.wanted, decoded.payload_bytes())
 
     @property
     def is_reader(self) -> bool:
         """Whether the broker keeps no position for this subscription."""
         return not self._durable
 
+    def _fetch_key(self, wanted: KeyWanted) -> None:
+        """Have a private key read in another thread; deliveries wait in order meanwhile. On the loop."""
+        if self.is_alive:
+            self._key_task = self.engine.spawn(self._learn_key(wanted))
+
+    async def _learn_key(self, wanted: KeyWanted) -> None:
+        fetched = await asyncio.to_thread(self._decryptor.fetch, wanted)
+        with self.lock:
+            self._decryptor.learn(fetched)
+            self._awaits_key = False
+        self._on_arrival(self)
+
+    def _refuse(self, delivery: Delivery, error: Corrupt | Undecryptable) -> None:
+        """Do without a delivery: discard it, or leave it unacknowledged until its time-out."""
+        if isinstance(error, Corrupt):
+            if error.reason == pb.CommandAck.ValidationError.DecryptionError:
+                self.undecrypted_count += 1
+            self._discard(delivery, error)
+            return
+        key = (delivery.ledger_id, delivery.entry_id)
+        self.undecrypted_count += 1
+        _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
+        self.note("receive_failed")
+        if self._acks.unacked is not None:
+            self._acks.unacked.add(key)
+        self._grant(_expected_permits(error.permits, delivery))
+
     def _discard(self, delivery: Delivery, error: Corrupt) -> None:
         place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
         self.discarded.append(place)
         self.discarded_count += 1
+        self.note("receive_failed")
         _log.error("%s: discarding entry %s, which cannot be read: %s", self.describe(), place, error)
         if self.connection is not None:
-            item = (delivery.ledger_id, delivery.entry_id, None)
+            key = (delivery.ledger_id, delivery.entry_id)
+            # A message in chunks that cannot be read as a whole goes as a whole.
+            items: list[commands.AckItem] = [(*each, None) for each in self.chunks.take_entries(key) or (key,)]
             self.connection.write(
-                [commands.ack(self.consumer_id, [item], cumulative=False, validation_error=error.reason)]
+                [commands.ack(self.consumer_id, items, cumulative=False, validation_error=error.reason)]
             )
         self._grant(error.permits)
 
@@ -349,6 +464,31 @@ class PartitionConsumer(Handler):
         """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
         with self.lock:
             return self._decode_wanted()
+
+    def opened(self) -> tuple[int, int]:
+        """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
+        return len(self._messages), sum(map(len, self._messages))
+
+    def queued_messages(self) -> int:
+        """Return how many messages have arrived and were not taken. Thread-safe."""
+        with self.lock:
+            opened, waiting = len(self._messages), list(self._deliveries)
+        return opened + sum(map(_permits_of, waiting))
+
+    def queued_bytes(self) -> int:
+        """Return the bytes that have arrived and were not taken: payloads, and of entries not looked at all of it."""
+        with self.lock:
+            return self.opened()[1] + sum(len(delivery.payload) for delivery in self._deliveries)
+
+    def note(self, name: str, number: int = 1) -> None:
+        """Count something rare, when recording is on. Thread-safe."""
+        if self.stats is not None:
+            self.stats.count(name, number)
+
+    @property
+    def acks_sent(self) -> int:
+        """Messages whose acknowledgement was sent, a cumulative one counted once."""
+        return self._acks.group.taken
 
     def position(self) -> tuple[int, int] | None:
         """Return ledger and entry of the last delivery looked at, wanted or not. Thread-safe."""
@@ -359,41 +499,51 @@ class PartitionConsumer(Handler):
         start = self._start
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
+    def taken_entry(self) -> tuple[int, int]:
+        """Return ledger and entry of the last message given out, (-1, -1) before the first."""
+        last = self.last_taken
+        return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
+
     def is_past(self, end: MessageId) -> bool:
         """Return whether everything before `end` was looked at, as far as entry numbers tell. Thread-safe."""
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
         return self._seen is not None and self._seen >= (end.ledger_id(), before)
 
+    @property
+    def has_undecoded(self) -> bool:
+        """Whether a delivery was not looked at yet. Thread-safe, without lock."""
+        return bool(self._deliveries)
+
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
-        return bool(self._messages or self._deliveries)
+        return bool(self._messages or (self._deliveries and not self._awaits_key))
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
-    def acknowledge_message(self, message: Message) -> None:
-        """Note a message as done; it is sent within the group time. Thread-safe."""
-        self._check_usable()
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Note a message as done; it is sent within the group time. `done` waits for the receipt. Thread-safe."""
+        self.check_usable()
         entry, index = message.entry, message.batch_index
-        self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size)
+        self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
 
-    def acknowledge(self, ids: Iterable[MessageId]) -> None:
-        """Note messages as done; they are sent within the group time. Thread-safe."""
-        self._check_usable()
-        self._acks.add_ids(ids)
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Note messages as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
+        self.check_usable()
+        self._acks.add_ids(ids, done)
 
-    def acknowledge_cumulative(self, message_id: MessageId) -> None:
-        """Note everything up to and including a message as done. Thread-safe."""
-        self._check_usable()
-        self._acks.add_cumulative(message_id)
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Note everything up to and including a message as done. `done` waits for the receipt. Thread-safe."""
+        self.check_usable()
+        self._acks.add_cumulative(message_id, done)
 
-    def negative_acknowledge(self, message_id: MessageId) -> None:
+    def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Ask for a message again after the configured delay. Thread-safe."""
-        self._check_usable()
-        self._acks.refuse((message_id.ledger_id(), message_id.entry_id()))
+        self.check_usable()
+        self._acks.refuse((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Ask the broker for entries again, or for everything unacknowledged (None). Thread-safe."""
-        self._check_usable()
+        self.check_usable()
         with self.lock:
             connection = self.connection
             if connection is None:
@@ -403,6 +553,7 @@ class PartitionConsumer(Handler):
                 return
             returned = len(self._messages) + sum(map(_permits_of, self._deliveries))
             self._drop_queued()
+            self.chunks.drop_incomplete()
             self._acks.forget_redelivery()
             epoch: int | None = None
             if self.config.consumer_type not in BY_ENTRY:
@@ -411,6 +562,11 @@ class PartitionConsumer(Handler):
             connection.write([commands.redeliver(self.consumer_id, (), epoch=epoch)])
             if returned:
                 self._grant(returned)
+
+    @property
+    def attachment(self) -> int:
+        """How often the consumer was attached: what is unacknowledged comes again with every attachment."""
+        return self._attachment
 
     def size_of(self, key: EntryKey) -> int:
         """Return the size of the batch being given out when that is the entry, else 0. Called under the lock."""
@@ -422,8 +578,10 @@ class PartitionConsumer(Handler):
         """Whether the consumer is neither closed nor failed."""
         return self.state is State.READY or self.state is State.CONNECTING
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise when the consumer is closed or has failed."""
         if self.state is not State.READY and self.state is not State.CONNECTING:
+            self.note("acks_failed")
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
 
     # --- positions (loop) -----------------------------------------------------------------------------------------
@@ -432,6 +590,9 @@ class PartitionConsumer(Handler):
         """Move the subscription to an id or a publish time (ms) and subscribe again from there."""
         connection = await self.ready(self.client.config.operation_timeout_seconds)
         words = None
+        if position is not None and self._durable:
+            # Everything from its first chunk on is delivered again.
+            position = position.first_chunk_message_id() or position
         if position is not None and position.batch_index() > 0 and position.batch_size() > 0:
             size = position.batch_size()
             words = words_of(((1 << size) - 1) & ~((1 << position.batch_index()) - 1), size)
@@ -439,7 +600,11 @@ class PartitionConsumer(Handler):
         self._seeking = True
         try:
             frame = commands.seek(
-                self.consumer_id, request_id, position=position, words=words, publish_time=publish_time
+                self.consumer_id,
+                request_id,
+                position=position and (position.first_chunk_message_id() or position),
+                words=words,
+                publish_time=publish_time,
             )
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
             with self.lock:
@@ -450,12 +615,25 @@ class PartitionConsumer(Handler):
             self._seeking = False
             if self.connection is None or not self.connection.is_open:
                 self.reconnect(0.0)
-        await self.ready(self.client.config.operation_timeout_seconds)
+        connection = await self.ready(self.client.config.operation_timeout_seconds)
+        if position is None and not self._durable:
+            await self._pin_sought(connection)
+
+    async def _pin_sought(self, connection: Connection) -> None:
+        """Turn the time sought into a place: an unload takes the cursor along, and with it where the time was."""
+        # If it cannot be had now, the broker's mark is asked for when it is needed.
+        with contextlib.suppress(PulsarException):
+            await self._ask_last(connection)
+            mark = self._mark_delete
+            if mark is not None and self._start == MessageId.earliest:
+                self._start = MessageId(self.topic.partition, mark.ledger_id(), mark.entry_id(), topic=self.topic.full)
+                self._start_inclusive = False
 
     def _forget_position(self, position: MessageId | None) -> None:
-        self._drop_queued()
+        self.chunks.clear()
         self._acks.forget()
         self._last_message = self._last_place = None
+        self._drop_queued()
         self.reached_end = False
         # The broker keeps the sought time for a non-durable subscription; starting at earliest does not rewind it.
         self._start = MessageId.earliest if position is None else position
@@ -485,19 +663,26 @@ class PartitionConsumer(Handler):
         """Return whether a message lies between the place reached and the topic's end."""
         if self.has_queued():
             return True
+        if not self.topic.is_persistent:
+            # Nothing is kept there that could be read later.
+            return False
         last = await self.last_message_id()
         if last.entry_id() < 0:
             return False
-        place, inclusive = self._last_taken, False
+        place, inclusive = self.last_taken, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive
         if self.has_queued():
             return True
+        end = (last.ledger_id(), last.entry_id())
+        here = (-1, -1) if place is None else (place.ledger_id(), place.entry_id())
+        if self._seen is not None and self._seen >= end and self._seen > here and not self.may_have_more():
+            # All behind the place was looked at, and nothing is left of it: acknowledged, compacted away, damaged.
+            return False
         if place is None or place == MessageId.earliest:
             # After a seek by time only the broker knows the place: its mark is the entry before the next one to come.
             mark = self._mark_delete
-            return mark is None or (mark.ledger_id(), mark.entry_id()) < (last.ledger_id(), last.entry_id())
-        here, end = (place.ledger_id(), place.entry_id()), (last.ledger_id(), last.entry_id())
+            return mark is None or (mark.ledger_id(), mark.entry_id()) < end
         if here != end:
             return here < end
         if place.batch_index() < 0 or last.batch_index() < 0:
@@ -509,6 +694,7 @@ class PartitionConsumer(Handler):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; on failure the consumer goes on."""
         connection = await self.ready(self.client.config.operation_timeout_seconds)
+        await self._end_letters(self.client.config.operation_timeout_seconds)
         self._acks.flush()
         self.state = State.CLOSING
         request_id = self.client.next_request_id()
@@ -524,29 +710,84 @@ class PartitionConsumer(Handler):
         connection.remove_consumer(self.consumer_id)
         self.abandon()
 
-    async def close(self) -> None:
-        """Send what was acknowledged and leave the subscription, which stays at the broker."""
+    async def close(self, timeout: float | None = None) -> ConsumerClose:
+        """Send what was acknowledged and leave the subscription, which stays at the broker.
+
+        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for as
+        long as acknowledgements want to be sent.
+        """
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
-            return
+            return self._report(0, None)
+        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.engine.loop.time() + limit
+        # Counted from here: coming back sends what was acknowledged, too.
+        before = self.acks_sent
+        if timeout is not None and self.connection is None and len(self._acks.group):
+            with contextlib.suppress(PulsarException):
+                await self.ready(timeout)
+        await self._end_letters(max(0.0, deadline - self.engine.loop.time()))
         self._acks.flush()
         self.state = State.CLOSING
         connection = self.connection
+        counts = None
         if connection is not None and connection.is_open:
-            request_id = self.client.next_request_id()
+            counts = await self._say_goodbye(connection, deadline)
+            connection.remove_consumer(self.consumer_id)
+        report = self._report(self.acks_sent - before, counts)
+        self.abandon()
+        return report
+
+    async def _say_goodbye(self, connection: Connection, deadline: float) -> pb.CommandConsumerStatsResponse | None:
+        """Leave the subscription, and return what the broker counts, asked in the same breath."""
+        request_id = self.client.next_request_id()
+        frame = commands.consumer_stats(self.consumer_id, request_id)
+        asked = self.engine.spawn(connection.request(request_id, frame, pb.CommandConsumerStatsResponse))
+        # The question is written when its task has begun, so ahead of the goodbye; its answer comes ahead, too.
+        await asyncio.sleep(0)
+        request_id = self.client.next_request_id()
+        counts: pb.CommandConsumerStatsResponse | None = None
+        try:
             # If that fails, the broker forgets the consumer with the connection.
             with contextlib.suppress(PulsarException):
                 frame = commands.close_consumer(self.consumer_id, request_id)
-                await connection.request(request_id, frame, pb.CommandSuccess)
-            connection.remove_consumer(self.consumer_id)
-        self.abandon()
+                left = max(0.0, deadline - self.engine.loop.time())
+                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
+            if asked.done() and asked.exception() is None:
+                counts = asked.result()
+        finally:
+            asked.cancel()
+        return counts
+
+    def _report(self, acks_sent: int, counts: pb.CommandConsumerStatsResponse | None) -> ConsumerClose:
+        return ConsumerClose(
+            topic=self.topic.full,
+            subscription_name=self.config.subscription_name,
+            consumer_name=self.name,
+            queued=self.queued_messages(),
+            acks_sent=acks_sent,
+            acks_left=len(self._acks.group),
+            unacked=counts.unackedMessages if counts is not None else None,
+            backlog=counts.msgBacklog if counts is not None else None,
+        )
 
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
+        if self.state is not State.CLOSED:
+            self.note("acks_failed", len(self._acks.group))
         self.state = State.CLOSED
+        if self._key_task is not None:
+            self._key_task.cancel()
         self._acks.stop()
+        if self.letters is not None:
+            self.letters.abandon()
         self.leave()
         self._on_arrival(self)
+
+    async def _end_letters(self, seconds: float) -> None:
+        """Let dead letters on their way arrive: what has arrived is acknowledged, and not delivered again."""
+        if self.letters is not None:
+            await self.letters.close(seconds)
 
 
 def _delivered(delivery: Delivery, size: int) -> int:

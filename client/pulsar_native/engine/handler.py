@@ -15,8 +15,10 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout
 from pulsar_native.protocol.backoff import Backoff
+from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
@@ -58,6 +60,9 @@ class Handler(ABC):
             random.random,
             mandatory_stop=mandatory_stop,
         )
+        self._assigned: Address | None = None
+        self._through: Address | None = None
+        self._migrated: tuple[ServiceUrl | None, int] = (None, 0)
         self._reconnecting: asyncio.Task[None] | None = None
         self._attached = asyncio.Event()
 
@@ -94,11 +99,11 @@ class Handler(ABC):
             self.leave()
             raise
         self._backoff.reset()
+        _log.info("%s is connected to %s", self.describe(), self.connection.broker if self.connection else "no broker")
 
     async def _attach_once(self) -> None:
         self._check_alive()
-        broker = await self.client.lookup.broker_of(self.topic)
-        connection = await self.client.pool.get(*broker)
+        connection = await self.client.pool.get(*await self._find_broker())
         try:
             await self.attach(connection)
         except PulsarException as error:
@@ -107,6 +112,18 @@ class Handler(ABC):
         if self.state is State.CONNECTING:
             self.state = State.READY
         self._attached.set()
+
+    async def _find_broker(self) -> BrokerOfTopic:
+        """Return where to attach: where the broker has sent us, once, else what the lookup says."""
+        assigned, self._assigned = self._assigned, None
+        if assigned is not None:
+            return BrokerOfTopic(assigned, self._through or assigned)
+        migrated, generation = self._migrated
+        # When the whole client has moved since, that counts for more.
+        at = migrated if generation == self.client.service.generation else None
+        found = await self.client.lookup.broker_of(self.topic, at=at)
+        self._through = found.physical if found.physical != found.logical else None
+        return found
 
     def _check_alive(self) -> None:
         if self.state not in _ALIVE:
@@ -121,11 +138,20 @@ class Handler(ABC):
             _log.info("%s lost its connection to %s: %s", self.describe(), connection.broker, reason)
             self.reconnect()
 
-    def on_closed_by_broker(self, connection: Connection) -> None:
-        """Be told that the broker closed the handler but not the connection (unload, seek, termination)."""
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
+        """Be told that the broker closed the handler but not the connection (unload, seek, termination).
+
+        When it tells which broker has the topic now, that one is tried at once, without a lookup.
+        """
         if connection is self.connection:
             self.detached()
-            self.reconnect()
+            self._assigned = assigned
+            self.reconnect(None if assigned is None else 0.0)
+
+    def on_migrated(self, service: ServiceUrl) -> None:
+        """Be told that the topic lives in another cluster from now on; the broker closes the handler next."""
+        _log.info("%s moves to the cluster at %s", self.describe(), service)
+        self._migrated = (service, self.client.service.generation)
 
     def detached(self) -> None:
         """Forget the connection; what is sent meanwhile is queued."""
@@ -157,10 +183,15 @@ class Handler(ABC):
                     self.failure = error
                     self.gave_up(error)
                     return
+                self.not_back_yet(error)
                 _log.warning("%s is not connected yet: %s", self.describe(), error)
             else:
                 self._backoff.reset()
                 _log.info("%s is connected again", self.describe())
+
+    def not_back_yet(self, error: PulsarException) -> None:
+        """Be told why the handler could not be attached again this time."""
+        return
 
     def is_final(self, error: PulsarException) -> bool:
         """Return whether an error at reconnecting ends the handler; most do not, as the cluster may be half up."""
@@ -184,7 +215,10 @@ class Handler(ABC):
             return await connection.request(request_id, frame, expected)
         except Timeout as error:
             error.topic = self.topic.full
-            error.message = f"{self.describe()}: the broker did not answer within operation_timeout_seconds"
+            seconds = self.client.config.operation_timeout_seconds
+            error.message = (
+                f"{self.describe()}: the broker did not answer within operation_timeout_seconds ({seconds:g})"
+            )
             raise
         except PulsarException as error:
             error.topic = self.topic.full

@@ -30,6 +30,12 @@ class MemoryLimit:
             self.used += size
             return True
 
+    def reserve(self, size: int) -> None:
+        """Take `size` bytes whether there is room or not."""
+        if self.limit:
+            with self._lock:
+                self.used += size
+
     def release(self, size: int) -> None:
         """Give bytes back and wake the waiters when there is room again."""
         if not self.limit:

@@ -13,11 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.statistics import ProducerRecorder
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -25,6 +27,7 @@ from pulsar_native.exceptions import (
     MemoryBufferIsFull,
     NotAllowedError,
     NotConnected,
+    ProducerBlockedQuotaExceededException,
     ProducerFenced,
     ProducerQueueIsFull,
     PulsarException,
@@ -33,7 +36,9 @@ from pulsar_native.exceptions import (
     from_server_error,
 )
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.producer import Callback, ProducerCore, Receipt, SendOp
+from pulsar_native.protocol.encryption import Encryptor
+from pulsar_native.protocol.producer import Callback, NoRoomForChunks, ProducerCore, Receipt, SendOp
+from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -47,6 +52,15 @@ class Full(NamedTuple):
 
     error: PulsarException
     when_room: Callable[[Callable[[], None]], None]
+    # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
+    again: Callable[[], Full | None] | None = None
+    gave_up: Callable[[PulsarException], None] | None = None
+
+    def refusal(self) -> PulsarException:
+        """Return the error to raise, for a caller that does not wait."""
+        if self.gave_up is not None:
+            self.gave_up(self.error)
+        return self.error
 
 
 class PartitionProducer(Handler):
@@ -60,20 +74,34 @@ class PartitionProducer(Handler):
         *,
         max_pending: int,
         schema: pb.Schema | None,
+        encryptor: Encryptor | None = None,
     ) -> None:
         super().__init__(client, topic, mandatory_stop=max(0.1, config.send_timeout_millis / 1000 - 0.1))
         self.config = config
-        self.core = ProducerCore(config, client.next_producer_id(), topic=topic.full, partition=topic.partition)
+        self.core = ProducerCore(
+            config,
+            client.next_producer_id(),
+            topic=topic.full,
+            partition=topic.partition,
+            max_pending=max_pending,
+            encryptor=encryptor,
+        )
         self._schema = schema
         self._max_pending = max_pending
         self._lock = threading.Lock()
-        self._room_waiters: deque[Callable[[], None]] = deque()
+        # How much room each needs, and how it is woken.
+        self._room_waiters: deque[tuple[int, Callable[[], None]]] = deque()
         self._flush_waiters: deque[tuple[SendOp, Callable[[PulsarException | None], None]]] = deque()
         self._batch_timer_armed = False
         self._expiry_armed = False
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._name_known = config.producer_name is not None
+        # None while recording is off; told of entries, never of messages.
+        self.stats: ProducerRecorder | None = client.producer_recorder(topic)
+        # For the report of the closing.
+        self.confirmed_messages = 0
+        self.failed_messages = 0
 
     def describe(self) -> str:
         """Return a short name for logs."""
@@ -125,6 +153,11 @@ class PartitionProducer(Handler):
                 connection.write(op.parts)
 
     @property
+    def is_started(self) -> bool:
+        """Whether it was created at the broker, or is being created."""
+        return True
+
+    @property
     def waits_for_its_turn(self) -> bool:
         """Whether this producer stands in the queue for exclusive access."""
         return self.config.access_mode is ProducerAccessMode.WaitForExclusive
@@ -137,6 +170,11 @@ class PartitionProducer(Handler):
     def is_final(self, error: PulsarException) -> bool:
         """A terminated topic and a lost exclusive access do not come back."""
         return isinstance(error, TopicTerminated | ProducerFenced)
+
+    def not_back_yet(self, error: PulsarException) -> None:
+        """Fail what is pending when the topic's quota says so (policy producer_exception); the other one holds it."""
+        if isinstance(error, ProducerBlockedQuotaExceededException):
+            self._fail_all(error)
 
     def gave_up(self, error: PulsarException) -> None:
         """Fail everything pending; later sends fail with the same error."""
@@ -171,6 +209,9 @@ class PartitionProducer(Handler):
                 return Full(self._memory_full(), memory.when_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
+            except NoRoomForChunks as full:
+                memory.release(len(payload))
+                return Full(self._queue_full(), partial(self.when_room, needed=full.needed))
             except BaseException:
                 memory.release(len(payload))
                 raise
@@ -185,6 +226,46 @@ class PartitionProducer(Handler):
             self._complete_failed()
         return None
 
+    def enqueue_entry(
+        self,
+        payloads: list[bytes],
+        fields: list[bytes] | None,
+        first: OutgoingMessage | None,
+        callback: Callable[[int], Callback],
+    ) -> int | Full:
+        """Take messages from the first on as one entry and return how many, 0 when the first must go by `enqueue`.
+
+        `callback(count)` makes what is called once, with the last message's id. Thread-safe, never blocks.
+        """
+        now = time.monotonic()
+        memory = self.client.memory
+        with self._lock:
+            if self.state is not State.READY and self.state is not State.CONNECTING:
+                raise self._refusal()
+            core = self.core
+            limit = len(payloads)
+            if self._max_pending:
+                # At most half of what may wait, so that one entry is on its way while the next one is made.
+                limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
+                if limit <= 0:
+                    self._write(core.close_batch())
+                    return Full(self._queue_full(), self.when_room)
+            count = core.fits(payloads, fields, limit)
+            if count < 2:
+                return 0
+            taken = payloads[:count]
+            if not memory.try_reserve(sum(map(len, taken))):
+                self._write(core.close_batch())
+                return Full(self._memory_full(), memory.when_room)
+            own = None if fields is None else fields[:count]
+            self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000))
+            idle = not self._expiry_armed
+        if idle:
+            self._arm_timers()
+        if core.failed:
+            self._complete_failed()
+        return count
+
     def _arm_timers(self) -> None:
         """Wake the loop for the timers that do not run: once, then they keep themselves going under traffic."""
         with self._lock:
@@ -198,6 +279,8 @@ class PartitionProducer(Handler):
             self.engine.call(self._expiry_timer)
 
     def _write(self, ops: list[SendOp]) -> None:
+        if self.stats is not None and ops:
+            self.stats.sent(ops)
         connection = self.connection
         if connection is not None:
             for op in ops:
@@ -222,11 +305,11 @@ class PartitionProducer(Handler):
             topic=self.topic.full,
         )
 
-    def when_room(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once there is room in the queue. Thread-safe."""
+    def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
+        """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
-            if self._max_pending and self.core.pending_messages >= self._max_pending:
-                self._room_waiters.append(wake)
+            if self._max_pending and self.core.pending_messages + needed > self._max_pending:
+                self._room_waiters.append((needed, wake))
                 return
         wake()
 
@@ -248,10 +331,22 @@ class PartitionProducer(Handler):
             outcome, op = self.core.receipt(receipt.sequence_id)
         if op is not None:
             place = commands.message_id(receipt.message_id)
+            if op.was_damaged and place.entry_id() < 0:
+                # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
+                self._completed(op, self._lost_to_deduplication(), None)
+                return
+            self.confirmed_messages += op.count
             self._completed(op, None, (self.topic.partition, place.ledger_id(), place.entry_id()))
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed something we think is still behind another: start over, everything is resent.
             self.connection.close("a receipt came out of step")
+
+    def _lost_to_deduplication(self) -> PulsarException:
+        return ChecksumError(
+            "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as "
+            "those behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
+            topic=self.topic.full,
+        )
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """Recover from, or give up after, an error for one entry."""
@@ -266,6 +361,9 @@ class PartitionProducer(Handler):
             if op is not None:
                 self._completed(op, failure, None)
             return
+        if isinstance(failure, ChecksumError):
+            with self._lock:
+                self.core.damaged(error.sequence_id)
         # Anything else may pass: the producer is attached again on the same connection and resends what is pending.
         connection = self.connection
         if connection is not None:
@@ -282,14 +380,29 @@ class PartitionProducer(Handler):
 
     def _completed(self, op: SendOp, error: PulsarException | None, place: tuple[int, int, int] | None) -> None:
         self.client.memory.release(op.size)
+        if error is not None:
+            self.failed_messages += op.count
+        if self.stats is not None:
+            self.stats.completed(op, error is not None, time.monotonic())
         op.complete(error, place, self.topic.full)
         while self._flush_waiters and self._flush_waiters[0][0] is op:
             self._flush_waiters.popleft()[1](error)
         if self._room_waiters:
-            with self._lock:
-                waiters, self._room_waiters = self._room_waiters, deque()
-            for wake in waiters:
-                wake()
+            self._wake_for_room()
+
+    def _wake_for_room(self) -> None:
+        """Wake those who wait for room, in order, up to one whose chunks do not fit yet.
+
+        Whoever is woken and finds the room taken again waits anew. A closed producer wakes all: they get its error.
+        """
+        woken: list[Callable[[], None]] = []
+        with self._lock:
+            alive = self.state is State.READY or self.state is State.CONNECTING
+            room = self._max_pending - self.core.pending_messages
+            while self._room_waiters and (not alive or self._room_waiters[0][0] <= room):
+                woken.append(self._room_waiters.popleft()[1])
+        for wake in woken:
+            wake()
 
     def _complete_failed(self) -> None:
         with self._lock:
@@ -340,15 +453,21 @@ class PartitionProducer(Handler):
 
     # --- end ------------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest."""
+    async def close(self, timeout: float | None = None) -> ProducerClose:
+        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest.
+
+        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for.
+        """
+        confirmed, failed = self.confirmed_messages, self.failed_messages
         if self.state not in (State.CONNECTING, State.READY):
             self.state = State.CLOSED
-            return
-        # One operation time-out for both: what the draining has used up, the goodbye cannot wait for any more.
-        deadline = self.engine.loop.time() + self.client.config.operation_timeout_seconds
-        if self.connection is not None:
+            return self._report(confirmed, failed)
+        # One limit for both: what the draining has used up, the goodbye cannot wait for any more.
+        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
+        deadline = self.engine.loop.time() + limit
+        if self.connection is not None or timeout is not None:
             await self._drain(deadline)
+        report = self._report(confirmed, failed)
         self.state = State.CLOSING
         connection = self.connection
         if connection is not None and connection.is_open:
@@ -360,6 +479,16 @@ class PartitionProducer(Handler):
                 await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
             connection.remove_producer(self.core.producer_id)
         self.abandon()
+        return report
+
+    def _report(self, confirmed: int, failed: int) -> ProducerClose:
+        return ProducerClose(
+            topic=self.topic.full,
+            producer_name=self.core.name,
+            sent=self.confirmed_messages - confirmed,
+            failed=self.failed_messages - failed,
+            left=self.core.pending_messages,
+        )
 
     async def _drain(self, deadline: float) -> None:
         done: asyncio.Future[None] = self.engine.loop.create_future()

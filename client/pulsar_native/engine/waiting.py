@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 
 
@@ -30,6 +30,36 @@ class Wait:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for it up to `timeout` seconds; return whether it happened."""
         return self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+
+
+class AckWait(Wait):
+    """The broker's answer to an acknowledgement: used as its callback."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: PulsarException | None = None
+
+    def __call__(self, error: PulsarException | None) -> None:
+        """Take the outcome."""
+        self.error = error
+        self.wake()
+
+    def result(self, timeout: float) -> None:
+        """Wait for the answer up to `timeout` seconds; raise its error."""
+        if not self.wait(timeout):
+            raise no_receipt(timeout)
+        if self.error is not None:
+            raise self.error
+
+
+def no_receipt(timeout: float) -> Timeout:
+    """Return the error for an acknowledgement that could not be sent in time."""
+    return Timeout(
+        f"The acknowledgement was not answered within {timeout:g} s: the consumer has no connection to the broker. "
+        "It is kept, and sent when there is one"
+    )
 
 
 class SendWait(Wait):

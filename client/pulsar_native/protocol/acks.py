@@ -43,15 +43,28 @@ def bits_of(words: Sequence[int]) -> int:
 class AckGroup:
     """Acknowledgements not sent yet, and the partly acknowledged batches."""
 
-    __slots__ = ("_batch_index", "_complete", "_cumulative", "_cumulative_sent", "_partial", "_partial_dirty")
+    __slots__ = (
+        "_batch_index",
+        "_complete",
+        "_cumulative",
+        "_cumulative_sent",
+        "_partial",
+        "_partial_dirty",
+        "_told",
+        "taken",
+    )
 
     def __init__(self, *, batch_index: bool) -> None:
         self._batch_index = batch_index
-        self._complete: dict[EntryKey, None] = {}
+        # With how many messages the entry has.
+        self._complete: dict[EntryKey, int] = {}
         self._partial: dict[EntryKey, tuple[int, int]] = {}
         self._partial_dirty: dict[EntryKey, None] = {}
         self._cumulative: tuple[int, int, int, int] | None = None
         self._cumulative_sent: tuple[int, int] | None = None
+        # For counting: messages taken so far, and how many of them belong to batches that are still partly open.
+        self.taken = 0
+        self._told: dict[EntryKey, int] = {}
 
     def __len__(self) -> int:
         return len(self._complete) + len(self._partial_dirty) + (self._cumulative is not None)
@@ -86,12 +99,12 @@ class AckGroup:
         if batch_index < 0 or batch_size == 1:
             self._partial.pop(entry, None)
             self._partial_dirty.pop(entry, None)
-            self._complete[entry] = None
+            self._complete[entry] = batch_size or 1
             return True
         bits, size = self._open(entry, batch_size)
         bits &= ~(1 << batch_index)
         if not bits:
-            return self.add(entry, -1, 0)
+            return self.add(entry, -1, size)
         self._partial[entry] = (bits, size)
         # Words for an unknown size would leave out its upper messages, and what is left out counts as acknowledged.
         if self._batch_index and size:
@@ -106,6 +119,9 @@ class AckGroup:
         """Note what a delivery says is still unacknowledged of a batch (the broker's ack_set)."""
         known = self._partial.get(entry)
         self._partial[entry] = (bits & known[0] if known else bits, size)
+        if self._batch_index:
+            # Those the broker knows of were counted before.
+            self._told.setdefault(entry, size - bits.bit_count())
 
     def resend(self, entry: EntryKey) -> bool:
         """Send again what is done of a partly acknowledged batch: the broker delivered it as if it had not heard.
@@ -138,9 +154,16 @@ class AckGroup:
         if self._cumulative_sent is not None:
             self._forget_up_to(self._cumulative_sent)
         items: list[AckItem] = [(ledger, entry, None) for ledger, entry in self._complete]
+        self.taken += sum(self._complete.values()) + (cumulative is not None)
         for key in self._partial_dirty:
             bits, size = self._partial[key]
             items.append((*key, words_of(bits, size)))
+            done = size - bits.bit_count()
+            self.taken += done - self._told.get(key, 0)
+            self._told[key] = done
+        if self._told:
+            for key in self._complete.keys() & self._told.keys():
+                self.taken -= self._told.pop(key)
         self._complete = {}
         self._partial_dirty = {}
         return items, cumulative
@@ -159,7 +182,7 @@ class AckGroup:
         return (ledger, entry, words_of(((1 << size) - 1) & (_ALL << (index + 1)), size))
 
     def _forget_up_to(self, last: EntryKey) -> None:
-        for known in (self._complete, self._partial, self._partial_dirty):
+        for known in (self._complete, self._partial, self._partial_dirty, self._told):
             for key in [key for key in known if key <= last]:
                 del known[key]
 
@@ -176,7 +199,10 @@ class AckGroup:
         for ledger, entry, words in items:
             key = (ledger, entry)
             if words is None:
-                self._complete.setdefault(key, None)
+                if key not in self._complete:
+                    # Counted already with all its messages; taken again, it counts as this one.
+                    self._complete[key] = 1
+                    self.taken -= 1
             elif key in self._partial:
                 self._partial_dirty[key] = None
         if cumulative is not None:
@@ -187,12 +213,14 @@ class AckGroup:
             position = (ledger, entry, index, bits.bit_length())
             if self._cumulative is None or _order(self._cumulative) < _order(position):
                 self._cumulative = position
+                self.taken -= 1
 
     def clear(self) -> None:
         """Forget everything: the subscription's position was moved by a seek."""
         self._complete = {}
         self._partial = {}
         self._partial_dirty = {}
+        self._told = {}
         self._cumulative = None
         self._cumulative_sent = None
 

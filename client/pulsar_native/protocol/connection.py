@@ -27,6 +27,8 @@ from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING, F
 
 _log = logging.getLogger(__name__)
 
+_REJECTION_WINDOW_SECONDS = 60.0
+
 
 class Phase(Enum):
     """Where in its life a connection is."""
@@ -60,7 +62,7 @@ Event = Frame | Answered | Connected | AuthChallenged
 class ConnectionCore:
     """State machine of one connection. Not thread-safe; times are seconds of a monotonic clock."""
 
-    def __init__(self, broker: str, *, keep_alive: float, request_timeout: float) -> None:
+    def __init__(self, broker: str, *, keep_alive: float, request_timeout: float, max_rejected: int = 50) -> None:
         self.broker = broker
         self.phase = Phase.HANDSHAKE
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
@@ -72,8 +74,12 @@ class ConnectionCore:
         self._request_timeout = request_timeout
         self._ping_unanswered = False
         self._decoder = FrameDecoder()
-        self._requests: dict[int, tuple[float, Any]] = {}
+        # When each is given up, after how many seconds that is, and who waits for it.
+        self._requests: dict[int, tuple[float, float, Any]] = {}
         self._waiting: set[int] = set()
+        self._max_rejected = max_rejected
+        self._rejections = 0
+        self._first_rejection = 0.0
 
     # --- requests -------------------------------------------------------------------------------------------------
 
@@ -81,24 +87,40 @@ class ConnectionCore:
         """Note a request about to be sent; `sink` comes back with its answer."""
         if self.phase is not Phase.READY:
             raise NotConnected("The connection is not ready for requests", broker=self.broker)
-        self._requests[request_id] = (now + (self._request_timeout if timeout is None else timeout), sink)
+        limit = self._request_timeout if timeout is None else timeout
+        self._requests[request_id] = (now + limit, limit, sink)
 
     def forget(self, request_id: int) -> None:
         """Drop a request nobody waits for any more; its answer will be ignored."""
         self._requests.pop(request_id, None)
         self._waiting.discard(request_id)
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether any request waits for its answer."""
+        return bool(self._requests)
+
+    def rejected(self, now: float) -> bool:
+        """Note that the broker refused a request as one too many; return whether to close the connection over it.
+
+        That is when it did so more often than allowed within 60 s of the first time (Java client 4.x).
+        """
+        if self._rejections == 0 or now - self._first_rejection >= _REJECTION_WINDOW_SECONDS:
+            self._rejections, self._first_rejection = 0, now
+        self._rejections += 1
+        return self._rejections > self._max_rejected
+
     def next_deadline(self) -> float | None:
         """Return when the earliest unanswered request times out."""
-        return min((at for key, (at, _) in self._requests.items() if key not in self._waiting), default=None)
+        return min((at for key, (at, _, _) in self._requests.items() if key not in self._waiting), default=None)
 
     def expire(self, now: float) -> list[Answered]:
         """Fail the requests whose deadline has passed, and only those."""
-        late = [key for key, (at, _) in self._requests.items() if at <= now and key not in self._waiting]
+        late = [key for key, (at, _, _) in self._requests.items() if at <= now and key not in self._waiting]
         events = []
         for key in late:
-            _, sink = self._requests.pop(key)
-            error = Timeout("The broker did not answer in time", broker=self.broker, request_id=key)
+            _, limit, sink = self._requests.pop(key)
+            error = Timeout(f"The broker did not answer within {limit:g} s", broker=self.broker, request_id=key)
             events.append(Answered(sink, None, error))
         return events
 
@@ -109,7 +131,7 @@ class ConnectionCore:
         # An error each: who asked adds to it what it was about.
         events = [
             Answered(sink, None, type(error)(error.message, broker=self.broker, request_id=key))
-            for key, (_, sink) in self._requests.items()
+            for key, (_, _, sink) in self._requests.items()
         ]
         self._requests.clear()
         self._waiting.clear()
@@ -177,7 +199,7 @@ class ConnectionCore:
         self.forget(request_id)
         if error is not None:
             error.broker = self.broker
-        return Answered(entry[1], answer, error)
+        return Answered(entry[2], answer, error)
 
     def _on_connected(self, frame: Frame) -> Event:
         if self.phase is not Phase.HANDSHAKE:

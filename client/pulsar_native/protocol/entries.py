@@ -1,27 +1,34 @@
-"""From the payload of a MESSAGE to messages: verify, read the metadata, decompress, split, filter.
+"""From the payload of a MESSAGE to messages: verify, read the metadata, decrypt, decompress, split, filter.
 
-Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decompress, batch. What
-cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. Pure; runs in the thread that
-receives, not on the loop.
+Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decrypt, chunk,
+decompress, batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No clock,
+no I/O: an entry whose key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio
+face's loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pulsar_native.enums import CompressionType
+from pulsar_native.encryption import EncryptionContext
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
-from pulsar_native.message import Message, SingleFields
+from pulsar_native.message import KeyedMessage, Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
+from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
+from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single, split_batch
+from pulsar_native.wire.codec import parse_single, same_size, split_batch
 from pulsar_native.wire.columns import EntrySlice
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
 
 _ValidationError = pb.CommandAck.ValidationError
+
+Together = Callable[[EntryKey, ParsedEntry, bytes | memoryview], ChunkedMessage | None]
+"""Takes a chunk and returns its message when it is complete."""
 
 
 class Corrupt(Exception):
@@ -37,7 +44,7 @@ class Undecryptable(Exception):
     """An entry this consumer has no key for: it is not delivered and stays unacknowledged."""
 
     def __init__(self, permits: int, cause: CryptoError) -> None:
-        super().__init__(str(cause))
+        super().__init__(cause.message)
         self.permits = permits
 
 
@@ -63,6 +70,7 @@ class ReceivedEntry:
     __slots__ = (
         "batch_size",
         "body",
+        "decryption_failed",
         "entry_id",
         "first_chunk",
         "is_batch",
@@ -88,6 +96,12 @@ class ReceivedEntry:
         self.partition = partition
         self.schema = schema
         self.first_chunk: MessageId | None = None
+        self.decryption_failed = False
+
+    @property
+    def encryption_context(self) -> EncryptionContext | None:
+        """How the entry was encrypted, None when it was not."""
+        return context_of(self.parsed.metadata, failed=self.decryption_failed)
 
     @property
     def key(self) -> tuple[int, int]:
@@ -151,12 +165,25 @@ class Decoded:
     def messages(self) -> list[Message]:
         """Return the messages to be given out, in order."""
         entry = self.entry
+        kind = KeyedMessage if getattr(entry.schema, "takes_key", False) else Message
         if self.places is None:
-            return [Message(entry, -1, 0, 0, len(entry.body))] if self.wanted else []
+            return [kind(entry, -1, 0, 0, len(entry.body))] if self.wanted else []
         skip = self.skip
         if skip is None:
-            return [Message(entry, index, *place) for index, place in enumerate(self.places)]
-        return [Message(entry, index, *place) for index, place in enumerate(self.places) if not skip[index]]
+            return [kind(entry, index, *place) for index, place in enumerate(self.places)]
+        return [kind(entry, index, *place) for index, place in enumerate(self.places) if not skip[index]]
+
+    def payload_bytes(self) -> int:
+        """Return the bytes of the payloads to be given out."""
+        places, skip = self.places, self.skip
+        if places is None:
+            return len(self.entry.body)
+        if skip is None:
+            uniform = same_size(self.entry.body, len(places))
+            if uniform is not None:
+                return uniform[1] * len(places)
+            return sum([end - start for _, start, end in places])
+        return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def slice(self, first: int = 0) -> EntrySlice:
         """Return the same messages, from an index on, as columns want them."""
@@ -171,7 +198,10 @@ class Decoded:
 
 
 class StartFilter:
-    """Drop what lies before the start of a reader: the broker starts at the whole entry, and always inclusive."""
+    """Drop what lies before the start of a reader: the broker starts at the whole entry, and always inclusive.
+
+    A message in chunks lies where its last chunk does; earlier chunks are not asked about.
+    """
 
     __slots__ = ("_batch_index", "_inclusive", "_key")
 
@@ -201,10 +231,16 @@ def decode(
     start: StartFilter,
     missing: int | None,
     max_message_size: int,
-) -> Decoded:
-    """Return the entry of a delivery with what is to be given out of it; raises `Corrupt` or `Undecryptable`.
+    together: Together,
+    decryptor: Decryptor = NO_KEYS,
+) -> Decoded | None:
+    """Return the entry of a delivery with what is to be given out of it; None is a chunk of an incomplete message.
+
+    Raises `Corrupt`, `Undecryptable`, or `KeyWanted` before anything is decided. An entry that cannot be decrypted and
+    is to be consumed all the same is one message, its body as it came.
 
     `missing` is the bit set of messages the application has not acknowledged, None when nothing is known of the entry.
+    `together` takes the chunks.
     """
     try:
         parsed = parse_entry(delivery.payload)
@@ -213,8 +249,22 @@ def decode(
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
     permits = parsed.num_messages
-    body = _body(parsed, permits, max_message_size)
+    if parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor):
+        whole_entry = bytes(parsed.body)
+        return _undecrypted(
+            ReceivedEntry(parsed, whole_entry, delivery, topic=topic, partition=partition, schema=schema), start
+        )
+    piece: bytes | memoryview = parsed.body
+    first_chunk: MessageId | None = None
+    if parsed.metadata.num_chunks_from_msg > 1:
+        whole = together((delivery.ledger_id, delivery.entry_id), parsed, piece)
+        if whole is None:
+            return None
+        piece = whole.body()
+        first_chunk = MessageId(partition, *whole.first, -1, topic=topic)
+    body = _decompressed(parsed, piece, permits, max_message_size)
     entry = ReceivedEntry(parsed, body, delivery, topic=topic, partition=partition, schema=schema)
+    entry.first_chunk = first_chunk
     first = start.first_index(entry.key, permits)
     if not parsed.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
@@ -227,21 +277,48 @@ def decode(
     return Decoded(entry, places, wanted, skip)
 
 
-def _body(parsed: ParsedEntry, permits: int, max_message_size: int) -> bytes:
+def _decrypt(parsed: ParsedEntry, permits: int, decryptor: Decryptor) -> bool:
+    """Put the decrypted body in the place of the encrypted one; return False when it is to be consumed as it is."""
+    try:
+        parsed.body = memoryview(decryptor.decrypt(parsed.metadata, bytes(parsed.body)))
+    except CryptoError as error:
+        if decryptor.action is ConsumerCryptoFailureAction.CONSUME:
+            return False
+        if decryptor.action is ConsumerCryptoFailureAction.DISCARD:
+            raise Corrupt(_ValidationError.DecryptionError, permits, error) from error
+        raise Undecryptable(permits, error) from error
+    return True
+
+
+def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
+    """Return a whole entry as one message: what it holds cannot be told."""
+    count = entry.parsed.num_messages
+    wanted = 1 if start.first_index(entry.key, count) < count else 0
+    entry.decryption_failed = True
+    entry.is_batch = False
+    entry.batch_size = 0
+    return Decoded(entry, None, wanted, None)
+
+
+def _decompressed(parsed: ParsedEntry, body: bytes | memoryview, permits: int, max_message_size: int) -> bytes:
+    """Return the body of an entry, or of the message its chunks make, as the producer's application gave it."""
     metadata = parsed.metadata
-    if metadata.encryption_keys:
-        raise Undecryptable(permits, CryptoError("The message is encrypted and this consumer has no key reader"))
     kind = CompressionType(metadata.compression)
     if kind is CompressionType.NONE:
-        return bytes(parsed.body)
+        return bytes(body)
     # The uncompressed size may exceed the broker's maximum (only the compressed one counts there), but not without end.
-    limit = max(max_message_size * 64, metadata.uncompressed_size if metadata.uncompressed_size < 1 << 28 else 0)
+    # Of what is known to have come in chunks, no more than as many times as much is believed.
+    limit = max(max(max_message_size, len(body)) * 64, _plausible(metadata.uncompressed_size))
     try:
-        return decompress(kind, parsed.body, metadata.uncompressed_size, limit)
+        return decompress(kind, body, metadata.uncompressed_size, limit)
     except InvalidMessage as error:
         oversize = metadata.uncompressed_size > limit
         reason = _ValidationError.UncompressedSizeCorruption if oversize else _ValidationError.DecompressionError
         raise Corrupt(reason, permits, error) from error
+
+
+def _plausible(size: int) -> int:
+    return size if size < 1 << 28 else 0
 
 
 def _skipped(

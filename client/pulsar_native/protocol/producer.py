@@ -3,8 +3,11 @@
 Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that
 a resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A
 batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker
-never share a batch with fresh ones, since the broker drops a batch as a whole. Ids and receipts follow client.md A.3
-(C63-C66, C73-C75).
+never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas,
+whose version is the entry's. Ids and receipts follow client.md A.3 (C63-C66, C73-C75). A message too large for one
+entry may become chunks (C80): entries of one sequence id that are queued, given up and refused together; each has a
+receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
+compressed and cut, becomes the bytes of an entry.
 
 Not thread-safe: the engine holds the producer's lock around every call. `now` is monotonic seconds, `wall_ms` is
 milliseconds since 1970.
@@ -13,15 +16,18 @@ milliseconds since 1970.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from itertools import accumulate
 
 from pulsar_native.config import ProducerConfig
-from pulsar_native.enums import CompressionType
+from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
@@ -37,12 +43,32 @@ Callback = Callable[[PulsarException | None, MessageId | None], None]
 _SIZE_RESERVE = 128
 # What a batch adds to each message at most, for keeping a batch below the maximum: size, header, sequence id.
 _PER_MESSAGE = 24
+# The metadata of a chunk count its bytes in an int32.
+_MAX_CHUNKED = (1 << 31) - 1
+
+
+class NoRoomForChunks(Exception):
+    """The chunks of a message do not fit into the queue now; nothing was taken. `needed` is how many they are."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
 
 
 class SendOp:
     """One entry on its way: its bytes, and whom to tell."""
 
-    __slots__ = ("callbacks", "count", "created", "highest_sequence_id", "parts", "sequence_id", "size", "written")
+    __slots__ = (
+        "callbacks",
+        "count",
+        "created",
+        "highest_sequence_id",
+        "parts",
+        "sequence_id",
+        "size",
+        "was_damaged",
+        "written",
+    )
 
     def __init__(
         self,
@@ -61,6 +87,8 @@ class SendOp:
         self.size = size
         self.created = created
         self.written = False
+        # The broker refused it for its checksum, so it cannot have it from then.
+        self.was_damaged = False
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
         """Call the callbacks, each with its own message id; `place` is (partition, ledger, entry)."""
@@ -72,7 +100,7 @@ class SendOp:
                 callback(error, message_id)
             except Exception:
                 # The application's callback is not ours to trust: the other messages' callbacks are still owed.
-                _log.exception("A send callback failed")
+                _log.exception("A send callback failed for a message to %s", topic)
 
     def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
         partition, ledger, entry = place
@@ -85,6 +113,45 @@ class SendOp:
         head, body = self.parts
         start = 8 + int.from_bytes(head[4:8], "big") + 2
         return crc32c(body, crc32c(head[start + 4 :])) == int.from_bytes(head[start : start + 4], "big")
+
+
+class ChunkOp(SendOp):
+    """One chunk of a message; the last one carries the message's callback and size.
+
+    All chunks share the sequence id, so only the last may count as published: the others name the id before.
+    """
+
+    __slots__ = ("_places", "is_last")
+
+    def __init__(
+        self,
+        sequence_id: int,
+        parts: Sequence[bytes | memoryview],
+        callback: Callback | None,
+        size: int,
+        created: float,
+        *,
+        is_last: bool,
+        places: list[tuple[int, int, int]],
+    ) -> None:
+        super().__init__(sequence_id, sequence_id if is_last else sequence_id - 1, parts, [callback], size, created)
+        self.is_last = is_last
+        # Shared by the message's chunks: where those with a receipt lie.
+        self._places = places
+
+    def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
+        """Note the chunk's place; call the callback with the message's when this is the last one."""
+        if place is not None:
+            self._places.append(place)
+        super().complete(error, place, topic)
+
+    def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
+        # Of a message it has already, the broker drops the last chunk only, and says so at once, before the receipts of
+        # the others: whichever it was taken for, the message is a duplicate.
+        for each in self._places:
+            if each[1] < 0:
+                return MessageId(*each, -1, topic=topic)
+        return MessageId(*place, -1, topic=topic, first_chunk=MessageId(*self._places[0], -1, topic=topic))
 
 
 class Receipt(Enum):
@@ -106,6 +173,7 @@ class _OpenBatch:
         "ids",
         "payloads",
         "potential_duplicates",
+        "schema_version",
         "size",
         "wall",
     )
@@ -120,12 +188,22 @@ class _OpenBatch:
         self.wall = 0
         self.first_key: OutgoingMessage | None = None
         self.potential_duplicates = False
+        self.schema_version: bytes | None = None
 
 
 class ProducerCore:
     """State machine of one producer. Not thread-safe."""
 
-    def __init__(self, config: ProducerConfig, producer_id: int, *, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        producer_id: int,
+        *,
+        topic: str,
+        partition: int,
+        max_pending: int = 0,
+        encryptor: Encryptor | None = None,
+    ) -> None:
         self.config = config
         self.producer_id = producer_id
         self.topic = topic
@@ -148,6 +226,12 @@ class ProducerCore:
         self._max_messages = config.batching_max_messages
         self._max_bytes = config.batching_max_allowed_size_in_bytes
         self._compression = config.compression_type
+        self._by_key = config.batching_type is BatchingType.KeyBased
+        self._chunking = config.chunking_enabled
+        self._max_chunk = config.chunk_max_message_size if config.chunk_max_message_size > 0 else _MAX_CHUNKED
+        self._max_pending = max_pending
+        self._encryptor = encryptor
+        self._batch_room = self._room_of_a_batch()
         self._batch = _OpenBatch()
 
     # --- connection -----------------------------------------------------------------------------------------------
@@ -156,6 +240,7 @@ class ProducerCore:
         """Take what PRODUCER_SUCCESS told; the first time, continue from the ids the broker has stored."""
         self.name = name
         self.max_message_size = max_message_size
+        self._batch_room = self._room_of_a_batch()
         self.schema_version = schema_version or None
         self._stored = max(self._stored, last_sequence_id)
         if not self.pending and not self._batch.ids and self.last_published < last_sequence_id:
@@ -163,6 +248,10 @@ class ProducerCore:
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
                 self.last_published = last_sequence_id
                 self._next_sequence_id = last_sequence_id + 1
+
+    def _room_of_a_batch(self) -> int:
+        encryption = 0 if self._encryptor is None else self._encryptor.overhead
+        return self.max_message_size - _SIZE_RESERVE - 256 - encryption
 
     # --- sending --------------------------------------------------------------------------------------------------
 
@@ -191,9 +280,11 @@ class ProducerCore:
         """Take one message and return the entries that became ready, to be written in this order.
 
         `fields` are the encoded optional fields, `extras` the message itself when it has any. Raises `MessageTooBig`
-        without having taken anything.
+        or `NoRoomForChunks` without having taken anything.
         """
-        explicit = None if extras is None else extras.sequence_id
+        explicit = version = None
+        if extras is not None:
+            explicit, version = extras.sequence_id, extras.schema_version
         sequence_id = self._next_sequence_id if explicit is None else explicit
         if not self.batching or (extras is not None and extras.needs_own_entry):
             return self._add_single(payload, extras, callback, sequence_id, now, wall_ms)
@@ -207,8 +298,9 @@ class ProducerCore:
         ready: list[SendOp] = []
         if batch.ids and (
             batch.size + size > self._max_bytes
-            or batch.size + size > self.max_message_size - _SIZE_RESERVE - 256
+            or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
+            or version != batch.schema_version
         ):
             ready = self.close_batch()
             batch = self._batch
@@ -217,6 +309,7 @@ class ProducerCore:
             batch.wall = wall_ms
             batch.potential_duplicates = duplicate
             batch.first_key = extras
+            batch.schema_version = version
         batch.payloads.append(payload)
         batch.ids.append(sequence_id)
         batch.fields.append(fields)
@@ -226,6 +319,53 @@ class ProducerCore:
         if len(batch.ids) >= self._max_messages or batch.size >= self._max_bytes:
             ready += self.close_batch()
         return ready
+
+    def fits(self, payloads: Sequence[bytes], fields: Sequence[bytes] | None, limit: int) -> int:
+        """Return how many messages, from the first on, `add_entry` may take as one entry; fewer than two: none.
+
+        None also where each message must be looked at by itself, as `add` does: without batching or with another
+        kind of it, and when the broker may know the next ids.
+        """
+        plain = self.batching and self.config.batching_type is BatchingType.Default
+        if not plain or self._next_sequence_id <= self.last_pushed:
+            return 0
+        count = min(len(payloads), limit, self._max_messages)
+        most = min(self._max_bytes, self._batch_room)
+        ends = list(accumulate(map(len, payloads[:count])))
+        if fields is not None:
+            more = accumulate(map(len, fields[:count]))
+            ends = [end + extra for end, extra in zip(ends, more, strict=True)]
+        if ends[-1] + count * _PER_MESSAGE <= most:
+            return count
+        return bisect_right(range(count), most, key=lambda index: ends[index] + (index + 1) * _PER_MESSAGE)
+
+    def add_entry(
+        self,
+        payloads: list[bytes],
+        fields: list[bytes] | None,
+        first: OutgoingMessage | None,
+        callback: Callback,
+        now: float,
+        wall_ms: int,
+    ) -> list[SendOp]:
+        """Take as many messages as `fits` said as one entry, behind the open batch; return the entries to write.
+
+        `first` has the first message's key. `callback` is called once, with the id of the last message.
+        """
+        ready = self.close_batch()
+        batch, count = self._batch, len(payloads)
+        start = self._next_sequence_id
+        batch.payloads = payloads
+        batch.ids = list(range(start, start + count))
+        batch.fields = fields if fields is not None else [b""] * count
+        batch.callbacks = [None] * (count - 1)
+        batch.callbacks.append(callback)
+        batch.created, batch.wall, batch.first_key = now, wall_ms, first
+        self._next_sequence_id = start + count
+        self.last_pushed = start + count - 1
+        self.pending_messages += count
+        self.pending_bytes += sum(map(len, payloads))
+        return ready + self.close_batch()
 
     def _note(self, sequence_id: int, size: int) -> None:
         if sequence_id >= self._next_sequence_id:
@@ -244,9 +384,12 @@ class ProducerCore:
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
-        metadata = self._metadata(sequence_id, wall_ms)
+        metadata = self._metadata(sequence_id, wall_ms, None if extras is None else extras.schema_version)
         _single_fields(metadata, extras)
-        parts = self._encode(metadata, payload, sequence_id, 1)
+        body = self._compressed(metadata, payload, 1)
+        if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
+            return self._add_chunks(metadata, payload, body, callback, now)
+        parts = self._frame(metadata, body, sequence_id, sequence_id, 1)
         ready = self.close_batch()
         op = SendOp(sequence_id, sequence_id, parts, [callback], len(payload), now)
         self._note(sequence_id, len(payload))
@@ -254,66 +397,152 @@ class ProducerCore:
         ready.append(op)
         return ready
 
+    def _add_chunks(
+        self, metadata: pb.MessageMetadata, payload: bytes, body: bytes, callback: Callback | None, now: float
+    ) -> list[SendOp]:
+        """Cut a message into chunks: all of them are queued, or none."""
+        sequence_id = metadata.sequence_id
+        size = self._chunk_size(metadata, len(body))
+        count = -(-len(body) // size)
+        self._check_room_for(count)
+        metadata.num_chunks_from_msg = count
+        view = memoryview(body)
+        places: list[tuple[int, int, int]] = []
+        ops: list[SendOp] = []
+        for chunk_id in range(count):
+            metadata.chunk_id = chunk_id
+            # Each chunk is encrypted for itself.
+            metadata.ClearField("encryption_keys")
+            piece = view[chunk_id * size : (chunk_id + 1) * size]
+            parts = self._frame(metadata, piece, sequence_id, sequence_id, 1, is_chunk=True)
+            is_last = chunk_id == count - 1
+            taken = (callback, len(payload)) if is_last else (None, 0)
+            ops.append(ChunkOp(sequence_id, parts, *taken, now, is_last=is_last, places=places))
+        self._note(sequence_id, len(payload))
+        self.pending_messages += count - 1
+        self.pending.extend(ops)
+        return ops
+
+    def _chunk_size(self, metadata: pb.MessageMetadata, total: int) -> int:
+        """Return the size of all chunks but the last, having written what the chunks' metadata share."""
+        if total > _MAX_CHUNKED:
+            raise MessageTooBig(f"A message in chunks can have {_MAX_CHUNKED} bytes, not {total}", topic=self.topic)
+        metadata.uuid = f"{self.name}-{metadata.sequence_id}"
+        metadata.total_chunk_msg_size = total
+        # The largest these numbers can become: their width counts.
+        metadata.num_chunks_from_msg = metadata.chunk_id = total
+        room = self._room(metadata)
+        if room < 1:
+            raise MessageTooBig(
+                f"The metadata of the message alone take more than the {self.max_message_size} bytes of the broker's "
+                "maxMessageSize; send fewer or shorter properties",
+                topic=self.topic,
+            )
+        return min(room, self._max_chunk)
+
+    def _check_room_for(self, chunks: int) -> None:
+        limit = self._max_pending
+        if limit and chunks > limit:
+            raise MessageTooBig(
+                f"The message makes {chunks} chunks, more than ever fit into the queue of {limit} messages; raise "
+                "max_pending_messages or chunk_max_message_size",
+                topic=self.topic,
+            )
+        if limit and self.pending_messages + chunks > limit:
+            raise NoRoomForChunks(chunks)
+
+    def _room(self, metadata: pb.MessageMetadata) -> int:
+        """Return how many bytes the body of an entry with these metadata may have."""
+        encryption = 0 if self._encryptor is None else self._encryptor.overhead
+        return self.max_message_size - _SIZE_RESERVE - metadata.ByteSize() - encryption
+
     def close_batch(self) -> list[SendOp]:
-        """Make an entry of the open batch; none when it is empty."""
+        """Make an entry of the open batch, or one of each key; none when it is empty."""
         batch = self._batch
         if not batch.ids:
             return []
         self._batch = _OpenBatch()
+        if not self._by_key:
+            return self._entry_of(batch, batch.ids[0])
+        # The broker's deduplication wants ids that grow. Those of several keys interleave, so each entry goes out under
+        # its highest id only, in that order, as Java's key-based batches do.
+        ready: list[SendOp] = []
+        for part in sorted(_split_by_key(batch), key=lambda part: max(part.ids)):
+            ready += self._entry_of(part, max(part.ids))
+        return ready
+
+    def _entry_of(self, batch: _OpenBatch, sequence_id: int) -> list[SendOp]:
+        """Make an entry of a batch and queue it; what cannot be encoded goes to `failed`."""
         size = sum(map(len, batch.payloads))
+        count = len(batch.ids)
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
-        metadata = self._metadata(batch.ids[0], batch.wall)
+        metadata = self._metadata(batch.ids[0], batch.wall, batch.schema_version)
         try:
-            if len(batch.ids) == 1:
+            if count == 1:
                 _single_fields(metadata, batch.first_key)
-                parts = self._encode(metadata, batch.payloads[0], highest, 1)
+                body = batch.payloads[0]
             else:
-                first = batch.first_key
-                if first is not None and first.partition_key is not None:
-                    metadata.partition_key = first.partition_key
-                    metadata.partition_key_b64_encoded = first.key_is_base64
-                metadata.num_messages_in_batch = len(batch.ids)
+                _shared_keys(metadata, batch.first_key)
+                metadata.num_messages_in_batch = count
                 metadata.highest_sequence_id = highest
                 body = encode_batch(batch.payloads, batch.ids, batch.fields)
-                parts = self._encode(metadata, body, highest, len(batch.ids))
+            body = self._compressed(metadata, body, count)
+            parts = self._frame(metadata, body, sequence_id, highest, count)
         except PulsarException as error:
-            op = SendOp(batch.ids[0], highest, (), batch.callbacks, size, batch.created)
+            op = SendOp(sequence_id, highest, (), batch.callbacks, size, batch.created)
             self._release(op)
             self.failed.append((op, error))
             return []
-        op = SendOp(batch.ids[0], highest, parts, batch.callbacks, size, batch.created)
+        op = SendOp(sequence_id, highest, parts, batch.callbacks, size, batch.created)
         self.pending.append(op)
         return [op]
 
-    def _metadata(self, sequence_id: int, wall_ms: int) -> pb.MessageMetadata:
+    def _metadata(self, sequence_id: int, wall_ms: int, schema_version: bytes | None) -> pb.MessageMetadata:
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=wall_ms)
-        if self.schema_version:
-            metadata.schema_version = self.schema_version
+        version = self.schema_version if schema_version is None else schema_version
+        if version:
+            metadata.schema_version = version
         return metadata
 
-    def _encode(
-        self, metadata: pb.MessageMetadata, body: bytes, highest_sequence_id: int, count: int
-    ) -> list[bytes | memoryview]:
+    def _compressed(self, metadata: pb.MessageMetadata, body: bytes, count: int) -> bytes:
+        """Return the body as it is to be sent, and note in the metadata what was done to it."""
         if self._compression is not CompressionType.NONE and len(body) > self.config.compression_min_msg_body_size:
             metadata.compression = int(self._compression)  # type: ignore[assignment]
             metadata.uncompressed_size = len(body)
-            body = compress(self._compression, body)
-        elif count == 1:
+            return compress(self._compression, body)
+        if count == 1:
             metadata.uncompressed_size = len(body)
+        return body
+
+    def _frame(
+        self,
+        metadata: pb.MessageMetadata,
+        body: bytes | memoryview,
+        sequence_id: int,
+        highest_sequence_id: int,
+        count: int,
+        *,
+        is_chunk: bool = False,
+    ) -> list[bytes | memoryview]:
+        """Return the bytes of an entry: its body is compressed and, of a large message, one chunk."""
+        if self._encryptor is not None:
+            body = self._encryptor.encrypt(metadata, bytes(body))
         encoded = metadata.SerializeToString()
         if len(encoded) + len(body) > self.max_message_size - _SIZE_RESERVE:
             raise MessageTooBig(
                 f"The message has {len(body)} bytes after compression ({len(encoded)} more of metadata); the broker "
-                f"takes {self.max_message_size}. Make it smaller or raise the broker's maxMessageSize",
+                f"takes {self.max_message_size}. Make it smaller, create the producer with chunking_enabled=True "
+                "(and batching_enabled=False), or raise the broker's maxMessageSize",
                 topic=self.topic,
             )
         return commands.send(
             producer_id=self.producer_id,
-            sequence_id=metadata.sequence_id,
+            sequence_id=sequence_id,
             highest_sequence_id=highest_sequence_id,
             count=count,
             metadata=encoded,
             payload=body,
+            is_chunk=is_chunk,
         )
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -331,13 +560,25 @@ class ProducerCore:
         self._stored = max(self._stored, op.highest_sequence_id)
         return Receipt.COMPLETED, op
 
+    def damaged(self, sequence_id: int) -> None:
+        """Note that the broker refused an entry because it was damaged on its way; it is to be sent again."""
+        for op in self.pending:
+            if op.sequence_id == sequence_id:
+                op.was_damaged = True
+
     def fail(self, sequence_id: int) -> SendOp | None:
-        """Take the oldest entry out of the queue when it has this id: the broker refuses it for good."""
-        if self.pending and self.pending[0].sequence_id == sequence_id:
+        """Take the oldest entry out of the queue when it has this id: the broker refuses it for good.
+
+        Of a message in chunks the others go with it; the one that answers for the message is returned.
+        """
+        if not self.pending or self.pending[0].sequence_id != sequence_id:
+            return None
+        op = self.pending.popleft()
+        self._release(op)
+        while isinstance(op, ChunkOp) and not op.is_last:
             op = self.pending.popleft()
             self._release(op)
-            return op
-        return None
+        return op
 
     def expire(self, now: float) -> list[SendOp]:
         """When the oldest message is overdue, give up everything pending, the open batch too, and return it."""
@@ -384,7 +625,8 @@ def _single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None)
         metadata.partition_key = extras.partition_key
         metadata.partition_key_b64_encoded = extras.key_is_base64
     if extras.ordering_key:
-        metadata.ordering_key = extras.ordering_key.encode()
+        key = extras.ordering_key
+        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
     if extras.event_timestamp:
         metadata.event_time = extras.event_timestamp
     if extras.replicate_to:
@@ -393,3 +635,55 @@ def _single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None)
         metadata.deliver_at_time = extras.deliver_at
     if extras.null_value:
         metadata.null_value = True
+    if extras.null_partition_key:
+        metadata.null_partition_key = True
+
+
+def _shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) -> None:
+    """Write the first message's keys into a batch's metadata: by them the broker chooses a Key_Shared consumer."""
+    if first is None:
+        return
+    if first.partition_key is not None:
+        metadata.partition_key = first.partition_key
+        metadata.partition_key_b64_encoded = first.key_is_base64
+    if first.ordering_key:
+        key = first.ordering_key
+        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
+
+
+def _split_by_key(batch: _OpenBatch) -> list[_OpenBatch]:
+    """Return a batch for each key (the ordering key, else the partition key), in order of their first messages."""
+    parts: dict[tuple[bool, bytes | str] | None, _OpenBatch] = {}
+    for payload, sequence_id, fields, callback in zip(
+        batch.payloads, batch.ids, batch.fields, batch.callbacks, strict=True
+    ):
+        single = pb.SingleMessageMetadata.FromString(fields)
+        key: tuple[bool, bytes | str] | None = None
+        if single.ordering_key:
+            key = (True, single.ordering_key)
+        elif single.HasField("partition_key"):
+            key = (False, single.partition_key)
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = _OpenBatch()
+            part.created, part.wall, part.first_key = batch.created, batch.wall, _message_of(single)
+            part.potential_duplicates, part.schema_version = batch.potential_duplicates, batch.schema_version
+        part.payloads.append(payload)
+        part.ids.append(sequence_id)
+        part.fields.append(fields)
+        part.callbacks.append(callback)
+    return list(parts.values())
+
+
+def _message_of(single: pb.SingleMessageMetadata) -> OutgoingMessage:
+    """Return a message's own fields, from their form in a batch; the payload is not among them."""
+    return OutgoingMessage(
+        b"",
+        properties={pair.key: pair.value for pair in single.properties},
+        partition_key=single.partition_key if single.HasField("partition_key") else None,
+        key_is_base64=single.partition_key_b64_encoded,
+        ordering_key=single.ordering_key.decode(),
+        event_timestamp=single.event_time,
+        null_value=single.null_value,
+        null_partition_key=single.null_partition_key,
+    )

@@ -1,5 +1,6 @@
 """Schemas: how a program's values become the bytes of messages, and what the broker's registry knows of them."""
 
+from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema, GenericRecord
 from pulsar_native.schema.avro_schema import AvroSchema
 from pulsar_native.schema.base import BytesSchema, Schema, StringSchema, WriterSchemas
 from pulsar_native.schema.errors import InvalidRecord
@@ -19,31 +20,73 @@ from pulsar_native.schema.fields import (
 )
 from pulsar_native.schema.info import SchemaInfo, SchemaType
 from pulsar_native.schema.json_schema import JsonSchema
+from pulsar_native.schema.key_value import KeyValue, KeyValueEncodingType, KeyValueSchema
+from pulsar_native.schema.models import AvroType
+from pulsar_native.schema.primitives import (
+    BooleanSchema,
+    DateSchema,
+    DoubleSchema,
+    FloatSchema,
+    InstantSchema,
+    Int8Schema,
+    Int16Schema,
+    Int32Schema,
+    Int64Schema,
+    LocalDateSchema,
+    LocalDateTimeSchema,
+    LocalTimeSchema,
+    TimeSchema,
+    TimestampSchema,
+)
+from pulsar_native.schema.protobuf_schema import ProtobufNativeSchema, ProtobufSchema
 from pulsar_native.schema.record import Record
 from pulsar_native.schema.registered import info_from_wire, schema_from_info, wire_schema
 
 __all__ = [
     "Array",
+    "AutoConsumeSchema",
+    "AutoProduceBytesSchema",
     "AvroSchema",
+    "AvroType",
     "Boolean",
+    "BooleanSchema",
     "Bytes",
     "BytesSchema",
     "CustomEnum",
+    "DateSchema",
     "Double",
+    "DoubleSchema",
     "Field",
     "Float",
+    "FloatSchema",
+    "GenericRecord",
+    "InstantSchema",
+    "Int8Schema",
+    "Int16Schema",
+    "Int32Schema",
+    "Int64Schema",
     "Integer",
     "InvalidRecord",
     "JsonSchema",
+    "KeyValue",
+    "KeyValueEncodingType",
+    "KeyValueSchema",
+    "LocalDateSchema",
+    "LocalDateTimeSchema",
+    "LocalTimeSchema",
     "Long",
     "Map",
     "Null",
+    "ProtobufNativeSchema",
+    "ProtobufSchema",
     "Record",
     "Schema",
     "SchemaInfo",
     "SchemaType",
     "String",
     "StringSchema",
+    "TimeSchema",
+    "TimestampSchema",
     "WriterSchemas",
     "info_from_wire",
     "schema_from_info",

@@ -18,17 +18,18 @@ from pulsar_native.schema.base import Schema, WriterSchemas, mismatch
 from pulsar_native.schema.datum_check import DatumCheck, compile_check
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.info import SchemaType
-from pulsar_native.schema.json_schema import checked_record_class
-from pulsar_native.schema.record import Record, record_definition, record_from, record_values
+from pulsar_native.schema.json_schema import record_source
+from pulsar_native.schema.record import Record, record_from, record_values
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Record)
+R = TypeVar("R")
 
 
 class AvroSchema(Schema[T], Generic[T]):
-    """Avro binary of a record class, or of dictionaries with `schema_definition` (an Avro definition as a dictionary).
+    """Avro binary of a class of records, or of dictionaries with `schema_definition` (a definition or its text).
 
-    With both, the record class holds. Dictionaries are checked as by `JsonSchema`; dates, times, decimals and UUIDs are
+    The class is one derived from `Record`, a dataclass, or a pydantic model; a definition may stand in its place. With
+    both, the class holds. Dictionaries are checked as by `JsonSchema`; dates, times, decimals and UUIDs are
     taken and given for Avro's logical types. Thread-safe; blocks only to find a writer's schema.
     """
 
@@ -37,21 +38,20 @@ class AvroSchema(Schema[T], Generic[T]):
     @overload
     def __init__(
         self: AvroSchema[dict[str, object]],
-        record_cls: None = None,
-        schema_definition: Mapping[str, object] | None = None,
+        record_cls: Mapping[str, object] | str | None = None,
+        schema_definition: Mapping[str, object] | str | None = None,
         *,
         ignore_unknown_fields: bool = False,
     ) -> None: ...
     def __init__(
         self,
-        record_cls: type[Record] | None = None,
+        record_cls: type | Mapping[str, object] | str | None = None,
         schema_definition: Any = None,
         *,
         ignore_unknown_fields: bool = False,
     ) -> None:
         self._fastavro = _import_fastavro()
-        self._record_cls = checked_record_class(record_cls, schema_definition)
-        self._definition = record_definition(self._record_cls) if self._record_cls else dict(schema_definition)
+        self._record_cls, self._model, self._definition = record_source(record_cls, schema_definition, json=False)
         super().__init__(self._record_cls, SchemaType.AVRO, self._definition, "AVRO")
         self._parsed = self._parse(self._definition)
         self._ignore_unknown_fields = ignore_unknown_fields
@@ -61,7 +61,9 @@ class AvroSchema(Schema[T], Generic[T]):
     def encode(self, obj: T) -> bytes:
         """Return Avro binary without any header; raises `InvalidRecord`."""
         value: Any = obj
-        if self._record_cls is None:
+        if self._model is not None:
+            value = self._model.encode(obj)
+        elif self._record_cls is None:
             value = self._check(obj)
         elif isinstance(obj, self._record_cls):
             value = _plain(obj)
@@ -88,9 +90,23 @@ class AvroSchema(Schema[T], Generic[T]):
             values = self._fastavro.schemaless_reader(io.BytesIO(data), writer, reader)
         except Exception as error:
             raise InvalidRecord(f"The message does not fit the Avro schema: {_said(error)}") from error
-        decoded: Any = values if self._record_cls is None else record_from(self._record_cls, values)
+        decoded: Any = values
+        if self._model is not None:
+            decoded = self._model.decode(values)
+        elif self._record_cls is not None:
+            decoded = record_from(self._record_cls, values)
         result: T = decoded
         return result
+
+    def validate(self, data: bytes) -> None:
+        """Raise `InvalidRecord` if the bytes are no message of this schema, up to their end."""
+        stream = io.BytesIO(data)
+        try:
+            self._fastavro.schemaless_reader(stream, self._parsed, None)
+        except Exception as error:
+            raise InvalidRecord(f"The bytes do not fit the Avro schema: {_said(error)}") from error
+        if stream.tell() != len(data):
+            raise InvalidRecord(f"The bytes go on for {len(data) - stream.tell()} bytes after the Avro record")
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> T:
         """Return the value of bytes written with a version of the topic's schema; see `decode`."""

@@ -28,6 +28,9 @@ class Schema(Generic[T]):
     """
 
     _info = SchemaInfo("BYTES", SchemaType.BYTES)
+    # Whether a part of the value travels as the message's key (`KeyValueSchema`): then encode_separated and
+    # decode_separated are used.
+    separates_key = False
 
     def __init__(
         self,
@@ -53,6 +56,18 @@ class Schema(Generic[T]):
         May block to find the writer's schema after `with_writer_schemas`; most schemas need none.
         """
         return self.decode(data)
+
+    def validate(self, data: bytes) -> None:
+        """Raise `InvalidRecord` if the bytes are no message of this schema."""
+        self.decode(data)
+
+    def encode_separated(self, obj: T) -> tuple[bytes | None, bytes | None]:
+        """Return the message's key and its payload; only of a schema that separates them."""
+        raise NotImplementedError
+
+    def decode_separated(self, key: bytes | None, data: bytes | None, schema_version: bytes | None) -> T | None:
+        """Return the value of a message's key and payload; only of a schema that separates them."""
+        raise NotImplementedError
 
     def with_writer_schemas(self, find: WriterSchemas) -> Schema[T]:
         """Return the schema as it decodes one topic's messages, with `find` to get writers' schemas by version."""

@@ -64,6 +64,11 @@ class SchemaInfo:
     def __reduce__(self) -> tuple[object, ...]:
         return (SchemaInfo, (self.name, self.type, self.schema, dict(self.properties), self.version))
 
+    def summary(self, limit: int = 2000) -> str:
+        """Return kind and definition for a person to read, cut at `limit` characters."""
+        text = " ".join(self.schema.decode("utf-8", "replace").split())
+        return f"{self.type.name} {text[:limit]}{'...' if len(text) > limit else ''}".rstrip()
+
     def definition(self) -> dict[str, object]:
         """Return the definition as a JSON object; raises `InvalidMessage` when it is none."""
         try:

@@ -18,15 +18,18 @@ from pulsar_native.schema.base import Schema, mismatch
 from pulsar_native.schema.datum_check import DatumCheck, compile_check
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.info import SchemaType
+from pulsar_native.schema.models import Model, is_model
 from pulsar_native.schema.record import Record, record_definition, record_from, record_values
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Record)
+R = TypeVar("R")
 
 
 class JsonSchema(Schema[T], Generic[T]):
-    """JSON of a record class, or of dictionaries with `schema_definition` (an Avro definition as a dictionary).
+    """JSON of a class of records, or of dictionaries with `schema_definition` (an Avro definition or its text).
 
+    The class is one derived from `Record`, a dataclass, or a pydantic model; a definition may stand in its place.
+    In JSON of dataclasses and models, enumerations stand by name, dates and times as the numbers of their Avro type.
     Dictionaries are checked against the definition when they are encoded: unknown names (unless
     `ignore_unknown_fields`), missing values without default, and wrong types are errors, and defaults are filled in.
     Thread-safe, never blocks.
@@ -37,27 +40,28 @@ class JsonSchema(Schema[T], Generic[T]):
     @overload
     def __init__(
         self: JsonSchema[dict[str, object]],
-        record_cls: None = None,
-        schema_definition: Mapping[str, object] | None = None,
+        record_cls: Mapping[str, object] | str | None = None,
+        schema_definition: Mapping[str, object] | str | None = None,
         *,
         ignore_unknown_fields: bool = False,
     ) -> None: ...
     def __init__(
         self,
-        record_cls: type[Record] | None = None,
-        schema_definition: Mapping[str, object] | None = None,
+        record_cls: type | Mapping[str, object] | str | None = None,
+        schema_definition: Mapping[str, object] | str | None = None,
         *,
         ignore_unknown_fields: bool = False,
     ) -> None:
-        self._record_cls = checked_record_class(record_cls, schema_definition)
-        self._definition = record_definition(self._record_cls) if self._record_cls else dict(schema_definition or {})
+        self._record_cls, self._model, self._definition = record_source(record_cls, schema_definition, json=True)
         super().__init__(self._record_cls, SchemaType.JSON, self._definition, "JSON")
         self._ignore_unknown_fields = ignore_unknown_fields
 
     def encode(self, obj: T) -> bytes:
         """Return compact JSON in UTF-8; raises `InvalidRecord`."""
         value: object = obj
-        if self._record_cls is None:
+        if self._model is not None:
+            value = self._model.encode(obj)
+        elif self._record_cls is None:
             value = self._check(obj)
         elif not isinstance(obj, self._record_cls):
             raise mismatch(obj, self._record_cls.__name__)
@@ -68,15 +72,36 @@ class JsonSchema(Schema[T], Generic[T]):
 
     def decode(self, data: bytes) -> T:
         """Return the record, or the dictionary, of a JSON object; raises `InvalidRecord`."""
+        values = self._values(data)
+        decoded: Any = values
+        if self._model is not None:
+            decoded = self._model.decode(values)
+        elif self._record_cls is not None:
+            decoded = record_from(self._record_cls, values)
+        result: T = decoded
+        return result
+
+    @staticmethod
+    def _values(data: bytes) -> dict[str, Any]:
         try:
             values = json.loads(data if isinstance(data, bytes | str) else bytes(data))
         except (ValueError, RecursionError) as error:
             raise InvalidRecord(f"The message is not JSON: {error}") from error
         if not isinstance(values, dict):
             raise InvalidRecord(f"The message is JSON, but no object: {type(values).__name__}")
-        decoded: Any = values if self._record_cls is None else record_from(self._record_cls, values)
-        result: T = decoded
-        return result
+        return values
+
+    def validate(self, data: bytes) -> None:
+        """Raise `InvalidRecord` if the bytes are no JSON object that fits the definition; more fields are fine."""
+        value = self._values(data)
+        if self._record_cls is not None or self._model is not None:
+            self.decode(data)
+            return
+        try:
+            check = compile_check(self._definition, ignore_unknown_fields=True, bytes_as_text=True)
+        except InvalidConfiguration:
+            return  # a definition that is not Avro, as old clients register for JSON: nothing to check against
+        check(value)
 
     @cached_property
     def _check(self) -> DatumCheck:
@@ -84,18 +109,41 @@ class JsonSchema(Schema[T], Generic[T]):
         return compile_check(self._definition, ignore_unknown_fields=self._ignore_unknown_fields, bytes_as_text=True)
 
 
-def checked_record_class(record_cls: object, schema_definition: object) -> type[Record] | None:
-    """Return the record class of a schema's arguments, None for dictionaries; raises `InvalidConfiguration`."""
+def record_source(
+    record_cls: object, schema_definition: object, *, json: bool
+) -> tuple[type[Record] | None, Model[Any] | None, dict[str, object]]:
+    """Return a schema's record class or model, both None for dictionaries, and its definition.
+
+    Raises `InvalidConfiguration` for anything that is none of them.
+    """
+    if isinstance(record_cls, Mapping | str):
+        record_cls, schema_definition = None, record_cls
     if record_cls is None:
-        if not isinstance(schema_definition, Mapping):
-            raise InvalidConfiguration("A JSON or Avro schema needs a record class, or a schema_definition dictionary")
-        return None
-    if isinstance(record_cls, Record):
+        return None, None, _definition_of(schema_definition)
+    if isinstance(record_cls, Record) or (not isinstance(record_cls, type) and is_model(type(record_cls))):
         record_cls = type(record_cls)
-    if not isinstance(record_cls, type) or not issubclass(record_cls, Record):
-        shown = record_cls.__name__ if isinstance(record_cls, type) else type(record_cls).__name__
-        raise InvalidConfiguration(f"The record class must be derived from Record, not {shown}")
-    return record_cls
+    if isinstance(record_cls, type) and issubclass(record_cls, Record):
+        return record_cls, None, dict[str, object](record_definition(record_cls))
+    if isinstance(record_cls, type) and is_model(record_cls):
+        model: Model[Any] = Model(record_cls, json=json)
+        return None, model, model.definition
+    shown = record_cls.__name__ if isinstance(record_cls, type) else type(record_cls).__name__
+    raise InvalidConfiguration(
+        f"The record class must be derived from Record, or be a dataclass or a pydantic model, not {shown}"
+    )
+
+
+def _definition_of(given: object) -> dict[str, object]:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise InvalidConfiguration(f"The schema definition is not JSON: {error}") from error
+    if not isinstance(given, Mapping):
+        raise InvalidConfiguration(
+            "A JSON or Avro schema needs a record class, or a schema_definition: a dictionary, or its text"
+        )
+    return dict(given)
 
 
 def _plain(value: object) -> object:

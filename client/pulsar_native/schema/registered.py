@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pulsar_native.exceptions import OperationNotSupported
+from pulsar_native.exceptions import InvalidConfiguration, OperationNotSupported
 from pulsar_native.schema.avro_schema import AvroSchema
 from pulsar_native.schema.base import BytesSchema, Schema, StringSchema
 from pulsar_native.schema.info import SchemaInfo, SchemaType
 from pulsar_native.schema.json_schema import JsonSchema
+from pulsar_native.schema.key_value import KeyValueSchema, split_info
+from pulsar_native.schema.primitives import PRIMITIVES
+from pulsar_native.schema.protobuf_schema import GenericProtobufSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 # On the wire AUTO_CONSUME has a number of its own, and bytes are no schema at all.
@@ -25,6 +28,10 @@ def wire_schema(schema: Schema[Any] | None) -> pb.Schema | None:
     info = schema.schema_info() if schema is not None else None
     if info is None or info.type in (SchemaType.BYTES, SchemaType.NONE):
         return None
+    if info.type is SchemaType.AUTO_PUBLISH:
+        raise InvalidConfiguration(
+            "AutoProduceBytesSchema is for producers, which are made with it; consumers take AutoConsumeSchema or bytes"
+        )
     if info.type not in _NUMBERS:
         raise OperationNotSupported(f"A schema of kind {info.type.name} cannot be registered")
     return pb.Schema(
@@ -52,19 +59,30 @@ def info_from_wire(schema: pb.Schema, version: bytes | None = None) -> SchemaInf
 
 
 def schema_from_info(info: SchemaInfo) -> Schema[Any]:
-    """Return a schema that decodes the messages of a registered one: bytes, str, or dictionaries for JSON and AVRO.
+    """Return a schema that decodes the messages of a registered one, without any class.
 
-    Raises `OperationNotSupported` for the other kinds.
+    Records (JSON, AVRO, PROTOBUF_NATIVE) become dictionaries, pairs `KeyValue`, the other kinds Python's values. Raises
+    `OperationNotSupported` for PROTOBUF, which needs its class.
     """
+    made: Schema[Any]
     if info.type in (SchemaType.BYTES, SchemaType.NONE):
-        return BytesSchema()
-    if info.type is SchemaType.STRING:
-        return StringSchema()
-    if info.type is SchemaType.JSON:
-        return JsonSchema(schema_definition=info.definition())
-    if info.type is SchemaType.AVRO:
-        return AvroSchema(schema_definition=info.definition())
-    raise OperationNotSupported(
-        f"Messages of the schema {info.name!r} cannot be decoded: its kind is {info.type.name}, "
-        "and there are decoders for BYTES, STRING, JSON and AVRO"
-    )
+        made = BytesSchema()
+    elif info.type is SchemaType.STRING:
+        made = StringSchema()
+    elif info.type is SchemaType.JSON:
+        made = JsonSchema(schema_definition=info.definition())
+    elif info.type is SchemaType.AVRO:
+        made = AvroSchema(schema_definition=info.definition())
+    elif info.type is SchemaType.PROTOBUF_NATIVE:
+        made = GenericProtobufSchema(info)
+    elif info.type is SchemaType.KEY_VALUE:
+        key, value, encoding = split_info(info)
+        made = KeyValueSchema(schema_from_info(key), schema_from_info(value), encoding)
+    elif info.type in PRIMITIVES:
+        made = PRIMITIVES[info.type]()
+    else:
+        raise OperationNotSupported(
+            f"Messages of the schema {info.name!r} cannot be decoded without their class: its kind is "
+            f"{info.type.name}. Consume with ProtobufSchema(the class), or take data()"
+        )
+    return made

@@ -26,6 +26,8 @@ class VersionedDecoder:
         self._schema = schema.with_writer_schemas(self._find)
         # A schema that does not care for writers returns itself.
         self.needs_writer = self._schema is not schema
+        self.info = schema.schema_info()
+        self.takes_key = self._schema.separates_key
 
     def for_topic(self) -> VersionedDecoder:
         """Return a decoder of the same schema that has met nothing yet."""
@@ -48,3 +50,7 @@ class VersionedDecoder:
     def decode(self, data: bytes, version: bytes | None) -> Any:
         """Return the value of a payload written with a schema version."""
         return self._schema.decode_versioned(data, version)
+
+    def decode_separated(self, key: bytes | None, data: bytes | None, version: bytes | None) -> Any:
+        """Return the value of a message whose key is a part of it; None stands for null parts."""
+        return self._schema.decode_separated(key, data, version)

@@ -34,6 +34,8 @@ _ANSWERS: dict[int, tuple[str, str | None]] = {
     Kind.GET_LAST_MESSAGE_ID_RESPONSE: ("getLastMessageIdResponse", None),
     Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE: ("getTopicsOfNamespaceResponse", None),
     Kind.GET_SCHEMA_RESPONSE: ("getSchemaResponse", "error_code"),
+    Kind.WATCH_TOPIC_LIST_SUCCESS: ("watchTopicListSuccess", None),
+    Kind.GET_OR_CREATE_SCHEMA_RESPONSE: ("getOrCreateSchemaResponse", "error_code"),
     Kind.CONSUMER_STATS_RESPONSE: ("consumerStatsResponse", "error_code"),
     Kind.ACK_RESPONSE: ("ackResponse", "error"),
 }
@@ -111,6 +113,7 @@ def connect(*, client_version: str, method: str, auth_data: bytes, proxy_to: str
             supports_auth_refresh=True,
             supports_broker_entry_metadata=True,
             supports_partial_producer=True,
+            supports_topic_watchers=True,
             supports_get_partitioned_metadata_without_auto_creation=True,
         ),
     )
@@ -169,10 +172,14 @@ def producer(
     )
     if name is not None:
         command.producer_name = name
+    if config.encryption_key_names:
+        command.encrypted = True
     if topic_epoch is not None:
         command.topic_epoch = topic_epoch
     if schema is not None:
         command.schema.CopyFrom(schema)
+    if config.initial_subscription_name is not None:
+        command.initial_subscription_name = config.initial_subscription_name
     return encode_command(pb.BaseCommand(type=Kind.PRODUCER, producer=command))
 
 
@@ -186,8 +193,12 @@ def subscribe(
     start: MessageId | None,
     schema: pb.Schema | None,
     epoch: int,
+    create_topic: bool = True,
 ) -> bytes:
-    """Return SUBSCRIBE; a non-durable subscription sends its start, a durable one has it at the broker."""
+    """Return SUBSCRIBE; a non-durable subscription sends its start, a durable one has it at the broker.
+
+    Without `create_topic` a topic that does not exist is an error, TopicNotFound.
+    """
     durable = config.subscription_mode is SubscriptionMode.Durable
     command = pb.CommandSubscribe(
         topic=topic,
@@ -205,6 +216,8 @@ def subscribe(
         subscription_properties=_pairs(config.subscription_properties),
         consumer_epoch=epoch,
     )
+    if not create_topic:
+        command.force_topic_creation = False
     if not durable and start is not None:
         command.start_message_id.CopyFrom(id_data(start))
     if schema is not None:
@@ -213,13 +226,22 @@ def subscribe(
 
 
 def send(
-    *, producer_id: int, sequence_id: int, highest_sequence_id: int, count: int, metadata: bytes, payload: bytes
+    *,
+    producer_id: int,
+    sequence_id: int,
+    highest_sequence_id: int,
+    count: int,
+    metadata: bytes,
+    payload: bytes | memoryview,
+    is_chunk: bool = False,
 ) -> list[bytes | memoryview]:
     """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only."""
     command = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
     if count > 1:
         command.num_messages = count
         command.highest_sequence_id = highest_sequence_id
+    if is_chunk:
+        command.is_chunk = True
     return encode_send(pb.BaseCommand(type=Kind.SEND, send=command), metadata, payload)
 
 
@@ -246,8 +268,15 @@ def _ack_ids(items: Iterable[AckItem]) -> list[pb.MessageIdData]:
     return ids
 
 
-def ack(consumer_id: int, items: Iterable[AckItem], *, cumulative: bool, validation_error: int | None = None) -> bytes:
-    """Return ACK of several entries, or of all up to one."""
+def ack(
+    consumer_id: int,
+    items: Iterable[AckItem],
+    *,
+    cumulative: bool,
+    validation_error: int | None = None,
+    request_id: int | None = None,
+) -> bytes:
+    """Return ACK of several entries, or of all up to one; only one with a request id is answered."""
     command = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -255,6 +284,8 @@ def ack(consumer_id: int, items: Iterable[AckItem], *, cumulative: bool, validat
     )
     if validation_error is not None:
         command.validation_error = validation_error  # type: ignore[assignment]
+    if request_id is not None:
+        command.request_id = request_id
     return encode_command(pb.BaseCommand(type=Kind.ACK, ack=command))
 
 
@@ -297,10 +328,41 @@ def get_schema(topic: str, request_id: int, version: bytes | None) -> bytes:
     return encode_command(pb.BaseCommand(type=Kind.GET_SCHEMA, getSchema=command))
 
 
-def topics_of_namespace(namespace: str, request_id: int, mode: int) -> bytes:
-    """Return the request for a namespace's topics; `mode` 0 persistent, 1 non-persistent, 2 all."""
+def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> bytes:
+    """Return the request for a schema's version in a topic, registering it first where it is new."""
+    command = pb.CommandGetOrCreateSchema(topic=topic, request_id=request_id, schema=schema)
+    return encode_command(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA, getOrCreateSchema=command))
+
+
+def topics_of_namespace(
+    namespace: str, request_id: int, mode: int, *, pattern: str | None = None, known_hash: str = ""
+) -> bytes:
+    """Return the request for a namespace's topics; `mode` 0 persistent, 1 non-persistent, 2 all.
+
+    The pattern has no domain. Where the hash of the list is `known_hash` still, the broker leaves the list out.
+    """
     command = pb.CommandGetTopicsOfNamespace(namespace=namespace, request_id=request_id, mode=mode)  # type: ignore[arg-type]
+    if pattern is not None:
+        command.topics_pattern = pattern
+    if known_hash:
+        command.topics_hash = known_hash
     return encode_command(pb.BaseCommand(type=Kind.GET_TOPICS_OF_NAMESPACE, getTopicsOfNamespace=command))
+
+
+def watch_topic_list(namespace: str, request_id: int, watcher_id: int, *, pattern: str, known_hash: str) -> bytes:
+    """Return WATCH_TOPIC_LIST (PIP-145): tell of persistent topics that match as they come and go."""
+    command = pb.CommandWatchTopicList(
+        namespace=namespace, request_id=request_id, watcher_id=watcher_id, topics_pattern=pattern
+    )
+    if known_hash:
+        command.topics_hash = known_hash
+    return encode_command(pb.BaseCommand(type=Kind.WATCH_TOPIC_LIST, watchTopicList=command))
+
+
+def close_topic_list_watch(request_id: int, watcher_id: int) -> bytes:
+    """Return WATCH_TOPIC_LIST_CLOSE."""
+    command = pb.CommandWatchTopicListClose(request_id=request_id, watcher_id=watcher_id)
+    return encode_command(pb.BaseCommand(type=Kind.WATCH_TOPIC_LIST_CLOSE, watchTopicListClose=command))
 
 
 def unsubscribe(consumer_id: int, request_id: int, *, force: bool) -> bytes:
@@ -313,6 +375,12 @@ def close_producer(producer_id: int, request_id: int) -> bytes:
     """Return CLOSE_PRODUCER."""
     command = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
     return encode_command(pb.BaseCommand(type=Kind.CLOSE_PRODUCER, close_producer=command))
+
+
+def consumer_stats(consumer_id: int, request_id: int) -> bytes:
+    """Return CONSUMER_STATS."""
+    command = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
+    return encode_command(pb.BaseCommand(type=Kind.CONSUMER_STATS, consumerStats=command))
 
 
 def close_consumer(consumer_id: int, request_id: int) -> bytes:

@@ -25,6 +25,7 @@ from pulsar_native.exceptions import (
     ProtocolViolation,
     PulsarException,
     Timeout,
+    UnknownError,
 )
 from pulsar_native.service_url import Address
 from pulsar_native.wire import commands
@@ -209,7 +210,30 @@ async def test_one_lost_answer_fails_one_request_only(fake: FakeBroker, cores: C
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C27")
+@pytest.mark.proves("C226")
+async def test_not_sent_not_answered_and_unknown_are_three_errors(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, operation_timeout_seconds=0.25)
+    connection = await connect(core, fake)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda _peer, command: [
+        failure(command.getLastMessageId.request_id, pb.UnknownError, "who knows")
+    ]
+    with pytest.raises(UnknownError, match="who knows") as unknown:
+        await ask(core, connection)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
+    with pytest.raises(Timeout, match=r"within 0\.25 s") as unanswered:
+        await ask(core, connection)
+    with pytest.raises(Timeout, match=r"within 0\.125 s"):
+        await ask(core, connection, timeout=0.125)
+    sent = len(fake.seen(Kind.GET_LAST_MESSAGE_ID))
+    connection.close()
+    with pytest.raises(NotConnected) as unsent:
+        await ask(core, connection)
+    assert len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == sent
+    assert len({type(caught.value) for caught in (unknown, unanswered, unsent)}) == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C27", "C225")
 async def test_deadlines_are_each_requests_own(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
     core = cores(fake.url, operation_timeout_seconds=9)

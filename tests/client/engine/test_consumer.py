@@ -481,6 +481,39 @@ async def test_a_seek_subscribes_again_at_once_and_drops_what_was_queued(
 
 
 @pytest.mark.asyncio
+@pytest.mark.proves("C168")
+async def test_nothing_is_available_when_what_is_left_cannot_be_read(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    """After a seek by time the broker's mark tells what is left, and it does not move for what is thrown away."""
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda peer, command: [
+        frame(
+            Kind.GET_LAST_MESSAGE_ID_RESPONSE,
+            getLastMessageIdResponse=pb.CommandGetLastMessageIdResponse(
+                request_id=command.getLastMessageId.request_id,
+                last_message_id=pb.MessageIdData(ledgerId=1, entryId=5),
+                consumer_mark_delete_position=pb.MessageIdData(ledgerId=1, entryId=3),
+            ),
+        )
+    ]
+    reader = await subscribed(
+        cores(fake.url), subscription_mode=SubscriptionMode.NonDurable, start_message_id=MessageId.earliest
+    )
+    await reader.seek(1234)
+    assert await reader.has_message_available()
+    deliver(fake, delivery(0, single_entry(b"4"), 4))
+    assert [message.data() for message in await take(reader)] == [b"4"]
+    assert await reader.has_message_available()
+    deliver(fake, delivery(0, single_entry(b"5")[:-1] + b"x", 5))
+    await until(lambda: reader.children[0].may_have_more())
+    assert not await reader.has_message_available()
+    # Back at the time sought, it is all to come again.
+    await reader.seek(1234)
+    assert await reader.has_message_available()
+    assert not fake.seen(Kind.SUBSCRIBE)[-1].command.subscribe.durable
+
+
+@pytest.mark.asyncio
 async def test_a_refused_seek_leaves_the_consumer_where_it_was(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:

@@ -221,7 +221,7 @@ async def test_what_cannot_pass_ends_it_at_once(
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C36")
+@pytest.mark.proves("C36", "C225")
 async def test_trying_again_ends_at_the_deadline_with_the_brokers_reason(fake: FakeBroker, cores: Cores) -> None:
     fail_first(fake, 999, pb.TooManyRequests)
     core = cores(fake.url, operation_timeout_seconds=0.4, starting_backoff_interval_ms=20)
@@ -289,7 +289,7 @@ async def test_an_unknown_topic_is_named_though_the_broker_says_nothing(fake: Fa
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C11")
+@pytest.mark.proves("C11", "C225")
 async def test_only_so_many_lookups_are_on_their_way_at_once(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, concurrent_lookup_requests=2)
@@ -304,3 +304,68 @@ async def test_only_so_many_lookups_are_on_their_way_at_once(fake: FakeBroker, c
     for seen in fake.seen(Kind.LOOKUP)[1:3]:
         seen.peer.send(found(seen.command, fake.url))
     assert {result.logical for result in await asyncio.gather(*tasks)} == {at(fake)}
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C12", "C225")
+async def test_more_waiting_lookups_than_allowed_fail_at_once(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.LOOKUP] = swallow
+    core = cores(fake.url, concurrent_lookup_requests=2, max_lookup_requests=3)
+    names = [TopicName.parse(f"t{number}") for number in range(4)]
+    tasks = [asyncio.create_task(core.lookup.broker_of(name, core.deadline())) for name in names[:3]]
+    first = await asyncio.to_thread(fake.wait, Kind.LOOKUP, 2)
+    started = time.monotonic()
+    for attempt in (
+        lambda: core.lookup.broker_of(names[3], core.deadline()),
+        lambda: core.lookup.partitions(names[3], core.deadline()),
+        lambda: core.lookup.schema(names[3], None, core.deadline()),
+    ):
+        with pytest.raises(TooManyLookupRequestException, match="max_lookup_requests") as caught:
+            await attempt()
+        assert caught.value.topic == names[3].full and caught.value.retryable
+    assert time.monotonic() - started < 2 and len(lookups(fake)) == 2
+    # One ends: the waiting one goes out, and there is room for one more to wait.
+    first[0].peer.send(found(first[0].command, fake.url))
+    await asyncio.to_thread(fake.wait, Kind.LOOKUP, 3)
+    answer_lookups(fake, fake.url)
+    last = asyncio.create_task(core.lookup.broker_of(names[3], core.deadline()))
+    await asyncio.sleep(0)
+    for seen in fake.seen(Kind.LOOKUP)[1:3]:
+        seen.peer.send(found(seen.command, fake.url))
+    assert {result.logical for result in await asyncio.gather(*tasks, last)} == {at(fake)}
+    assert [asked.topic for asked in lookups(fake)] == [name.full for name in names]
+
+
+@pytest.mark.asyncio
+async def test_one_who_gives_up_waiting_leaves_his_place(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.LOOKUP] = swallow
+    core = cores(fake.url, concurrent_lookup_requests=1, max_lookup_requests=2)
+    running = asyncio.create_task(core.lookup.broker_of(TOPIC))
+    (seen,) = await asyncio.to_thread(fake.wait, Kind.LOOKUP)
+    waiting = asyncio.create_task(core.lookup.broker_of(TopicName.parse("u")))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    answer_lookups(fake, fake.url)
+    other = asyncio.create_task(core.lookup.broker_of(TopicName.parse("v")))
+    await asyncio.sleep(0)
+    seen.peer.send(found(seen.command, fake.url))
+    await asyncio.gather(running, other)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C13")
+async def test_a_broker_that_rejects_too_often_loses_the_connection(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.LOOKUP] = lambda peer, command: [not_found(command, pb.TooManyRequests)]
+    core = cores(fake.url)
+    for _ in range(50):
+        with pytest.raises(TooManyLookupRequestException):
+            await core.lookup.broker_of(TOPIC)
+    assert len(fake.peers) == 1 and not fake.peers[0].gone.is_set()
+    with pytest.raises(TooManyLookupRequestException):
+        await core.lookup.broker_of(TOPIC)
+    assert fake.peers[0].gone.wait(10)
+    answer_lookups(fake, fake.url)
+    assert (await core.lookup.broker_of(TOPIC)).logical == at(fake)
+    assert len(fake.peers) == 2

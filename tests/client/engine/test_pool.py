@@ -10,10 +10,12 @@ from itertools import pairwise
 
 import pytest
 
+from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.connection import Connection
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, Timeout
 from pulsar_native.service_url import Address
+from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import HOST, FakeBroker, Peer, swallow
@@ -200,3 +202,76 @@ async def test_closing_the_pool_ends_connections_and_attempts(fake: FakeBroker, 
     assert not open_one.is_open and fake.peers[0].gone.wait(10)
     with pytest.raises(AlreadyClosed):
         await connection_to(core, fake)
+
+
+# --- quarantine and idleness --------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C1")
+async def test_a_dead_host_is_not_tried_again_while_in_quarantine(fake: FakeBroker, cores: Cores) -> None:
+    dead = closed_broker()
+    core = cores(f"pulsar://{dead},{fake.address}", connections_per_broker=0)
+    for _ in range(2):
+        assert (await core.pool.to_service()).broker == fake.address
+    assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address}
+    # Alone among the dead it would be tried again at once.
+    fake.close()
+    with pytest.raises(ConnectError):
+        await core.pool.to_service()
+    assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address, dead}
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C1")
+async def test_a_host_that_is_back_is_used_again_after_its_quarantine(fake: FakeBroker, cores: Cores) -> None:
+    dead = closed_broker()
+    core = cores(
+        f"pulsar://{dead},{fake.address}",
+        service_url_quarantine_init_duration_seconds=0.05,
+        service_url_quarantine_max_duration_seconds=0.05,
+    )
+    await core.pool.to_service()
+    await core.pool.to_service()
+    await asyncio.sleep(0.06)
+    assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address, dead}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("slots", [1, 0])
+async def test_an_idle_connection_is_closed_and_made_again_when_needed(
+    fake: FakeBroker, cores: Cores, slots: int
+) -> None:
+    core = cores(fake.url, connection_max_idle_seconds=0.1, connections_per_broker=slots)
+    before = time.monotonic()
+    idle = await connection_to(core, fake)
+    await until(lambda: not idle.is_open)
+    assert time.monotonic() - before >= 0.1
+    assert core.pool.connections() == [] and fake.peers[0].gone.wait(10)
+    assert (await connection_to(core, fake)).is_open
+
+
+@pytest.mark.asyncio
+async def test_what_is_used_is_not_idle(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, connection_max_idle_seconds=0.05)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    await asyncio.sleep(0.3)
+    assert producer.is_connected and len(fake.peers) == 1
+    await producer.close()
+    await until(lambda: core.pool.connections() == [])
+    # A question that waits for its answer is use, too.
+    fake.answers[Kind.LOOKUP] = swallow
+    asking = asyncio.create_task(core.lookup.broker_of(TopicName.parse("t")))
+    await asyncio.to_thread(fake.wait, Kind.LOOKUP, 2)
+    await asyncio.sleep(0.2)
+    assert core.pool.connections() and not asking.done()
+    asking.cancel()
+    await until(lambda: core.pool.connections() == [])
+
+
+@pytest.mark.asyncio
+async def test_idle_release_can_be_switched_off(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, connection_max_idle_seconds=0)
+    connection = await connection_to(core, fake)
+    await asyncio.sleep(0.1)
+    assert connection.is_open

@@ -152,6 +152,7 @@ def test_a_challenge_is_told() -> None:
 # --- requests ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("C225")
 def test_an_answer_finds_its_request() -> None:
     connection = core()
     connection.register(1, "one", 0.0)
@@ -179,7 +180,7 @@ def test_an_answer_nobody_waits_for_is_logged_and_ignored(caplog: pytest.LogCapt
     assert [record.args for record in caplog.records] == [(1,), (7,), (8,)]
 
 
-@pytest.mark.proves("C27")
+@pytest.mark.proves("C27", "C225")
 def test_each_request_has_its_own_deadline() -> None:
     connection = core()
     connection.register(1, "one", 0.0)
@@ -408,3 +409,9 @@ def test_frames_for_producers_and_consumers_pass_as_they_are() -> None:
     closing = frame(Kind.CLOSE_PRODUCER, close_producer=pb.CommandCloseProducer(producer_id=3, request_id=1))
     (event,) = connection.receive(closing)
     assert isinstance(event, Frame) and event.command.close_producer.producer_id == 3
+
+
+@pytest.mark.proves("C13")
+def test_rejections_count_from_the_first_for_a_minute() -> None:
+    connection = ConnectionCore("broker", keep_alive=30, request_timeout=30, max_rejected=2)
+    assert [connection.rejected(now) for now in (0.0, 30.0, 60.0, 61.0, 119.0)] == [False, False, False, False, True]

@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_native.enums import CompressionType
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
+from pulsar_native.exceptions import CryptoError
+from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import words_of
+from pulsar_native.protocol.encryption import NO_KEYS, Decryptor
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import parse_entry
 from support.entry_bytes import PUBLISHED, assemble, batch_entry, metadata_of, single_entry
 
 Reasons = pb.CommandAck.ValidationError
@@ -47,9 +51,11 @@ def decoded(
     start: StartFilter = ANYWHERE,
     missing: int | None = None,
     max_message_size: int = 5 << 20,
+    together: Any = None,
+    decryptor: Decryptor = NO_KEYS,
     **of_delivery: Any,
 ) -> Decoded:
-    return decode(
+    whole = decode(
         delivery(payload, **of_delivery),
         topic="persistent://public/default/t-partition-2",
         partition=2,
@@ -57,7 +63,11 @@ def decoded(
         start=start,
         missing=missing,
         max_message_size=max_message_size,
+        together=together,
+        decryptor=decryptor,
     )
+    assert whole is not None
+    return whole
 
 
 # --- what is given out ------------------------------------------------------------------------------------------
@@ -272,6 +282,66 @@ def test_an_encrypted_entry_is_not_damage() -> None:
     assert caught.value.permits == 3
 
 
+ENCRYPTED = assemble(
+    metadata_of(
+        8, num_messages_in_batch=3, encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")], partition_key="p"
+    ),
+    b"secret",
+)
+
+
+class KeyRing(Decryptor):
+    """Decrypt to a body given, or fail."""
+
+    def __init__(self, action: ConsumerCryptoFailureAction, plain: bytes | None = None) -> None:
+        super().__init__(None, action, lambda: 0.0)
+        self.plain = plain
+
+    def decrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
+        assert body == b"secret"
+        if self.plain is None:
+            raise CryptoError("wrong key")
+        return self.plain
+
+
+@pytest.mark.proves("C181", "C182")
+def test_an_encrypted_entry_is_decrypted_before_it_is_unpacked() -> None:
+    plain = batch_entry([b"one", b"two", b"three"] * 50, compression=CompressionType.ZSTD)
+    parsed = parse_entry(plain)
+    parsed.metadata.encryption_keys.add(key="k", value=b"v")
+    ring = KeyRing(ConsumerCryptoFailureAction.FAIL, bytes(parsed.body))
+    result = decoded(assemble(parsed.metadata, b"secret"), decryptor=ring)
+    assert [message.data() for message in result.messages()] == [b"one", b"two", b"three"] * 50
+    context = result.messages()[4].encryption_context()
+    assert context is not None and not context.is_decryption_failed() and context.batch_size() == 150
+    # Decrypted, but not what its metadata say: damage like any other.
+    ring.plain = b"not compressed"
+    with pytest.raises(Corrupt) as caught:
+        decoded(assemble(parsed.metadata, b"secret"), decryptor=ring)
+    assert caught.value.reason == Reasons.DecompressionError
+
+
+@pytest.mark.proves("C182")
+def test_what_cannot_be_decrypted_is_kept_discarded_or_given_out_whole() -> None:
+    with pytest.raises(Undecryptable, match="wrong key") as kept:
+        decoded(ENCRYPTED, decryptor=KeyRing(ConsumerCryptoFailureAction.FAIL))
+    assert kept.value.permits == 3
+    with pytest.raises(Corrupt, match="wrong key") as discarded:
+        decoded(ENCRYPTED, decryptor=KeyRing(ConsumerCryptoFailureAction.DISCARD))
+    assert (discarded.value.reason, discarded.value.permits) == (Reasons.DecryptionError, 3)
+    consume = KeyRing(ConsumerCryptoFailureAction.CONSUME)
+    result = decoded(ENCRYPTED, decryptor=consume)
+    (message,) = result.messages()
+    assert result.wanted == 1 and message.data() == b"secret" and message.partition_key() == "p"
+    assert message.message_id() == MessageId(2, 5, 6, -1) and message.sequence_id() == 8
+    context = message.encryption_context()
+    assert context is not None and context.is_decryption_failed() and context.batch_size() == 3
+    assert len(result.slice()) == 1
+    # A start behind the entry leaves it out, one inside gives it out: which of its messages are wanted cannot be told.
+    for start, wanted in ((MessageId(2, 5, 6, -1), 0), (MessageId(2, 5, 6, 2), 0), (MessageId(2, 5, 6, 1), 1)):
+        assert decoded(ENCRYPTED, decryptor=consume, start=StartFilter(start, False)).wanted == wanted
+
+
 @given(
     st.binary(max_size=120),
     st.integers(-2, 1000),
@@ -296,3 +366,19 @@ def test_hostile_entries_are_read_or_refused_and_nothing_else(
 def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
     with contextlib.suppress(Corrupt, Undecryptable):
         decoded(payload)
+
+
+def test_messages_of_a_schema_that_takes_the_key() -> None:
+    """Told per entry, so that other schemas pay nothing."""
+
+    class Pairs(Upper):
+        takes_key = True
+
+    for payload in (single_entry(b"a"), batch_entry([b"a", b"b"])):
+        for schema, kind in ((Upper(), Message), (Pairs(), KeyedMessage)):
+            found = decode(
+                delivery(payload), topic="t", partition=-1, schema=schema, start=ANYWHERE, missing=None,
+                together=lambda *_: None,
+            max_message_size=5 << 20,
+            ).messages()  # fmt: skip
+            assert found and {type(message) for message in found} == {kind}

@@ -9,71 +9,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
-from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import ProducerCore, Receipt, SendOp
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import encode_single_fields, parse_single, split_batch
+from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.compression import decompress
-from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.entry import parse_entry
 from pulsar_native.wire.frames import FrameDecoder
-
-TOPIC = "persistent://public/default/t"
-
-
-def core(
-    *, max_message_size: int = 5 << 20, last_sequence_id: int = -1, schema: bytes = b"", **options: Any
-) -> ProducerCore:
-    config = ProducerConfig(topic="t", **{"batching_enabled": True, **options})
-    made = ProducerCore(config, 7, topic=TOPIC, partition=2)
-    made.connected("the-name", last_sequence_id, schema, max_message_size)
-    return made
-
-
-def add(
-    made: ProducerCore, payload: bytes = b"x", now: float = 0.0, callback: Any = None, **parts: Any
-) -> list[SendOp]:
-    extras = OutgoingMessage(payload, **parts) if parts else None
-    fields = b""
-    if extras is not None:
-        ordering = extras.ordering_key.encode() if extras.ordering_key else None
-        fields = encode_single_fields(
-            extras.properties, extras.partition_key, extras.key_is_base64, ordering, extras.event_timestamp or 0,
-            extras.null_value,
-        )  # fmt: skip
-    return made.add(payload, fields, extras, callback, now, 1_700_000_000_000)
-
-
-class Sent(NamedTuple):
-    """What the bytes of an entry say."""
-
-    command: pb.CommandSend
-    entry: ParsedEntry
-    body: bytes
-    messages: list[tuple[int, bytes]]
-
-
-def bytes_of(op: SendOp) -> bytes:
-    return b"".join(bytes(part) for part in op.parts)
-
-
-def read(op: SendOp) -> Sent:
-    (frame,) = FrameDecoder().receive(bytes_of(op))
-    entry = parse_entry(frame.payload)
-    body = bytes(entry.body)
-    if entry.metadata.compression:
-        body = decompress(CompressionType(entry.metadata.compression), body, entry.metadata.uncompressed_size, 1 << 24)
-    command = frame.command.send
-    if not entry.is_batch:
-        return Sent(command, entry, body, [(entry.metadata.sequence_id, body)])
-    messages = []
-    for meta, start, end in split_batch(body, entry.num_messages):
-        messages.append((parse_single(body[meta:start]).sequence_id, body[start:end]))
-    return Sent(command, entry, body, messages)
-
+from support.producer_cores import TOPIC, add, bytes_of, core, read
 
 # --- against a model --------------------------------------------------------------------------------------------
 
@@ -405,6 +351,43 @@ def test_what_belongs_to_the_entry_takes_an_entry_of_its_own_in_order(part: dict
         assert list(alone.metadata.replicate_to) == ["west"]
 
 
+class Sealing(Encryptor):
+    """Encryption with many keys, whose bytes can be read here."""
+
+    def __init__(self) -> None:
+        self._current = None
+
+    @property
+    def overhead(self) -> int:
+        return 20 * 270
+
+    def encrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
+        for number in range(20):
+            metadata.encryption_keys.add(key=f"k{number}", value=bytes(256))
+        return b"sealed" + body
+
+
+@pytest.mark.proves("C181")
+def test_an_entry_is_compressed_then_encrypted_and_keeps_its_bytes() -> None:
+    made = core(compression_type=CompressionType.ZSTD, encryptor=Sealing())
+    for _ in range(3):
+        add(made, b"x" * 1000)
+    (op,) = made.close_batch()
+    (frame,) = FrameDecoder().receive(bytes_of(op))
+    entry = parse_entry(frame.payload)
+    assert bytes(entry.body[:6]) == b"sealed" and len(entry.metadata.encryption_keys) == 20
+    body = decompress(CompressionType.ZSTD, bytes(entry.body[6:]), entry.metadata.uncompressed_size, 1 << 20)
+    assert [body[start:stop] for _, start, stop in split_batch(body, 3)] == [b"x" * 1000] * 3
+
+
+def test_the_keys_of_readers_need_room_too() -> None:
+    made = core(max_message_size=50_000, batching_max_allowed_size_in_bytes=1 << 20, encryptor=Sealing())
+    ready = [op for _ in range(200) for op in add(made, bytes(1000))]
+    ready += made.close_batch()
+    assert sum(op.count for op in ready) == 200 and not made.failed
+    assert max(sum(map(len, op.parts)) for op in ready) > 40_000
+
+
 def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
     # Incompressible data grows when it is compressed: the sum fitted, the entry does not.
     made = core(
@@ -597,3 +580,79 @@ def test_damaged_bytes_are_told_from_good_ones() -> None:
         damaged[-1] ^= 1
     op.parts = [bytes(head), bytes(body)]
     assert op.is_intact()
+
+
+# --- schemas of single messages ---------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_where_the_schema_changes() -> None:
+    made = core(schema=b"\1")
+    ready = [op for version in (None, None, b"\2", b"\2", b"", None) for op in add(made, schema_version=version)]
+    ready += made.close_batch()
+    found = [(read(op).entry.metadata.schema_version, len(read(op).messages)) for op in ready]
+    assert found == [(b"\1", 2), (b"\2", 2), (b"", 1), (b"\1", 1)]
+    assert [number for op in ready for number, _ in read(op).messages] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_plain_message_joins_a_batch_of_the_producers_own_schema() -> None:
+    made = core(schema=b"\1")
+    assert add(made, sequence_id=0) == [] and add(made) == []
+    (op,) = made.close_batch()
+    assert len(read(op).messages) == 2
+
+
+@pytest.mark.parametrize("options", [{"batching_enabled": False}, {}])
+def test_an_entry_of_one_message_with_its_own_schema_and_null_key(options: dict[str, Any]) -> None:
+    made = core(schema=b"\1", **options)
+    (op,) = add(made, schema_version=b"\2", null_partition_key=True) + made.close_batch()
+    metadata = read(op).entry.metadata
+    assert metadata.schema_version == b"\2" and metadata.null_partition_key
+    (own,) = add(made, deliver_at=5, schema_version=b"") + made.close_batch()
+    assert not read(own).entry.metadata.HasField("schema_version")
+
+
+# --- whole entries ----------------------------------------------------------------------------------------------
+
+
+def whole(made: ProducerCore, payloads: list[bytes], told: list[Any]) -> list[SendOp]:
+    """Take as many messages as fit as one entry."""
+    count = made.fits(payloads, None, 1000)
+    return made.add_entry(payloads[:count], None, None, lambda *outcome: told.append(outcome), 0.0, 0)
+
+
+def test_an_entry_made_at_once_is_like_one_made_of_single_messages() -> None:
+    contents = [b"x" * number for number in range(40)]
+    singly, at_once = core(batching_enabled=True), core(batching_enabled=True)
+    for content in contents:
+        add(singly, content)
+    (wanted,) = singly.close_batch()
+    told: list[Any] = []
+    (made,) = whole(at_once, contents, told)
+    assert read(made).body == read(wanted).body
+    assert (made.sequence_id, made.highest_sequence_id, made.count) == (0, 39, 40)
+    assert (at_once.pending_messages, at_once.pending_bytes, at_once.last_pushed) == (40, sum(range(40)), 39)
+    made.complete(None, (-1, 5, 6), TOPIC)
+    ((error, place),) = told
+    assert error is None and (place.entry_id(), place.batch_index(), place.batch_size()) == (6, 39, 40)
+
+
+def test_an_entry_made_at_once_follows_the_open_batch_and_keeps_the_limits() -> None:
+    made = core(batching_enabled=True, batching_max_messages=10, batching_max_allowed_size_in_bytes=1000)
+    add(made, b"open")
+    told: list[Any] = []
+    ready = whole(made, [b"x"] * 30, told)
+    assert [op.count for op in ready] == [1, 10]
+    assert [op.sequence_id for op in ready] == [0, 1]
+    assert made.fits([b"x" * 100] * 30, None, 1000) == 1000 // 124
+    assert made.fits([b"x" * 100] * 30, [b"y" * 100] * 30, 1000) == 1000 // 224
+    assert made.fits([b"x"] * 30, None, 4) == 4
+    assert made.fits([b"x" * 2000, b"x"], None, 1000) == 0
+
+
+def test_no_entry_is_made_at_once_where_each_message_counts() -> None:
+    assert core(batching_enabled=False).fits([b"x"] * 5, None, 100) == 0
+    repeating = core(batching_enabled=True)
+    add(repeating, b"x", sequence_id=10)
+    repeating.close_batch()
+    repeating._next_sequence_id = 5
+    assert repeating.fits([b"x"] * 5, None, 100) == 0

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pulsar_native.protocol.redelivery import NegativeAcknowledgements, UnackedTracker, in_blocks
+from pulsar_native.protocol.redelivery import LateEntries, NegativeAcknowledgements, UnackedTracker, in_blocks
+from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff
 
 entries = st.tuples(st.integers(0, 3), st.integers(0, 5))
 
@@ -163,6 +164,71 @@ def test_what_is_due_is_taken_in_order_and_the_rest_stays(times: dict[tuple[int,
             assert at + 1.0 <= now + 1e-9
         else:
             assert now < at + 1.0 + 0.256 + 1e-9
+
+
+@pytest.mark.proves("C146")
+@pytest.mark.parametrize("bits", [0, 4, 8, 10])
+def test_the_precision_is_a_number_of_bits(bits: int) -> None:
+    refused = NegativeAcknowledgements(1.0, precision_bits=bits)
+    width = 2**bits / 1000
+    for number in range(20):
+        refused.add((1, number), number * width / 10 + 5 * width)
+    due: list[float] = []
+    while (at := refused.next_due()) is not None:
+        due.append(at)
+        assert refused.take_due(at)
+    assert 2 <= len(due) <= 4
+    assert all(abs(at / width - round(at / width)) < 1e-6 for at in due)
+
+
+# --- back-off -----------------------------------------------------------------------------------------------------
+
+BACKOFF = MultiplierRedeliveryBackoff(min_delay_ms=1000, max_delay_ms=5000)
+
+
+@pytest.mark.proves("C147")
+def test_a_refusal_waits_longer_with_each_redelivery() -> None:
+    refused = NegativeAcknowledgements(60.0, precision_bits=0, backoff=BACKOFF)
+    for count, delay in enumerate((1.0, 2.0, 4.0, 5.0, 5.0)):
+        refused.add((1, 1), 100.0, count)
+        assert refused.next_due() == pytest.approx(100.0 + delay, abs=0.002)
+    short = NegativeAcknowledgements(60.0, precision_bits=0, backoff=MultiplierRedeliveryBackoff(min_delay_ms=0))
+    short.add((1, 1), 100.0)
+    assert short.next_due() == pytest.approx(100.1, abs=0.002), "never below Java's 100 ms"
+
+
+@pytest.mark.proves("C147")
+def test_a_late_entry_waits_longer_with_each_redelivery() -> None:
+    late = LateEntries(BACKOFF)
+    for number, count in enumerate((0, 1, 2, 9)):
+        late.delivered((1, number), count)
+    late.expired([(1, 3), (1, 0), (1, 1), (1, 2)], 10.0)
+    assert len(late) == 4
+    assert late.take_due(10.999) == []
+    assert late.take_due(12.0) == [(1, 0), (1, 1)]
+    assert late.take_due(100.0) == [(1, 2), (1, 3)]
+    assert len(late) == 0 and late.take_due(1000.0) == []
+
+
+def test_what_is_done_does_not_come_due() -> None:
+    late = LateEntries(BACKOFF)
+    for number in range(6):
+        late.delivered((1, number), 1)
+    late.expired([(1, number) for number in range(6)], 0.0)
+    late.remove((1, 5))
+    late.remove((1, 5))
+    late.remove_up_to((1, 2))
+    assert late.take_due(2.0) == [(1, 3), (1, 4)]
+    # The count goes with the entry; the broker may begin to count anew, too.
+    late.expired([(1, 3)], 0.0)
+    assert late.take_due(1.0) == [(1, 3)]
+    late.delivered((1, 7), 3)
+    late.delivered((1, 7), 0)
+    late.expired([(1, 7)], 0.0)
+    assert late.take_due(1.0) == [(1, 7)]
+    late.expired([(1, 8)], 0.0)
+    late.clear()
+    assert len(late) == 0
 
 
 @given(st.integers(0, 3500), st.integers(1, 1200))

@@ -41,6 +41,7 @@ def test_connect() -> None:
     assert (command.client_version, command.protocol_version) == ("us", 21)
     assert (command.auth_method_name, command.auth_data) == ("token", b"secret")
     assert not command.HasField("proxy_to_broker_url")
+    assert command.feature_flags.supports_topic_watchers
     assert command.feature_flags.supports_auth_refresh and command.feature_flags.supports_broker_entry_metadata
     through = read(commands.connect(client_version="us", method="none", auth_data=b"", proxy_to="b:6650")).connect
     assert through.proxy_to_broker_url == "b:6650"
@@ -81,7 +82,16 @@ def test_schema_and_topics() -> None:
     newest = read(commands.get_schema("t", 5, None)).getSchema
     assert (newest.topic, newest.request_id, newest.HasField("schema_version")) == ("t", 5, False)
     assert read(commands.get_schema("t", 5, b"\x01")).getSchema.schema_version == b"\x01"
+    watch = read(commands.watch_topic_list("public/default", 6, 7, pattern="public/default/a", known_hash="h"))
+    assert watch.watchTopicList == pb.CommandWatchTopicList(
+        request_id=6, watcher_id=7, namespace="public/default", topics_pattern="public/default/a", topics_hash="h"
+    )
+    closing = read(commands.close_topic_list_watch(6, 7)).watchTopicListClose
+    assert (closing.request_id, closing.watcher_id) == (6, 7)
+    filtered = read(commands.topics_of_namespace("public/default", 6, 2, pattern="p", known_hash="h"))
+    assert filtered.getTopicsOfNamespace.topics_pattern == "p" and filtered.getTopicsOfNamespace.topics_hash == "h"
     topics = read(commands.topics_of_namespace("public/default", 6, 2)).getTopicsOfNamespace
+    assert not topics.HasField("topics_pattern") and not topics.HasField("topics_hash")
     assert (topics.namespace, topics.request_id, topics.mode) == ("public/default", 6, 2)
 
 

@@ -94,7 +94,7 @@ def test_a_form_saved_with_nothing_but_the_url_means_the_defaults(connection: Co
     ("fields", "message"),
     [
         ({}, "'service_url' \\(or 'host'\\) is empty"),
-        ({"service_url": "http://a:1"}, "belongs into the admin URL"),
+        ({"service_url": "http://a:1/path"}, "no usable host"),
         ({"service_url": URL, "host": "a"}, "either the field 'service_url' or the field 'host'"),
         ({"service_url": URL, "port": 7}, "'port' says 7"),
         ({"service_url": URL, "adminurl": "x"}, "no field 'adminurl'.*did you mean 'admin_url'"),

@@ -1,0 +1,119 @@
+"""The asyncio table view: filled before it is handed out, then kept up to date by a task on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from pulsar_native.asyncio.consumer import Receiving
+from pulsar_native.asyncio.part import Part
+from pulsar_native.engine.loop import check_generation, generation
+from pulsar_native.engine.table_view import Table, TableMapping
+from pulsar_native.engine.topic_consumer import TopicConsumer
+from pulsar_native.exceptions import AlreadyClosed, PulsarException
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport
+
+_log = logging.getLogger("pulsar_native.table_view")
+
+# How long nothing may come before the broker is asked whether anything is left.
+_SETTLE_SECONDS = 0.2
+# How many messages are taken before others on the loop have their turn.
+_TURN = 200
+
+
+class TableView(Part, TableMapping):
+    """The newest value of every key of a topic, as a read-only mapping that follows the topic.
+
+    Made by `Client.create_table_view`. Reading it needs no `await` and does no I/O.
+    """
+
+    def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
+        self._inner = inner
+        self._receiving = Receiving(inner, decoder)
+        self._loop = inner.client.engine.loop
+        self._generation = generation()
+        self._table = Table()
+        self._progress = asyncio.Event()
+        self._turn = 0
+
+    async def _start(self) -> None:
+        """Take what the topic holds, then follow it."""
+        try:
+            if self._has_history:
+                await self._fill()
+        except BaseException:
+            await self.close()
+            raise
+        self._inner.add_task(self._inner.client.engine.spawn(self._follow()))
+
+    @property
+    def _has_history(self) -> bool:
+        return all(topic.is_persistent for topic in self._inner.topics)
+
+    async def _fill(self) -> None:
+        ends = await self._inner.last_message_ids()
+        while self._table.is_behind(ends):
+            taken = await self._next(self._loop.time() + _SETTLE_SECONDS)
+            if not taken and not await self._inner.has_message_available():
+                # The last messages were compacted away.
+                return
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._next(None)
+            except AlreadyClosed:
+                return
+            except PulsarException as error:
+                # Of the writer's schema, which is asked for at the broker: the next message is another chance.
+                _log.warning("A message is missing in the table view of %s: %s", self.topic(), error)
+
+    async def _next(self, deadline: float | None) -> bool:
+        message = await self._receiving._take(deadline)
+        if message is None:
+            return False
+        self._table.apply(message)
+        self._progress.set()
+        self._turn += 1
+        if self._turn % _TURN == 0:
+            await asyncio.sleep(0)
+        return True
+
+    async def refresh(self) -> None:
+        """Wait until everything published before this call is in the table; raises `AlreadyClosed`."""
+        check_generation(self._generation)
+        if not self._has_history:
+            return
+        ends = await self._inner.last_message_ids()
+        while self._table.is_behind(ends):
+            if self._inner.is_closed:
+                raise AlreadyClosed("The table view was closed", topic=self._inner.description)
+            self._progress.clear()
+            try:
+                async with asyncio.timeout(_SETTLE_SECONDS):
+                    await self._progress.wait()
+            except TimeoutError:
+                if not await self._inner.has_message_available():
+                    # Nothing is left but what the task has in its hands.
+                    ends = self._inner.taken_ids()
+
+    def topic(self) -> str:
+        """Return the topic's full name."""
+        return self._inner.description
+
+    def is_connected(self) -> bool:
+        """Return whether every partition is connected now."""
+        return self._inner.is_connected
+
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Stop following the topic; what is in the table can be read still. Idempotent.
+
+        Bounded by `timeout` seconds, else by the operation time-out.
+        """
+        return await self._receiving.close(timeout)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the newest value of a key, None (or `default`) when there is none."""
+        return self._table.values.get(key, default)

@@ -1,0 +1,249 @@
+"""Athenz: a role token from a ZTS server, fetched with a principal token signed by the service's own key.
+
+Rules: see `auth.base`. What asks the ZTS server is a plug-in of its own (`ZtsClient`); the ready one speaks HTTP and
+signs with the package `cryptography`. A role token is kept until a minute before its end; one fetch at a time; the key
+is read at each fetch, and a fetch that fails while the last token still lives is not an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, unquote_to_bytes
+
+from pulsar_native.auth.base import Authentication, refuse_pickle
+from pulsar_native.auth.parameters import parse_parameters
+from pulsar_native.auth.reference import SecretReference
+from pulsar_native.auth.tls import client_tls_context
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    ErrorGettingAuthenticationData,
+    InvalidConfiguration,
+    PulsarException,
+)
+from pulsar_native.http_exchange import exchange, parse_http_url
+from pulsar_native.json_object import parse_json_object
+
+_FETCH_TIMEOUT_SECONDS = 30.0
+_MAX_ANSWER_BYTES = 1024 * 1024
+_EARLY_SECONDS = 60.0
+_PRINCIPAL_LIFETIME_SECONDS = 3600
+_MIN_EXPIRY_SECONDS = 2 * 3600
+_MAX_EXPIRY_SECONDS = 24 * 3600
+_ADVICE = "Give the key as a privateKey that is a 'file:///path', read where the client is made."
+_PARAMETERS = {
+    name: name
+    for name in (
+        "tenantDomain",
+        "tenantService",
+        "providerDomain",
+        "privateKey",
+        "keyId",
+        "ztsUrl",
+        "principalHeader",
+        "roleHeader",
+        "caCert",
+    )
+}
+
+
+class RoleToken(NamedTuple):
+    """A role token, and when it ends (seconds since the epoch)."""
+
+    token: str
+    expiry_time: float
+
+
+class ZtsClient(Protocol):
+    """Fetch role tokens. Called off the event loop, one call at a time, so it may block."""
+
+    def role_token(self, provider_domain: str) -> RoleToken: ...
+
+
+class AuthenticationAthenz(Authentication):
+    """Identify by an Athenz role token.
+
+    `auth_params_string` is a JSON object: "tenantDomain", "tenantService", "providerDomain", "privateKey" (a path,
+    `file:///path`, or `data:application/x-pem-file;base64,...`), "ztsUrl", and as needed "keyId" ("0"),
+    "principalHeader", "roleHeader" and "caCert" (the path of the server's authority). With a `zts_client` of your own,
+    only "providerDomain" (and "roleHeader") is needed. Nothing is fetched before the first use. Thread-safe.
+    """
+
+    method_name = "athenz"
+
+    def __init__(self, auth_params_string: str, zts_client: ZtsClient | None = None) -> None:
+        given = parse_parameters(auth_params_string, _PARAMETERS, "auth_params_string of AuthenticationAthenz")
+        needed = ["providerDomain"]
+        if zts_client is None:
+            needed += ["tenantDomain", "tenantService", "privateKey", "ztsUrl"]
+        missing = [name for name in needed if not given.get(name)]
+        if missing:
+            raise InvalidConfiguration(
+                f"The auth_params_string of AuthenticationAthenz has no {' and no '.join(missing)}"
+            )
+        self._text = auth_params_string
+        self._provider_domain = given["providerDomain"]
+        self._role_header = given.get("roleHeader") or "Athenz-Role-Auth"
+        self._own_client = zts_client
+        self._zts: ZtsClient = zts_client or HttpZtsClient(
+            zts_url=given["ztsUrl"],
+            tenant_domain=given["tenantDomain"],
+            tenant_service=given["tenantService"],
+            private_key=given["privateKey"],
+            key_id=given.get("keyId") or "0",
+            principal_header=given.get("principalHeader") or "Athenz-Principal-Auth",
+            trust_certs_file_path=given.get("caCert"),
+        )
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._token: RoleToken | None = None
+        self._lock = threading.Lock()
+        self._lock_pid = os.getpid()
+
+    def auth_data(self) -> bytes:
+        """Return the role token, fetched when there is none or the last one is about to end.
+
+        Blocking for a fetch, at most 30 s. Raises `AuthenticationError` when the server refuses, `ConnectError` or
+        `Timeout` when it cannot be asked, `ErrorGettingAuthenticationData` when key or answer are no use.
+        """
+        return self._role_token().encode()
+
+    def http_headers(self) -> dict[str, str]:
+        """Return the header of the role token; blocking as `auth_data`."""
+        return {self._role_header: self._role_token()}
+
+    def secrets(self) -> list[str]:
+        """Return the last role token."""
+        return [self._token.token] if self._token else []
+
+    def _role_token(self) -> str:
+        if os.getpid() != self._lock_pid:
+            # A fork may have copied the lock while another thread held it.
+            self._lock, self._lock_pid = threading.Lock(), os.getpid()
+        with self._lock:
+            token, now = self._token, time.time()
+            if token is not None and now < token.expiry_time - _EARLY_SECONDS:
+                return token.token
+            try:
+                self._token = token = self._fetched()
+            except PulsarException:
+                if token is None or now >= token.expiry_time:
+                    raise
+            return token.token
+
+    def _fetched(self) -> RoleToken:
+        try:
+            found = self._zts.role_token(self._provider_domain)
+        except PulsarException:
+            raise
+        except Exception as error:
+            # The client may be the application's own: its error's text may hold the key.
+            raise ErrorGettingAuthenticationData(f"The ZTS client failed with {type(error).__name__}") from error
+        if not found.token or not found.token.isascii() or not found.token.isprintable():
+            raise ErrorGettingAuthenticationData("The ZTS client gave no usable role token")
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if isinstance(self._zts, HttpZtsClient) and self._zts.holds_a_literal_key():
+            refuse_pickle(self, _ADVICE)
+        return (AuthenticationAthenz, (self._text, self._own_client))
+
+    def __repr__(self) -> str:
+        return f"AuthenticationAthenz(providerDomain={self._provider_domain!r})"
+
+
+@dataclass(frozen=True)
+class HttpZtsClient:
+    """Ask a ZTS server over HTTP, as the service `tenant_domain.tenant_service`. Blocking, thread-safe."""
+
+    zts_url: str
+    tenant_domain: str
+    tenant_service: str
+    private_key: str = field(repr=False)
+    key_id: str = "0"
+    principal_header: str = "Athenz-Principal-Auth"
+    trust_certs_file_path: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_http_url(self.zts_url, "ztsUrl")
+
+    def holds_a_literal_key(self) -> bool:
+        """Return whether the key itself is in the parameters."""
+        return self.private_key.startswith("data:")
+
+    def role_token(self, provider_domain: str) -> RoleToken:
+        """Fetch a role token for a provider's domain."""
+        base = self.zts_url.rstrip("/").removesuffix("/zts/v1")
+        expiry = f"minExpiryTime={_MIN_EXPIRY_SECONDS}&maxExpiryTime={_MAX_EXPIRY_SECONDS}"
+        url = f"{base}/zts/v1/domain/{quote(provider_domain, safe='')}/token?{expiry}"
+        context = None
+        if url.startswith("https:"):
+            context = client_tls_context(trust_certs_file_path=self.trust_certs_file_path)
+        answer = exchange(
+            "GET",
+            url,
+            deadline=time.monotonic() + _FETCH_TIMEOUT_SECONDS,
+            headers={self.principal_header: self.principal_token(), "Accept": "application/json"},
+            tls=context,
+            max_body_bytes=_MAX_ANSWER_BYTES,
+        )
+        if answer.status != 200:
+            raise AuthenticationError(f"The ZTS server refused a role token for {provider_domain} ({answer.status})")
+        found = parse_json_object(answer.body.decode(errors="replace")) or {}
+        token, ends = found.get("token"), found.get("expiryTime")
+        if not isinstance(token, str) or not isinstance(ends, int | float) or not math.isfinite(ends):
+            raise ErrorGettingAuthenticationData("The ZTS server answered without a role token and its expiry time")
+        return RoleToken(token, float(ends))
+
+    def principal_token(self) -> str:
+        """Return who we are, signed (RSA with SHA-256, in Athenz's own spelling of base64)."""
+        now = int(time.time())
+        unsigned = (
+            f"v=S1;d={self.tenant_domain};n={self.tenant_service};h={socket.gethostname()};"
+            f"a={secrets.token_hex(8)};t={now};e={now + _PRINCIPAL_LIFETIME_SECONDS};k={self.key_id}"
+        )
+        signature = base64.b64encode(self._signed(unsigned.encode())).decode()
+        return f"{unsigned};s={signature.translate(_Y64)}"
+
+    def _signed(self, content: bytes) -> bytes:
+        try:
+            from cryptography.hazmat.primitives import hashes, serialization
+            from cryptography.hazmat.primitives.asymmetric import padding, rsa
+        except ImportError:
+            raise ErrorGettingAuthenticationData(
+                "AuthenticationAthenz signs with cryptography: install pulsar-native[encryption], or give a zts_client"
+            ) from None
+        try:
+            key = serialization.load_pem_private_key(self._key_bytes(), password=None)
+        except (ValueError, TypeError):
+            key = None
+        if not isinstance(key, rsa.RSAPrivateKey):
+            # Raised here: the parser's error may repeat parts of the key.
+            raise ErrorGettingAuthenticationData("The privateKey of AuthenticationAthenz is not an RSA key in PEM")
+        return key.sign(content, padding.PKCS1v15(), hashes.SHA256())
+
+    def _key_bytes(self) -> bytes:
+        if self.holds_a_literal_key():
+            kind, comma, data = self.private_key.partition(",")
+            try:
+                found = base64.b64decode(unquote_to_bytes(data), validate=True) if kind.endswith(";base64") else b""
+            except binascii.Error:
+                found = b""
+            if not comma or not found:
+                raise ErrorGettingAuthenticationData("The privateKey of AuthenticationAthenz is not base64 data")
+            return found
+        path = self.private_key
+        reference = path if path.startswith("file:") else f"file://{os.path.abspath(path)}"
+        return SecretReference.parse(reference).read().encode()
+
+
+_Y64 = str.maketrans("+/=", "._-")

@@ -1,0 +1,182 @@
+"""Athenz: the principal token that is sent, the role token that comes back, and how long it is kept."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from pulsar_native import Client, PulsarException
+from pulsar_native.auth import AuthenticationAthenz, RoleToken
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    ConnectError,
+    ErrorGettingAuthenticationData,
+    InvalidConfiguration,
+)
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker
+from support.http_peer import Answer, Asked, http_peer
+
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+PEM = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+@pytest.fixture
+def key_path(tmp_path: Path) -> Path:
+    """Give the key's file."""
+    path = tmp_path / "key.pem"
+    path.write_bytes(PEM)
+    return path
+
+
+def parameters(zts_url: str, private_key: str, **more: str) -> str:
+    return json.dumps(
+        {
+            "tenantDomain": "tenant.one",
+            "tenantService": "loader",
+            "providerDomain": "provider.two",
+            "privateKey": private_key,
+            "ztsUrl": zts_url,
+            **more,
+        }
+    )
+
+
+def token_answer(name: str, lifetime: float) -> Answer:
+    return Answer(body=json.dumps({"token": name, "expiryTime": int(time.time() + lifetime)}).encode())
+
+
+def check_principal(text: str) -> dict[str, str]:
+    """Return the parts of a principal token whose signature is ours."""
+    unsigned, _, signature = text.rpartition(";s=")
+    signed = base64.b64decode(signature.translate(str.maketrans("._-", "+/=")))
+    KEY.public_key().verify(signed, unsigned.encode(), padding.PKCS1v15(), hashes.SHA256())
+    return dict(part.split("=", 1) for part in unsigned.split(";"))
+
+
+@pytest.mark.proves("C178")
+@pytest.mark.parametrize("spelled", ["path", "file", "data"])
+def test_the_role_token_is_fetched_once_with_a_signed_principal_token(key_path: Path, spelled: str) -> None:
+    key = {
+        "path": str(key_path),
+        "file": f"file://{key_path}",
+        "data": "data:application/x-pem-file;base64," + base64.b64encode(PEM).decode(),
+    }[spelled]
+    with http_peer(lambda asked: token_answer("v=Z1;d=role", 7200)) as zts:
+        plug_in = AuthenticationAthenz(parameters(zts.url, key, keyId="7"))
+        assert zts.asked == []
+        assert plug_in.method_name == "athenz"
+        assert plug_in.auth_data() == b"v=Z1;d=role"
+        assert plug_in.http_headers() == {"Athenz-Role-Auth": "v=Z1;d=role"}
+        (asked,) = zts.asked
+    assert asked.path == "/zts/v1/domain/provider.two/token?minExpiryTime=7200&maxExpiryTime=86400"
+    parts = check_principal(asked.headers["Athenz-Principal-Auth"])
+    assert (parts["v"], parts["d"], parts["n"], parts["k"]) == ("S1", "tenant.one", "loader", "7")
+    assert abs(int(parts["t"]) - time.time()) < 60 and int(parts["e"]) - int(parts["t"]) == 3600
+    assert parts["h"] and parts["a"]
+    assert plug_in.secrets() == ["v=Z1;d=role"] and "role" not in repr(plug_in)
+
+
+def test_header_names_can_be_set(key_path: Path) -> None:
+    with http_peer(lambda asked: token_answer("r", 7200)) as zts:
+        names = {"principalHeader": "Who", "roleHeader": "As"}
+        plug_in = AuthenticationAthenz(parameters(zts.url + "/zts/v1/", str(key_path), **names))
+        assert plug_in.http_headers() == {"As": "r"}
+        check_principal(zts.asked[0].headers["Who"])
+        assert zts.asked[0].path.startswith("/zts/v1/domain/")
+
+
+def test_a_token_about_to_end_is_fetched_anew_and_the_old_one_bridges_an_outage(key_path: Path) -> None:
+    answers = [token_answer("first", 30), Answer(503), token_answer("second", 7200)]
+
+    def answer(asked: Asked) -> Answer:
+        return answers[min(len(zts.asked) - 1, 2)]
+
+    with http_peer(answer) as zts:
+        plug_in = AuthenticationAthenz(parameters(zts.url, str(key_path)))
+        assert [plug_in.auth_data() for _ in range(4)] == [b"first", b"first", b"second", b"second"]
+        assert len(zts.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(401), AuthenticationError),
+        (Answer(body=b"not json"), ErrorGettingAuthenticationData),
+        (Answer(body=b'{"token": "x"}'), ErrorGettingAuthenticationData),
+        (Answer(body=b'{"token": "", "expiryTime": 9999999999}'), ErrorGettingAuthenticationData),
+    ],
+)
+def test_what_the_server_says_wrong_is_told(key_path: Path, answer: Answer, error: type[PulsarException]) -> None:
+    with http_peer(lambda asked: answer) as zts:
+        with pytest.raises(error) as caught:
+            AuthenticationAthenz(parameters(zts.url, str(key_path))).auth_data()
+        assert type(caught.value) is error
+
+
+def test_without_a_server_or_a_key(key_path: Path, tmp_path: Path) -> None:
+    with http_peer(lambda asked: token_answer("r", 7200)) as zts:
+        gone = zts.url
+        for key in (str(tmp_path / "none.pem"), "data:;base64,!!", "data:,x"):
+            with pytest.raises(ErrorGettingAuthenticationData):
+                AuthenticationAthenz(parameters(zts.url, key)).auth_data()
+        (tmp_path / "bad.pem").write_text("-----BEGIN PRIVATE KEY-----\nvery-secret\n-----END PRIVATE KEY-----\n")
+        with pytest.raises(ErrorGettingAuthenticationData, match="not an RSA key") as caught:
+            AuthenticationAthenz(parameters(zts.url, str(tmp_path / "bad.pem"))).auth_data()
+        assert "very-secret" not in str(caught.value)
+    with pytest.raises(ConnectError):
+        AuthenticationAthenz(parameters(gone, str(key_path))).auth_data()
+
+
+@pytest.mark.parametrize("name", ["tenantDomain", "tenantService", "providerDomain", "privateKey", "ztsUrl"])
+def test_what_is_missing_is_named_at_construction(name: str) -> None:
+    given = json.loads(parameters("http://zts:4443", "/key.pem"))
+    del given[name]
+    with pytest.raises(InvalidConfiguration, match=name):
+        AuthenticationAthenz(json.dumps(given))
+
+
+def test_only_references_travel(key_path: Path) -> None:
+    plug_in = AuthenticationAthenz(parameters("http://zts:4443", f"file://{key_path}"))
+    assert repr(pickle.loads(pickle.dumps(plug_in))) == repr(plug_in)
+    literal = "data:;base64," + base64.b64encode(PEM).decode()
+    with pytest.raises(TypeError, match="literal secret"):
+        pickle.dumps(AuthenticationAthenz(parameters("http://zts:4443", literal)))
+
+
+class OwnZts:
+    """A ZTS client of the application's own."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failing = False
+
+    def role_token(self, provider_domain: str) -> RoleToken:
+        if self.failing:
+            raise RuntimeError("very-secret")
+        self.asked.append(provider_domain)
+        return RoleToken(f"role-{len(self.asked)}", time.time() + 7200)
+
+
+@pytest.mark.proves("C178")
+def test_a_zts_client_of_ones_own_and_what_the_broker_is_told() -> None:
+    own = OwnZts()
+    plug_in = AuthenticationAthenz('{"providerDomain": "p"}', zts_client=own)
+    with FakeBroker() as broker, Client(broker.url, authentication=plug_in) as client:
+        client.create_producer("t")
+        connect: Any = broker.seen(Kind.CONNECT)[0].command.connect
+        assert (connect.auth_method_name, connect.auth_data) == ("athenz", b"role-1")
+    assert own.asked == ["p"]
+    broken = OwnZts()
+    broken.failing = True
+    with pytest.raises(ErrorGettingAuthenticationData, match="RuntimeError") as caught:
+        AuthenticationAthenz('{"providerDomain": "p"}', zts_client=broken).auth_data()
+    assert "very-secret" not in str(caught.value)

@@ -1,0 +1,356 @@
+"""Where the cluster is: supplied by a provider or a callable, changed while the client lives, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_native import AutoClusterFailover, Client, ClientConfig, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
+from pulsar_native.auth import Authentication
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, InvalidUrl, Timeout
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker, found, frame, swallow
+
+Cores = Callable[..., ClientCore]
+
+
+@pytest.fixture
+def second() -> Iterator[FakeBroker]:
+    """Give another cluster."""
+    with FakeBroker() as broker:
+        yield broker
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+class Provider(ServiceInfoProvider):
+    """Remember what the client does with it."""
+
+    def __init__(self, first: Any, *, fails: int = 0) -> None:
+        self.first, self.fails = first, fails
+        self.calls: list[str] = []
+        self.threads: set[int] = set()
+        self.push: Callable[[ServiceInfo], None] = lambda info: None
+
+    def initial_service_info(self) -> ServiceInfo:
+        self.calls.append("initial")
+        self.threads.add(threading.get_ident())
+        if self.fails:
+            self.fails -= 1
+            raise OSError("very-secret")
+        return self.first  # type: ignore[no-any-return]
+
+    def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
+        self.calls.append("initialize")
+        self.threads.add(threading.get_ident())
+        self.push = on_service_info_update
+
+    def close(self) -> None:
+        self.calls.append("close")
+        self.threads.add(threading.get_ident())
+
+
+class Counting(Authentication):
+    """Count starts and closes."""
+
+    method_name = "token"
+
+    def __init__(self, token: bytes) -> None:
+        self.token = token
+        self.counts = [0, 0]
+
+    def auth_data(self) -> bytes:
+        return self.token
+
+    def start(self) -> None:
+        self.counts[0] += 1
+
+    def close(self) -> None:
+        self.counts[1] += 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C2")
+async def test_a_provider_is_asked_at_first_use_only_off_the_loop_and_closed_at_the_end(
+    fake: FakeBroker, cores: Cores
+) -> None:
+    provider = Provider(ServiceInfo(fake.url))
+    core = cores(provider)
+    assert provider.calls == []
+    assert await asyncio.gather(core.topic_partitions("t"), core.topic_partitions("u"), core.service_info())
+    assert provider.calls == ["initial", "initialize"]
+    await core.close()
+    assert provider.calls == ["initial", "initialize", "close"]
+    assert threading.get_ident() not in provider.threads
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_fails_is_told_and_asked_again(fake: FakeBroker, cores: Cores) -> None:
+    provider = Provider(ServiceInfo(fake.url), fails=1)
+    core = cores(provider)
+    with pytest.raises(InvalidConfiguration, match="OSError") as caught:
+        await core.topic_partitions("t")
+    assert "very-secret" not in str(caught.value)
+    assert await core.topic_partitions("t")
+    wrong = cores(Provider(17))
+    with pytest.raises(InvalidConfiguration, match="int"):
+        await wrong.topic_partitions("t")
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_never_answers_holds_nobody_for_ever(fake: FakeBroker, cores: Cores) -> None:
+    leave = threading.Event()
+
+    def supply() -> str:
+        leave.wait(10)
+        return fake.url
+
+    core = cores(supply, operation_timeout_seconds=0.2)
+    for call in (core.service_info, lambda: core.topic_partitions("t"), lambda: core.update_service_url(fake.url)):
+        with pytest.raises(Timeout):
+            await call()
+    waiting = asyncio.create_task(core.service.known())
+    await asyncio.sleep(0.05)
+    core.shutdown()
+    leave.set()
+    with pytest.raises(AlreadyClosed):
+        await waiting
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C2", "C22")
+async def test_a_pushed_cluster_closes_the_connections_and_has_its_own_credentials(
+    fake: FakeBroker, second: FakeBroker, cores: Cores
+) -> None:
+    here, there = Counting(b"here"), Counting(b"there")
+    provider = Provider(ServiceInfo(fake.url, here))
+    core = cores(provider)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    (before,) = core.pool.connections()
+    await asyncio.to_thread(provider.push, ServiceInfo(second.url, there))
+    await asyncio.to_thread(second.wait, Kind.PRODUCER)
+    assert not before.is_open and fake.peers[0].gone.wait(10)
+    assert [seen.command.connect.auth_data for seen in (*fake.seen(Kind.CONNECT), *second.seen(Kind.CONNECT))] == [
+        b"here",
+        b"there",
+    ]
+    await until(lambda: producer.is_connected)
+    assert (await core.service_info()).service_url == second.url
+    with pytest.raises(ValueError, match="ServiceInfo"):
+        provider.push("pulsar://elsewhere")  # type: ignore[arg-type]
+    await core.close()
+    provider.push(ServiceInfo(fake.url))
+    assert here.counts == there.counts == [1, 1]
+
+
+@pytest.mark.asyncio
+async def test_the_same_cluster_pushed_again_changes_nothing(fake: FakeBroker, cores: Cores) -> None:
+    provider = Provider(ServiceInfo(fake.url))
+    core = cores(provider)
+    await core.topic_partitions("t")
+    provider.push(ServiceInfo(fake.url))
+    await asyncio.sleep(0.02)
+    await core.topic_partitions("t")
+    assert len(fake.peers) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C2")
+async def test_a_callable_is_asked_again_and_again(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
+    answers: list[Any] = [fake.url]
+
+    def supply() -> Any:
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
+
+    core = cores(PolledServiceInfo(supply, check_interval_ms=10))
+    await core.topic_partitions("t")
+    answers[0] = OSError()
+    await asyncio.sleep(0.05)
+    answers[0] = second.url
+    await until(lambda: core.service.info.service_url == second.url)
+    await core.topic_partitions("t")
+    assert len(fake.peers) == len(second.peers) == 1
+    simple = cores(lambda: second.url)
+    await simple.topic_partitions("t")
+    assert len(second.peers) == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C20")
+async def test_a_new_url_keeps_credentials_and_is_checked(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
+    plug_in = Counting(b"t")
+    core = cores(fake.url, authentication=plug_in)
+    await core.topic_partitions("t")
+    with pytest.raises(InvalidUrl):
+        await core.update_service_url("nonsense")
+    assert core.pool.connections()
+    await core.update_service_url(second.url)
+    assert core.pool.connections() == []
+    await core.topic_partitions("t")
+    assert second.seen(Kind.CONNECT)[0].command.connect.auth_data == b"t"
+    assert plug_in.counts == [1, 0]
+    core.shutdown()
+    assert plug_in.counts == [1, 1]
+    with pytest.raises(AlreadyClosed):
+        await core.update_service_url(fake.url)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C20")
+@pytest.mark.parametrize("held", [Kind.CONNECT, Kind.LOOKUP, Kind.PRODUCER])
+async def test_what_is_under_way_at_a_change_ends_up_at_the_new_cluster(
+    fake: FakeBroker, second: FakeBroker, cores: Cores, held: int
+) -> None:
+    fake.answers[held] = swallow
+    core = cores(fake.url, starting_backoff_interval_ms=10)
+    making = asyncio.create_task(core.create_producer(ProducerConfig(topic="t"), None))
+    seen = (await asyncio.to_thread(fake.wait, held))[0]
+    await core.update_service_url(second.url)
+    # What the old cluster still says does not count.
+    late = {
+        Kind.CONNECT: lambda: frame(Kind.CONNECTED, connected=fake.connected),
+        Kind.LOOKUP: lambda: found(seen.command, fake.url),
+        Kind.PRODUCER: lambda: frame(Kind.PING),
+    }
+    seen.peer.send(late[held]())
+    producer = await making
+    assert producer.is_connected and len(second.seen(Kind.PRODUCER)) == 1
+    assert {connection.broker for connection in core.pool.connections()} == {second.address}
+    assert all([await asyncio.to_thread(peer.gone.wait, 10) for peer in fake.peers])
+
+
+@pytest.mark.asyncio
+async def test_failing_over_and_back(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
+    second.close()
+    failover = AutoClusterFailover(
+        ServiceInfo(second.url), [ServiceInfo("pulsar://127.0.0.1:1"), ServiceInfo(fake.url)], check_interval_ms=20
+    )
+    core = cores(failover, starting_backoff_interval_ms=10)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    assert (await core.service_info()).service_url == fake.url and producer.is_connected
+
+
+def test_a_client_with_a_provider_made_and_dropped_ends_it(fake: FakeBroker) -> None:
+    provider = Provider(ServiceInfo(fake.url))
+    client = Client(provider)
+    client.get_topic_partitions("t")
+    client.shutdown()
+    deadline = time.monotonic() + 10
+    while provider.calls[-1] != "close":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    unused = Provider(ServiceInfo(fake.url))
+    Client(unused).close()
+    assert unused.calls == []
+    assert Client.from_config(ClientConfig(service_url=unused)).config.service_url is unused
+
+
+# --- where the broker sends us ------------------------------------------------------------------------------------
+
+
+def closing(producer_id: int, url: str) -> bytes:
+    told = pb.CommandCloseProducer(producer_id=producer_id, request_id=(1 << 64) - 1, assignedBrokerServiceUrl=url)
+    return frame(Kind.CLOSE_PRODUCER, close_producer=told)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C190")
+async def test_a_producer_goes_to_the_assigned_broker_at_once_without_a_lookup(
+    fake: FakeBroker, second: FakeBroker, cores: Cores
+) -> None:
+    # A back-off nobody would wait for.
+    core = cores(fake.url, starting_backoff_interval_ms=60_000)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    lookups = len(fake.seen(Kind.LOOKUP))
+    fake.peers[0].send(closing(0, second.url))
+    await asyncio.to_thread(second.wait, Kind.PRODUCER)
+    await until(lambda: producer.is_connected)
+    assert len(fake.seen(Kind.LOOKUP)) == lookups and second.seen(Kind.LOOKUP) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C190")
+async def test_a_consumer_goes_to_the_assigned_broker_at_once_without_a_lookup(
+    fake: FakeBroker, second: FakeBroker, cores: Cores, subscribed: Callable[..., Any]
+) -> None:
+    core = cores(fake.url, starting_backoff_interval_ms=60_000)
+    consumer = await subscribed(core)
+    told = pb.CommandCloseConsumer(consumer_id=0, request_id=(1 << 64) - 1, assignedBrokerServiceUrl=second.url)
+    fake.peers[0].send(frame(Kind.CLOSE_CONSUMER, close_consumer=told))
+    await asyncio.to_thread(second.wait, Kind.FLOW)
+    await until(lambda: consumer.is_connected)
+    assert len(fake.seen(Kind.LOOKUP)) == 1 and second.seen(Kind.LOOKUP) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C190")
+@pytest.mark.parametrize("url", ["pulsar://127.0.0.1:1", "nonsense", ""])
+async def test_an_assigned_broker_that_is_no_use_is_forgotten_for_a_lookup(
+    fake: FakeBroker, cores: Cores, url: str
+) -> None:
+    core = cores(fake.url, starting_backoff_interval_ms=10)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    fake.peers[0].send(closing(0, url))
+    await asyncio.to_thread(fake.wait, Kind.PRODUCER, 2)
+    await until(lambda: producer.is_connected)
+    assert len(fake.seen(Kind.LOOKUP)) == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C190", "C25")
+async def test_behind_a_proxy_the_assigned_broker_is_reached_through_it(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.LOOKUP] = lambda peer, command: [found(command, "pulsar://one.internal:6650", through_proxy=True)]
+    core = cores(fake.url, starting_backoff_interval_ms=60_000)
+    await core.create_producer(ProducerConfig(topic="t"), None)
+    fake.peers[1].send(closing(0, "pulsar://two.internal:6650"))
+    await asyncio.to_thread(fake.wait, Kind.PRODUCER, 2)
+    through = [seen.command.connect.proxy_to_broker_url for seen in fake.seen(Kind.CONNECT)]
+    assert through == ["", "one.internal:6650", "two.internal:6650"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C190")
+async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(
+    fake: FakeBroker, second: FakeBroker, cores: Cores, subscribed: Callable[..., Any]
+) -> None:
+    core = cores(fake.url, starting_backoff_interval_ms=10)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    consumer = await subscribed(core)
+    stays = await core.create_producer(ProducerConfig(topic="other"), None)
+    kinds = pb.CommandTopicMigrated
+    for kind, close in (
+        (kinds.Producer, closing(0, "")),
+        (
+            kinds.Consumer,
+            frame(Kind.CLOSE_CONSUMER, close_consumer=pb.CommandCloseConsumer(consumer_id=0, request_id=1)),
+        ),
+    ):
+        told = kinds(resource_id=0, resource_type=kind, brokerServiceUrl=second.url)
+        fake.peers[0].send(frame(Kind.TOPIC_MIGRATED, topicMigrated=told), close)
+    await asyncio.to_thread(second.wait, Kind.PRODUCER)
+    await asyncio.to_thread(second.wait, Kind.FLOW)
+    await until(lambda: producer.is_connected and consumer.is_connected)
+    assert len(second.seen(Kind.LOOKUP)) == 2 and stays.is_connected
+    # Lost there, they come back there.
+    second.peers[0].close()
+    await asyncio.to_thread(second.wait, Kind.PRODUCER, 2)
+    assert len(fake.seen(Kind.PRODUCER)) == 2
+    # When the whole client moves, they move along.
+    with FakeBroker() as third:
+        await core.update_service_url(third.url)
+        await asyncio.to_thread(third.wait, Kind.PRODUCER, 2)

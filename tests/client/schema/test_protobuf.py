@@ -1,0 +1,135 @@
+"""Protobuf schemas: definitions equal to Java's, and what does not fit.
+
+Java's texts were printed by the Java client 4.2.4: `Schema.PROTOBUF(Duration.class).getSchemaInfo()` and
+`Schema.PROTOBUF_NATIVE(Duration.class).getSchemaInfo()`; for the files of `support.proto_samples`, built in Java from
+the same descriptors, `ProtobufData.get().getSchema(descriptor)` and `ProtobufNativeSchemaUtils.serialize(descriptor)`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import api_pb2, descriptor_pb2, duration_pb2, struct_pb2
+
+import pulsar_native.schema as ours
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
+from pulsar_native.schema import InvalidRecord, ProtobufNativeSchema, ProtobufSchema, SchemaInfo, SchemaType
+from support.proto_samples import files, message_class
+
+FLIGHT = message_class("demo.flights.Flight")
+JAVA: dict[str, str] = json.loads((Path(__file__).parent / "protobuf_from_java.json").read_text())
+
+
+@pytest.mark.parametrize("kind", [duration_pb2.Duration, struct_pb2.Struct], ids=["Duration", "Struct"])
+def test_definitions_of_googles_types_are_javas(kind: Any) -> None:
+    name = kind.DESCRIPTOR.name
+    avro, native = ProtobufSchema(kind).schema_info(), ProtobufNativeSchema(kind).schema_info()
+    assert (avro.name, avro.type) == ("", SchemaType.PROTOBUF)
+    assert (native.name, native.type) == ("", SchemaType.PROTOBUF_NATIVE)
+    assert avro.schema.decode() == JAVA[f"avro {name}"]
+    assert native.schema.decode() == JAVA[f"native {name}"]
+    for info in (avro, native):
+        assert info.properties == {
+            "__alwaysAllowNull": "true",
+            "__jsr310ConversionEnabled": "false",
+            "__PARSING_INFO__": JAVA[f"parsing {name}"],
+        }
+
+
+def test_every_kind_of_field_has_javas_avro_form() -> None:
+    """Namespaces of outer classes, files and packages; defaults, required fields, maps, recursion."""
+    assert ProtobufSchema(FLIGHT).schema_info().schema.decode() == JAVA["avro Flight"]
+
+
+def test_files_come_in_javas_order_with_json_names() -> None:
+    native = json.loads(ProtobufNativeSchema(FLIGHT).schema_info().schema)
+    theirs = json.loads(JAVA["native Flight"])
+    assert list(native) == list(theirs)
+    assert native["rootMessageTypeName"] == theirs["rootMessageTypeName"] == "demo.flights.Flight"
+    assert native["rootFileDescriptorName"] == theirs["rootFileDescriptorName"]
+    mine = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(native["fileDescriptorSet"]))
+    java = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(theirs["fileDescriptorSet"]))
+    assert [file.name for file in mine.file] == [file.name for file in java.file]
+    assert mine.file[0].message_type[0].field[9].json_name == "onTime"
+    # Java's HashMap decides: not the order of imports.
+    api = json.loads(ProtobufNativeSchema(api_pb2.Api).schema_info().schema)
+    found = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(api["fileDescriptorSet"]))
+    names = [file.name.rpartition("/")[2] for file in found.file]
+    assert names == ["api.proto", "source_context.proto", "type.proto", "any.proto"]
+
+
+@pytest.mark.parametrize("kind", [ProtobufSchema, ProtobufNativeSchema])
+def test_values_and_bytes(kind: Any) -> None:
+    schema = kind(FLIGHT)
+    flight = FLIGHT(carrier="UA", origin={"airport_code": "JFK"}, weights={"a": 1.5})
+    assert schema.encode(flight) == flight.SerializeToString()
+    assert schema.decode(schema.encode(flight)) == flight
+    with pytest.raises(InvalidRecord, match="type Flight, not Duration"):
+        schema.encode(duration_pb2.Duration())
+    with pytest.raises(InvalidRecord, match="cannot be written"):
+        schema.encode(FLIGHT())  # lacks a required field
+    for bad in (b"\x0a\x09U", b"\x10\x01"):
+        with pytest.raises(InvalidRecord, match=r"no demo\.flights\.Flight"):
+            schema.decode(bad)
+    for wrong in (dict, "Flight", FLIGHT(carrier="UA")):
+        with pytest.raises(InvalidConfiguration, match="generated message class"):
+            kind(wrong)
+
+
+def test_a_native_definition_is_enough_to_decode() -> None:
+    flight = FLIGHT(carrier="UA", many=[1, 2], on_time=False, crew=[{"name": "Ann", "role": 2}])
+    flight.weights["x"] = 0.5
+    flight.stops.add(airport_code="BOS")
+    schema = ours.schema_from_info(ProtobufNativeSchema(FLIGHT).schema_info())
+    found = schema.decode(flight.SerializeToString())
+    assert {name: found[name] for name in ("carrier", "delay", "note", "cabin", "on_time", "many", "weights")} == {
+        "carrier": "UA",
+        "delay": 7,
+        "note": 'say "hi"',
+        "cabin": "FIRST",
+        "on_time": False,
+        "many": [1, 2],
+        "weights": {"x": 0.5},
+    }
+    assert found["crew"] == [{"name": "Ann", "role": "STEWARD"}]
+    assert found["stops"] == [{"airport_code": "BOS", "gate": 0}]
+    assert (found["origin"], found["next"]) == (None, None)
+    assert FLIGHT.FromString(schema.encode({"carrier": "UA", "delay": 1})) == FLIGHT(carrier="UA", delay=1)
+    with pytest.raises(InvalidRecord, match="does not fit"):
+        schema.encode({"carrier": 5})
+
+
+def test_damaged_native_definitions() -> None:
+    whole = ProtobufNativeSchema(FLIGHT).schema_info()
+    given = json.loads(whole.schema)
+    circle = files()
+    circle.file[0].dependency.append(circle.file[1].name)
+    for change in (
+        {"rootMessageTypeName": "demo.flights.Other"},
+        {"fileDescriptorSet": "AAAA"},
+        {"fileDescriptorSet": base64.b64encode(circle.SerializeToString()).decode()},
+    ):
+        text = json.dumps({**given, **change}).encode()
+        with pytest.raises(InvalidRecord, match="damaged"):
+            ours.schema_from_info(SchemaInfo("x", SchemaType.PROTOBUF_NATIVE, text))
+    with pytest.raises(InvalidMessage, match="not JSON"):
+        ours.schema_from_info(SchemaInfo("x", SchemaType.PROTOBUF_NATIVE, b"{"))
+
+
+def test_groups_have_no_avro_form() -> None:
+    from google.protobuf import descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="groups.proto", package="g")
+    outer = file.message_type.add(name="Outer")
+    outer.nested_type.add(name="Old")
+    outer.field.add(name="old", number=1, type="TYPE_GROUP", label="LABEL_OPTIONAL", type_name=".g.Outer.Old")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("g.Outer"))
+    with pytest.raises(InvalidConfiguration, match=r"group.*ProtobufNativeSchema"):
+        ProtobufSchema(kind)
+    ProtobufNativeSchema(kind)

@@ -1,0 +1,45 @@
+"""Ids of messages sent together, made when they are asked for."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pulsar_native.message_id import MessageId
+from pulsar_native.message_ids import MessageIds
+
+
+def last(entry: int, size: int) -> MessageId:
+    """The id of an entry's last message, as the receipt gives it."""
+    if size == 1:
+        return MessageId(2, 7, entry, -1, topic="t")
+    return MessageId(2, 7, entry, size - 1, batch_size=size, topic="t")
+
+
+def test_rows_find_their_entry_and_their_place_in_it() -> None:
+    ids = MessageIds()
+    ids._grow(5)
+    scattered = ids._entry([0, 3])
+    run = ids._entry(range(1, 3))
+    alone = ids._entry((4,))
+    ids._stored(scattered, last(1, 2))
+    ids._stored(run, last(2, 2))
+    assert ids.get(4) is None and ids.get(0) == MessageId(2, 7, 1, 0)
+    with pytest.raises(LookupError, match="4"):
+        ids[4]
+    ids._stored(alone, last(3, 1))
+    places = [(each.entry_id(), each.batch_index(), each.batch_size()) for each in ids]
+    assert places == [(1, 0, 2), (2, 0, 2), (2, 1, 2), (1, 1, 2), (3, -1, 0)]
+    assert ids[-1] == last(3, 1) and ids[1:3] == [ids[1], ids[2]]
+    assert ids == list(ids) and ids != list(ids)[:4] and {each.topic_name() for each in ids} == {"t"}
+    assert list(pickle.loads(pickle.dumps(ids))) == list(ids)
+    assert repr(ids) == "<MessageIds of 5 messages in 3 entries>"
+    with pytest.raises(IndexError):
+        ids[5]
+
+
+def test_rows_of_no_entry_have_no_id() -> None:
+    ids = MessageIds()
+    ids._grow(2)
+    assert [ids.get(row) for row in range(2)] == [None, None] and len(ids) == 2

@@ -1,0 +1,405 @@
+"""Messages too large for one entry, cut into chunks and put together again, on a real broker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from pulsar_native import (
+    CompressionType,
+    ConsumerType,
+    CryptoKeyReader,
+    InitialPosition,
+    InvalidConfiguration,
+    MessageId,
+    ProducerQueueIsFull,
+    Result,
+    Timeout,
+)
+from support.brokers import Broker, NewTopic
+from support.faces import Face
+from support.raw import sent_entries
+from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
+
+Eventually = Callable[..., Any]
+Stats = Callable[[str], Any]
+
+EARLIEST = InitialPosition.Earliest
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def through(relay: NewRelay, broker: Broker) -> Relay:
+    """Give a relay before the shared broker."""
+    return relay(broker.service_url)
+
+
+def chunking(client: Any, name: str, **options: Any) -> Any:
+    """Return a producer that makes chunks of at most 1000 bytes, unless told otherwise."""
+    options = {"chunk_max_message_size": 1000, "send_timeout_millis": 0, **options}
+    return client.create_producer(name, chunking_enabled=True, batching_enabled=False, **options)
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    """Return bytes that do not compress."""
+    return random.Random(seed).randbytes(size)
+
+
+def key(place: MessageId) -> tuple[int, int]:
+    """Return ledger and entry."""
+    return place.ledger_id(), place.entry_id()
+
+
+@pytest.mark.proves("C61", "C80")
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.LZ4])
+def test_twelve_mebibytes(client: Any, topic: NewTopic, compression: CompressionType) -> None:
+    name = topic()
+    payload = noise(12 * MIB)
+    consumer = client.subscribe(name, "sub")
+    producer = chunking(client, name, chunk_max_message_size=-1, compression_type=compression)
+    place = producer.send(payload, partition_key="k", properties={"a": "b"})
+    first = place.first_chunk_message_id()
+    assert first is not None and place.entry_id() - first.entry_id() == 2, "three chunks of at most 5 MiB"
+    message = consumer.receive(30_000)
+    assert message.data() == payload and (message.partition_key(), message.properties()) == ("k", {"a": "b"})
+    assert message.message_id() == place and message.message_id().first_chunk_message_id() == first
+    assert MessageId.deserialize(place.serialize()).first_chunk_message_id() == first
+    assert producer.last_sequence_id() == message.sequence_id() == 0
+
+
+@pytest.mark.proves("C61", "C74", "C80")
+def test_what_goes_over_the_wire(face: Face, through: Relay, topic: NewTopic) -> None:
+    client = face.client(through.service_url)
+    with pytest.raises(InvalidConfiguration, match="batching_enabled=False"):
+        client.create_producer(topic(), chunking_enabled=True, batching_enabled=True)
+    with pytest.raises(InvalidConfiguration, match="persistent"):
+        chunking(client, topic().replace("persistent", "non-persistent"))
+    assert not through.frames(Command.PRODUCER, TO_BROKER)
+    producer = chunking(client, topic(), compression_type=CompressionType.LZ4)
+    payload = noise(5000)
+    face.send_all(producer, [payload, b"small"])
+    *chunks, small = sent_entries(through)
+    uuid = f"{producer.producer_name()}-0"
+    total = sum(len(chunk.body) for chunk in chunks)
+    assert total > 5000, "compressed before it is cut"
+    for number, chunk in enumerate(chunks):
+        assert chunk.command.is_chunk and chunk.command.sequence_id == chunk.metadata.sequence_id == 0
+        assert (chunk.metadata.uuid, chunk.metadata.num_chunks_from_msg) == (uuid, 6)
+        assert (chunk.metadata.chunk_id, chunk.metadata.total_chunk_msg_size) == (number, total)
+        assert chunk.metadata.uncompressed_size == 5000 and len(chunk.body) <= 1000
+        assert not chunk.metadata.HasField("num_messages_in_batch")
+    assert not small.command.is_chunk and not small.metadata.HasField("uuid")
+
+
+@pytest.mark.proves("C79", "C80")
+def test_each_chunk_takes_a_permit(face: Face, through: Relay, topic: NewTopic) -> None:
+    client = face.client(through.service_url)
+    name = topic()
+    raising = chunking(client, name, max_pending_messages=5)
+    blocking = chunking(client, name, max_pending_messages=5, block_if_queue_full=True)
+    through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+    held = [face.enqueue(producer, noise(3000)) for producer in (raising, blocking)]
+    with pytest.raises(ProducerQueueIsFull):
+        face.enqueue(raising, noise(3000))
+    fits = face.enqueue(raising, noise(2000))
+    through.release()
+    # Blocks until the receipts of the first one have made room.
+    held.append(face.enqueue(blocking, noise(5000)))
+    assert {outcome.result(10)[0] for outcome in [*held, fits]} == {Result.Ok}
+    reader = client.create_reader(name, MessageId.earliest)
+    sizes = sorted(len(reader.read_next(10_000).data()) for _ in range(4))
+    assert sizes == [2000, 3000, 3000, 5000]
+
+
+@pytest.mark.proves("C80")
+def test_interleaved_producers_and_a_queue_of_one(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    consumer = client.subscribe(name, "sub", receiver_queue_size=1)
+    producers = [chunking(client, name) for _ in range(4)]
+    outcomes = [
+        face.enqueue(producer, noise(4500, seed=10 * number + turn))
+        for turn in range(5)
+        for number, producer in enumerate(producers)
+    ]
+    sent = {key(outcome.result(20)[1]) for outcome in outcomes}
+    got = []
+    for _ in outcomes:
+        got.append(consumer.receive(10_000))
+        consumer.acknowledge(got[-1])
+    assert {message.data() for message in got} == {noise(4500, seed=10 * n + t) for n in range(4) for t in range(5)}
+    assert {key(message.message_id()) for message in got} == sent
+    with pytest.raises(Timeout):
+        consumer.receive(300)
+
+
+@pytest.mark.proves("C80", "C134")
+@pytest.mark.parametrize("by_id", [False, True])
+def test_acknowledging_covers_every_chunk(
+    face: Face, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually, by_id: bool
+) -> None:
+    name = topic()
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared)
+    producer = chunking(client, name)
+    face.send_all(producer, [noise(3500, seed=number) for number in range(3)])
+    messages = [consumer.receive(10_000) for _ in range(3)]
+    for message in messages[:2]:
+        consumer.acknowledge(MessageId.deserialize(message.message_id().serialize()) if by_id else message)
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 4)
+    consumer.close()
+    again = client.subscribe(name, "sub", ConsumerType.Shared)
+    left = again.receive(10_000)
+    assert left.data() == noise(3500, seed=2)
+    again.acknowledge(left)
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
+
+
+@pytest.mark.proves("C80")
+def test_refused_and_late_messages_come_again_whole(client: Any, topic: NewTopic) -> None:
+    name = topic()
+    producer = chunking(client, name)
+    nacking = client.subscribe(name, "nack", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
+    slow = client.subscribe(name, "slow", ConsumerType.Shared, unacked_messages_timeout_ms=1000)
+    producer.send(noise(3500))
+    nacking.negative_acknowledge(nacking.receive(10_000))
+    slow.receive(10_000)
+    for consumer in (nacking, slow):
+        message = consumer.receive(20_000)
+        assert message.data() == noise(3500) and message.redelivery_count() >= 1
+        consumer.acknowledge(message)
+
+
+@pytest.mark.proves("C80", "C138")
+def test_cumulative_acknowledgement_keeps_the_chunks_of_a_later_message(
+    face: Face, client: Any, through: Relay, topic: NewTopic, stats: Stats, eventually: Eventually
+) -> None:
+    name = topic()
+    slow = chunking(face.client(through.service_url), name)
+    quick = chunking(client, name)
+    consumer = client.subscribe(name, "sub", acknowledgment_group_time_ms=0)
+    # Of the second chunk of three, the broker hears later: the other producer's message lies in between.
+    through.let_pass(Command.SEND, TO_BROKER)
+    through.hold(Command.SEND, TO_BROKER)
+    waiting = face.enqueue(slow, noise(2500, seed=1))
+    eventually(lambda: stats(name)["msgInCounter"] == 1)
+    quick.send(noise(2500, seed=2))
+    consumer.acknowledge_cumulative(consumer.receive(10_000))
+    through.release()
+    assert waiting.result(10)[0] is Result.Ok
+    consumer.close()
+    again = client.subscribe(name, "sub")
+    got = []
+    while not got or got[-1].data() != noise(2500, seed=1):
+        got.append(again.receive(10_000))
+    again.acknowledge_cumulative(got[-1])
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
+
+
+@pytest.mark.proves("C66", "C80")
+def test_a_connection_lost_between_chunks(
+    face: Face,
+    client: Any,
+    through: Relay,
+    topic: NewTopic,
+    namespace: Callable[[], str],
+    broker: Broker,
+    stats: Stats,
+    eventually: Eventually,
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(namespace=space)
+    # Not Shared: there the broker of 4.2.4 keeps chunks whose first one it delivered before, and stops delivering.
+    consumer = client.subscribe(name, "sub", expire_time_of_incomplete_chunked_message_ms=3000)
+    reader = client.create_reader(name, MessageId.earliest)
+    producer = chunking(face.client(through.service_url), name)
+    expected = [noise(3500, seed=number) for number in range(8)]
+    ids: list[tuple[int, int] | None] = []
+    for number, payload in enumerate(expected):
+        # Some chunks get through and are confirmed. Of the others either the chunk or its receipt is lost: the broker
+        # has the whole message, or a part of it, when the rest is sent again.
+        lost, way = ((Command.SEND, TO_BROKER), (Command.SEND_RECEIPT, TO_CLIENT))[number % 2]
+        if number // 2:
+            through.let_pass(lost, way, times=number // 2)
+        through.drop(lost, way, times=None)
+        before = through.count(lost, way)
+        outcome = face.enqueue(producer, payload)
+        through.wait_for(lost, before + 4)
+        through.release()
+        through.cut()
+        result, place = outcome.result(30)
+        # Stored as a whole before: then only the broker knows where.
+        assert result is Result.Ok and place is not None
+        ids.append(key(place) if place.first_chunk_message_id() else None)
+    assert [reader.read_next(10_000).data() for _ in expected] == expected
+    for number, payload in enumerate(expected):
+        message = consumer.receive(10_000)
+        assert message.data() == payload
+        assert ids[number] == (None if number % 2 else key(message.message_id()))
+        consumer.acknowledge(message)
+    with pytest.raises(Timeout):
+        consumer.receive(300)
+    # What was stored twice is acknowledged, too.
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 0)
+
+
+@pytest.mark.proves("C80", "C113", "C140")
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_a_reader_starts_at_and_seeks_to_a_message_in_chunks(
+    face: Face, client: Any, topic: NewTopic, inclusive: bool
+) -> None:
+    name = topic()
+    producer = chunking(client, name)
+    ids = face.send_all(producer, [b"%d" % number * 2500 for number in range(4)])
+    expected = [b"%d" % number for number in range(1 if inclusive else 2, 4)]
+    start = MessageId.deserialize(ids[1].serialize())
+    reader = client.create_reader(name, start, start_message_id_inclusive=inclusive)
+    assert reader.has_message_available()
+    assert [reader.read_next(10_000).data()[:1] for _ in expected] == expected
+    assert not reader.has_message_available()
+    reader.seek(ids[1])
+    assert [reader.read_next(10_000).data()[:1] for _ in expected] == expected
+
+
+@pytest.mark.proves("C80")
+def test_a_subscription_seeks_to_a_message_in_chunks(face: Face, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    ids = face.send_all(chunking(client, name), [b"%d" % number * 2500 for number in range(3)])
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    for _ in range(2):
+        assert [consumer.receive(10_000).data()[:1] for _ in range(2)] == [b"0", b"1"]
+        consumer.seek(ids[0])
+    consumer.seek(ids[2])
+    assert consumer.receive(10_000).data()[:1] == b"2"
+
+
+@pytest.mark.proves("C66", "C80", "C119")
+def test_a_reader_keeps_its_chunks_over_a_lost_connection(
+    face: Face, client: Any, through: Relay, broker: Broker, relay: NewRelay, topic: NewTopic
+) -> None:
+    name = topic()
+    other = relay(broker.service_url)
+    slow = chunking(face.client(through.service_url), name)
+    reader = face.client(other.service_url).create_reader(name, MessageId.earliest)
+    through.let_pass(Command.SEND, TO_BROKER, times=2)
+    through.hold(Command.SEND, TO_BROKER)
+    waiting = face.enqueue(slow, noise(2500, seed=1))
+    other.wait_for(Command.MESSAGE, 2)
+    # The reader goes on behind this one; what it needs of the other message lies before it.
+    chunking(client, name).send(noise(2500, seed=2))
+    assert reader.read_next(10_000).data() == noise(2500, seed=2)
+    other.cut()
+    through.release()
+    assert reader.read_next(10_000).data() == noise(2500, seed=1)
+    assert waiting.result(10)[0] is Result.Ok
+
+
+@pytest.mark.proves("C80", "C114", "C115", "C116")
+def test_messages_that_stay_incomplete(
+    face: Face, client: Any, through: Relay, topic: NewTopic, stats: Stats, eventually: Eventually
+) -> None:
+    name = topic()
+    acking = client.subscribe(
+        name, "acking", max_pending_chunked_message=1, auto_ack_oldest_chunked_message_on_queue_full=True
+    )
+    keeping = client.subscribe(name, "keeping", max_pending_chunked_message=1)
+    expiring = client.subscribe(name, "expiring", expire_time_of_incomplete_chunked_message_ms=500)
+    sending = face.client(through.service_url)
+    for number in range(2):
+        # Each time the connection ends for good behind the second of four chunks.
+        producer = chunking(sending, name)
+        through.let_pass(Command.SEND, TO_BROKER, times=2)
+        through.drop(Command.SEND, TO_BROKER, times=None)
+        face.enqueue(producer, noise(3500, seed=number))
+        eventually(lambda number=number: stats(name)["msgInCounter"] == 2 * (number + 1))
+        through.release()
+    assert not client.create_reader(name, MessageId.latest).has_message_available()
+    for consumer in (acking, keeping, expiring):
+        with pytest.raises(Timeout):
+            consumer.receive(300)
+    backlog = lambda name_of: stats(name)["subscriptions"][name_of]["msgBacklog"]  # noqa: E731
+    eventually(lambda: (backlog("acking"), backlog("expiring"), backlog("keeping")) == (2, 0, 4))
+    chunking(client, name).send(noise(3500, seed=9))
+    for consumer in (acking, keeping, expiring):
+        assert consumer.receive(10_000).data() == noise(3500, seed=9)
+
+
+@pytest.mark.proves("C80")
+def test_columns_of_ranges_that_cut_messages_in_two(
+    face: Face, client: Any, through: Relay, topic: NewTopic, eventually: Eventually, stats: Stats
+) -> None:
+    name = topic()
+    quick = chunking(client, name)
+    slow = chunking(face.client(through.service_url), name, compression_type=CompressionType.ZLib)
+    ids = face.send_all(quick, [b"first", noise(1500, seed=1)], partition_key="k", properties={"a": "b"})
+    through.let_pass(Command.SEND, TO_BROKER, times=2)
+    through.hold(Command.SEND, TO_BROKER)
+    waiting = face.enqueue(slow, noise(2500, seed=2))
+    eventually(lambda: stats(name)["msgInCounter"] == 5)
+    ids += face.send_all(quick, [b"between", noise(1500, seed=3)])
+    through.release()
+    ids.append(waiting.result(10)[1])
+    ids += face.send_all(quick, [b"last"])
+    expected = {
+        (ids[index].entry_id(), value)
+        for index, value in enumerate(
+            [b"first", noise(1500, seed=1), b"between", noise(1500, seed=3), noise(2500, seed=2), b"last"]
+        )
+    }
+    assert [place.entry_id() for place in ids] == [0, 2, 5, 7, 8, 9], "entries 3 and 4 are chunks of what ends with 8"
+
+    def rows(start: MessageId, end: MessageId | None) -> list[Any]:
+        reader = client.create_reader(name, start, start_message_id_inclusive=True)
+        found = [row for batch in reader.arrow_batches(end=end) for row in batch.to_pylist()]
+        reader.close()
+        return found
+
+    whole = rows(MessageId.earliest, None)
+    assert {(row["__entryId"], row["value"]) for row in whole} == expected and len(whole) == 6
+    for row, place in zip(whole, ids, strict=True):
+        read = MessageId.deserialize(row["__messageId"])
+        assert (read, read.first_chunk_message_id()) == (place, place.first_chunk_message_id())
+    for entry in range(1, 10):
+        cut = MessageId(-1, ids[0].ledger_id(), entry)
+        before, behind = rows(MessageId.earliest, cut), rows(cut, None)
+        assert all(row["__entryId"] < entry for row in before) and all(row["__entryId"] >= entry for row in behind)
+        parts = [(row["__entryId"], row["value"]) for row in [*before, *behind]]
+        assert len(parts) == 6 and set(parts) == expected, entry
+
+
+@pytest.mark.proves("C60", "C80")
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZLib])
+def test_chunks_are_encrypted_one_by_one(
+    face: Face, client: Any, through: Relay, topic: NewTopic, tmp_path: Path, compression: CompressionType
+) -> None:
+    name = topic()
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (tmp_path / "key").write_bytes(private.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    public = private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "pub").write_bytes(public)
+    keys = CryptoKeyReader(str(tmp_path / "pub"), str(tmp_path / "key"))
+    producer = chunking(
+        face.client(through.service_url),
+        name,
+        encryption_key="k",
+        crypto_key_reader=keys,
+        compression_type=compression,
+    )
+    consumer = client.subscribe(name, "sub", crypto_key_reader=keys)
+    payload = noise(3500)
+    place = producer.send(payload)
+    chunks = sent_entries(through)
+    assert [len(chunk.metadata.encryption_keys) for chunk in chunks] == [1] * 4
+    assert len({chunk.metadata.encryption_param for chunk in chunks}) == 4
+    assert not any(payload[:16] in chunk.body for chunk in chunks)
+    # The size the chunks tell is that before encryption.
+    plain = sum(len(chunk.body) - 16 for chunk in chunks)
+    assert {chunk.metadata.total_chunk_msg_size for chunk in chunks} == {plain}
+    message = consumer.receive(10_000)
+    assert message.data() == payload and message.message_id() == place

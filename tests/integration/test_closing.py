@@ -1,0 +1,148 @@
+"""A bounded close that tells what was sent, what failed and what was left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pulsar_native import CloseReport, ConsumerType, InvalidConfiguration, Result
+from support.brokers import Broker, NewTopic
+from support.faces import Face
+from support.relay import TO_CLIENT, Command, NewRelay
+
+Eventually = Callable[..., Any]
+ReadAll = Callable[..., list[Any]]
+Stats = Callable[[str], Any]
+
+
+@pytest.mark.proves("N10", "C187")
+def test_a_client_sends_what_it_has_and_reports_it(
+    face: Face, client: Any, topic: NewTopic, read_all: ReadAll, stats: Stats, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pulsar_native.client")
+    name, other = topic(), topic(partitions=2)
+    slow = {"batching_enabled": True, "batching_max_publish_delay_ms": 60_000}
+    producers = [client.create_producer(each, **slow) for each in (name, other)]
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000, consumer_name="reported"
+    )
+    face.send_all(producers[0], [b"x"] * 9)
+    for _ in range(4):
+        consumer.acknowledge(consumer.receive(10_000))
+    consumer.receive(10_000)
+    waiting = [face.enqueue(producer, b"unsent", partition_key="k") for producer in producers for _ in range(3)]
+    report: CloseReport = client.close(timeout=20)
+    assert [each.result(1)[0] for each in waiting] == [Result.Ok] * 6
+    assert (report.sent, report.failed, report.left, report.acks_left, report.complete) == (6, 0, 0, 0, True)
+    assert {each.topic: each.sent for each in report.producers if each.sent} == {
+        name: 3,
+        next(each.topic for each in report.producers if each.topic.startswith(other) and each.sent): 3,
+    }
+    (consumed,) = report.consumers
+    assert (consumed.topic, consumed.subscription_name, consumed.consumer_name) == (name, "sub", "reported")
+    # The nine came as one entry, and such a one is open until all of it is acknowledged.
+    assert consumed.queued >= 4 and consumed.acks_sent == 0 and consumed.acks_left == 0
+    assert consumed.unacked is not None and consumed.unacked >= 9 and consumed.backlog in (1, 2)
+    assert len(read_all(name)) == 12 and len(read_all(other)) == 3
+    assert 0 < report.seconds < 20
+    assert str(report) in caplog.text
+
+
+@pytest.mark.proves("N10")
+def test_acknowledgements_go_out_and_the_broker_tells_what_is_open(
+    face: Face, client: Any, topic: NewTopic, stats: Stats
+) -> None:
+    name = topic()
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000)
+    face.send_all(client.create_producer(name, batching_enabled=False), [b"x"] * 10)
+    messages = [consumer.receive(10_000) for _ in range(7)]
+    for message in messages[:4]:
+        consumer.acknowledge(message)
+    (report,) = consumer.close(timeout=20).consumers
+    assert (report.acks_sent, report.acks_left, report.queued) == (4, 0, 3)
+    assert report.backlog == 6 == stats(name)["subscriptions"]["sub"]["msgBacklog"]
+    assert report.unacked == 6
+    assert consumer.close() == CloseReport()
+
+
+@pytest.mark.proves("N10")
+def test_what_the_broker_does_not_confirm_in_time_is_left(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url)
+    producer = client.create_producer(topic(), producer_name="held", batching_enabled=False)
+    producer.send(b"confirmed")
+    through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+    waiting = [face.enqueue(producer, b"x") for _ in range(5)]
+    started = time.monotonic()
+    report = client.close(timeout=0.5)
+    # Far below the operation time-out of 30 s.
+    assert 0.4 < time.monotonic() - started < 15
+    assert [each.result(1)[0] for each in waiting] == [Result.AlreadyClosed] * 5
+    (made,) = report.producers
+    assert (made.producer_name, made.sent, made.failed, made.left) == ("held", 0, 0, 5)
+    assert not report.complete and "5 left" in str(report)
+    assert any(each.levelno == logging.WARNING and "5 left" in each.getMessage() for each in caplog.records)
+
+
+@pytest.mark.proves("N10")
+def test_what_fails_meanwhile_is_told_apart(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url)
+    producer = client.create_producer(topic(), batching_enabled=False, send_timeout_millis=1000)
+    through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+    waiting = [face.enqueue(producer, b"x") for _ in range(3)]
+    report = producer.close(timeout=20)
+    assert [each.result(1)[0] for each in waiting] == [Result.Timeout] * 3
+    assert (report.sent, report.failed, report.left) == (0, 3, 0)
+
+
+@pytest.mark.proves("N10")
+def test_a_lost_connection_is_waited_for(
+    face: Face,
+    broker: Broker,
+    relay: NewRelay,
+    topic: NewTopic,
+    eventually: Eventually,
+    read_all: ReadAll,
+    stats: Stats,
+) -> None:
+    name = topic()
+    through = relay(broker.service_url)
+    client = face.client(through.service_url, starting_backoff_interval_ms=50, max_backoff_interval_ms=200)
+    producer = client.create_producer(name, batching_enabled=False)
+    consumer = client.subscribe(name, "sub", acknowledgment_group_time_ms=60_000)
+    producer.send(b"first")
+    message = consumer.receive(10_000)
+    through.refuse()
+    through.cut()
+    eventually(lambda: not producer.is_connected() and not consumer.is_connected())
+    consumer.acknowledge(message)
+    waiting = [face.enqueue(producer, b"x") for _ in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(client.close, 30)
+        time.sleep(0.3)
+        assert not closing.done()
+        through.accept()
+        report = closing.result(40)
+    assert [each.result(1)[0] for each in waiting] == [Result.Ok] * 3
+    assert (report.sent, report.left, report.complete) == (3, 0, True)
+    assert report.consumers[0].acks_sent == 1
+    assert len(read_all(name)) == 4 and stats(name)["subscriptions"]["sub"]["msgBacklog"] == 3
+
+
+@pytest.mark.parametrize("timeout", [-1, True, "1", float("nan")])
+def test_a_timeout_is_a_number_of_seconds(face: Face, client: Any, topic: NewTopic, timeout: Any) -> None:
+    producer = client.create_producer(topic())
+    for live in (producer, client):
+        with pytest.raises(InvalidConfiguration, match="timeout"):
+            live.close(timeout=timeout)
+    producer.send(b"still open")
+    assert producer.close(timeout=0).left == 0
+    assert producer.close() == CloseReport()

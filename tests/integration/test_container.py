@@ -1,0 +1,852 @@
+"""Listener containers on a real broker: their life, who gets what, where they begin, and what holds the intake back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pulsar_native.engine.container as engine_container
+from pulsar_native import (
+    ConsumeFromWhere,
+    ConsumeOrder,
+    ContainerConfig,
+    InitialPosition,
+    InvalidConfiguration,
+    MessageId,
+    MessageModel,
+    NotAllowedError,
+)
+from pulsar_native.engine.container_intake import PartitionIntake
+from support.brokers import Broker, NewTopic
+from support.containers import IN_ORDER, LATER, SUCCESS, Gate, Recorder, Started, numbered, publish
+from support.faces import Face
+from support.relay import NewRelay
+
+Eventually = Callable[..., Any]
+Stats = Callable[[str], Any]
+
+
+def backlog(stats: Stats, name: str, group: str) -> int:
+    return int(stats(name)["subscriptions"][group]["msgBacklog"])
+
+
+def messages_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "pulsar_native.container"]
+
+
+# --- life -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C191", "C209")
+def test_one_loop_serves_all_topics_and_does_not_poll(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    names = [topic(f"t{number}") for number in range(6)]
+    producers = [client.create_producer(name) for name in names]
+    before = threading.active_count()
+    recorder = Recorder()
+    container = consume(client, names, recorder, consume_thread_max=2)
+    for number, producer in enumerate(producers):
+        producer.send(b"%d" % number)
+    eventually(lambda: len(recorder.seen) == 6)
+    assert sorted(recorder.seen) == numbered(6)
+    # Two workers, whichever the face; the engine's thread, or the test's loop, was there before.
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith("pulsar-native-container")]
+    assert len(workers) <= 2
+    assert threading.active_count() - before <= (2 if face.name == "blocking" else 32)
+    eventually(lambda: container.stats().unfinished == 0)
+    rounds = container.stats().rounds
+    time.sleep(1.2)
+    assert container.stats().rounds == rounds
+
+
+@pytest.mark.proves("C192")
+def test_a_container_starts_once_and_stops_once(client: Any, topic: NewTopic, consume: Started) -> None:
+    container = consume.make(client, topic(), Recorder())
+    assert container.state.name == "CREATE_JUST"
+    container.start()
+    assert container.state.name == "RUNNING"
+    for call in (container.start, lambda: container.subscribe("other"), lambda: container.unsubscribe("other")):
+        with pytest.raises(NotAllowedError, match="started before"):
+            call()
+    assert container.shutdown().unfinished == 0
+    assert container.state.name == "SHUTDOWN_ALREADY"
+    assert container.shutdown().finished == 0
+    with pytest.raises(NotAllowedError, match="make a new one"):
+        container.start()
+
+
+@pytest.mark.proves("C192")
+def test_a_group_is_in_a_process_once_under_each_name(
+    face: Face, client: Any, topic: NewTopic, consume: Started
+) -> None:
+    name = topic()
+    first = consume(client, name, Recorder(), consumer_group="twice")
+    second = consume.make(client, name, Recorder(), consumer_group="twice")
+    with pytest.raises(NotAllowedError, match="instance_name"):
+        second.start()
+    assert second.state.name == "CREATE_JUST"
+    consume(client, name, Recorder(), consumer_group="twice", instance_name="second")
+    first.shutdown()
+    second.start()
+    assert second.state.name == "RUNNING"
+
+
+@pytest.mark.proves("C192")
+def test_a_start_that_failed_leaves_nothing_and_is_not_tried_again(
+    client: Any, topic: NewTopic, consume: Started, stats: Stats
+) -> None:
+    name = topic()
+    container = consume.make(client, [name, "persistent://public/nowhere/topic"], Recorder())
+    with pytest.raises(Exception, match=r"(?i)namespace|not found|metadata"):
+        container.start()
+    assert container.state.name == "START_FAILED"
+    assert not stats(name)["subscriptions"][container.config.consumer_group]["consumers"]
+    with pytest.raises(NotAllowedError):
+        container.start()
+    assert container.shutdown().unfinished == 0
+    consume(client, name, Recorder(), consumer_group=container.config.consumer_group)
+
+
+@pytest.mark.proves("C193", "C198")
+def test_the_group_is_the_subscription_and_members_tell_host_and_process(
+    client: Any, topic: NewTopic, consume: Started, stats: Stats
+) -> None:
+    name = topic()
+    consume(client, name, Recorder(), consumer_group="billing")
+    consume(client, name, Recorder(), consumer_group="billing", instance_name="second")
+    subscription = stats(name)["subscriptions"]["billing"]
+    assert subscription["type"] == "Shared"
+    names = {each["consumerName"] for each in subscription["consumers"]}
+    assert names == {f"{socket.gethostname()}@{os.getpid()}", f"{socket.gethostname()}@second"}
+
+
+@pytest.mark.proves("C197")
+def test_a_container_has_one_kind_of_handler(face: Face, client: Any, topic: NewTopic) -> None:
+    def new() -> Any:
+        made = face.container(client, ContainerConfig(consumer_group="kinds"))
+        made.subscribe(topic())
+        return made
+
+    both = new()
+    for arguments in ({}, {"concurrently": len, "orderly": len}):
+        with pytest.raises(InvalidConfiguration, match="one handler"):
+            both.register_message_listener(**arguments)
+    with pytest.raises(InvalidConfiguration, match="cannot be called"):
+        both.register_message_listener(5)
+    both.register_message_listener(lambda _messages, _context: SUCCESS)
+    with pytest.raises(InvalidConfiguration, match="never both"):
+        both.register_message_listener(orderly=lambda _messages, _context: IN_ORDER)
+    with pytest.raises(InvalidConfiguration, match="register_message_listener"):
+        new().start()
+    empty = face.container(client, ContainerConfig(consumer_group="kinds"))
+    empty.register_message_listener(lambda _messages, _context: SUCCESS)
+    with pytest.raises(InvalidConfiguration, match=r"subscribe\(\)"):
+        empty.start()
+
+
+def test_what_a_container_is_made_of_is_checked(face: Face, client: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="ContainerConfig"):
+        face.container(client, {"consumer_group": "g"})  # type: ignore[arg-type]
+    if face.name == "blocking":
+        with pytest.raises(InvalidConfiguration, match="client of pulsar_native"):
+            face.container("client", ContainerConfig(consumer_group="g"))
+
+        async def handle(_messages: Any, _context: Any) -> Any:
+            return SUCCESS
+
+        with pytest.raises(InvalidConfiguration, match=r"pulsar_native\.asyncio"):
+            face.container(client, ContainerConfig(consumer_group="g")).register_message_listener(handle)
+
+
+@pytest.mark.proves("C199")
+def test_the_phases_of_a_start_are_logged_in_order(
+    client: Any, topic: NewTopic, consume: Started, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with caplog.at_level("INFO", "pulsar_native.container"):
+        container = consume(
+            client, topic(), Recorder(), message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path)
+        )
+        container.shutdown()
+    phases = [text.rpartition(": ")[2] for text in messages_of(caplog)]
+    assert phases == [
+        "check configuration", "join group", "load positions", "start workers", "subscribe", "find positions",
+        "start intake", "running", "stop intake", "leave group",
+    ]  # fmt: skip
+
+
+def test_a_container_ends_with_its_client(
+    face: Face, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    own = face.client(broker.service_url)
+    name = topic()
+    container = consume(own, name, Recorder(), consumer_group="ends")
+    own.close()
+    eventually(lambda: container.state.name == "SHUTDOWN_ALREADY")
+    assert container.shutdown(1000).unfinished == 0
+    other = face.client(broker.service_url)
+    consume(other, name, Recorder(), consumer_group="ends")
+
+
+@pytest.mark.proves("C214")
+def test_positions_are_kept_when_the_client_goes_first(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
+) -> None:
+    name = topic()
+    options = {
+        "consumer_group": "first",
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(tmp_path),
+    }
+    own = face.client(broker.service_url)
+    publish(face, client, name, numbered(3))
+    container = consume(own, name, Recorder(), **options)
+    eventually(lambda: container.stats().succeeded == 3)
+    own.close()
+    eventually(lambda: container.state.name == "SHUTDOWN_ALREADY")
+    recorder = Recorder()
+    consume(client, name, recorder, **options)
+    publish(face, client, name, [b"new"])
+    eventually(lambda: recorder.seen == [b"new"])
+
+
+# --- who gets what, and from where ------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C194")
+def test_the_members_of_a_group_share(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    first, second = Recorder(), Recorder()
+    consume(client, name, first, consumer_group="share", instance_name="1")
+    consume(client, name, second, consumer_group="share", instance_name="2")
+    publish(face, client, name, numbered(40))
+    eventually(lambda: len(first.seen) + len(second.seen) == 40)
+    assert sorted(first.seen + second.seen) == sorted(numbered(40))
+    assert first.seen and second.seen
+
+
+@pytest.mark.proves("C194")
+def test_broadcasting_gives_everything_to_everyone_and_drops_failures(
+    face: Face,
+    client: Any,
+    topic: NewTopic,
+    consume: Started,
+    eventually: Eventually,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = topic(partitions=2)
+    options = {"message_model": MessageModel.BROADCASTING, "offset_store_folder": str(tmp_path)}
+    first = Recorder(lambda messages, _context: LATER if messages[0].data() == b"7" else SUCCESS)
+    second = Recorder()
+    failing = consume(client, name, first, instance_name="1", **options)
+    consume(client, name, second, instance_name="2", **options)
+    publish(face, client, name, numbered(20))
+    eventually(lambda: len(first.seen) == len(second.seen) == 20)
+    assert sorted(first.seen) == sorted(second.seen) == sorted(numbered(20))
+    eventually(lambda: failing.stats().dropped == 1)
+    assert any("Broadcasting" in text and "dropped" in text for text in messages_of(caplog))
+    assert failing.stats().unfinished == 0 and first.seen.count(b"7") == 1
+
+
+@pytest.mark.proves("C195")
+def test_a_new_group_begins_at_the_end_the_beginning_or_a_time(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, [b"old"])
+    # The time of a start has whole seconds.
+    time.sleep(1.1)
+    moment = time.strftime("%Y%m%d%H%M%S", time.localtime(int(time.time()) + 1))
+    time.sleep(1.1)
+    publish(face, client, name, [b"new"])
+    groups = {where: Recorder() for where in ConsumeFromWhere}
+    for where, recorder in groups.items():
+        consume(client, name, recorder, consumer_group=where.value, consume_from_where=where, consume_timestamp=moment)
+    publish(face, client, name, [b"now"])
+    expected = {
+        ConsumeFromWhere.LAST_OFFSET: [b"now"],
+        ConsumeFromWhere.TIMESTAMP: [b"new", b"now"],
+        ConsumeFromWhere.FIRST_OFFSET: [b"old", b"new", b"now"],
+    }
+    for where, recorder in groups.items():
+        eventually(lambda where=where, recorder=recorder: sorted(recorder.seen) == sorted(expected[where]))
+
+
+@pytest.mark.proves("C195")
+def test_a_group_with_a_position_goes_on_from_there(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+) -> None:
+    name = topic()
+    publish(face, client, name, numbered(3))
+    first, second = Recorder(), Recorder()
+    options = {"consumer_group": "stays", "consume_from_where": ConsumeFromWhere.TIMESTAMP}
+    container = consume(client, name, first, **options)
+    eventually(lambda: len(first.seen) == 3)
+    container.shutdown(5000)
+    eventually(lambda: backlog(stats, name, "stays") == 0)
+    consume(client, name, second, **options)
+    publish(face, client, name, [b"new"])
+    eventually(lambda: b"new" in second.seen)
+    assert second.seen == [b"new"]
+
+
+@pytest.mark.proves("C196", "C212")
+def test_messages_are_chosen_by_tag_and_the_others_acknowledged(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+) -> None:
+    name = topic()
+    recorder, nothing = Recorder(), Recorder()
+    chosen = consume(client, name, recorder, consumer_group="chosen", expression="a || b")
+    nobody = consume(client, name, nothing, consumer_group="nobody", expression="none")
+    for tag in ("a", "b", "c", None):
+        publish(face, client, name, [str(tag).encode()] * 2, properties={"TAGS": tag} if tag else None)
+    eventually(lambda: sorted(recorder.seen) == [b"a", b"a", b"b", b"b"])
+    for container in (chosen, nobody):
+        eventually(lambda group=container.config.consumer_group: backlog(stats, name, group) == 0)
+    assert chosen.stats().filtered == 4 and nobody.stats().filtered == 8 and not nothing.seen
+
+
+@pytest.mark.proves("C196")
+def test_filters_of_ones_own_and_expressions_that_are_refused(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    def even(message: Any) -> bool:
+        return int(message.data()) % 2 == 0  # raises for what is no number, which is given to the handler
+
+    name = topic()
+    recorder = Recorder()
+    container = consume.make(client, name, recorder)
+    for wrong in ("a ||", "price > 5", 5):
+        with pytest.raises(InvalidConfiguration, match="tag"):
+            container.subscribe(name, wrong)
+    container.register_filter_message_hook(even)
+    container.start()
+    publish(face, client, name, [*numbered(6), b"x"])
+    eventually(lambda: sorted(recorder.seen) == [b"0", b"2", b"4", b"x"])
+
+
+# --- flow control -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C201", "C202")
+def test_intake_stops_at_too_many_unfinished_messages_and_says_why(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    publish(face, client, name, numbered(60))
+    gate = Gate()
+    container = consume(client, name, gate, pull_threshold_for_queue=10, pull_batch_size=4)
+    eventually(lambda: container.stats().throttled["count"] >= 3)
+    # The limit and one batch.
+    assert 10 < container.stats().unfinished <= 14
+    (text,) = [text for text in messages_of(caplog) if "intake stops" in text]
+    assert f"{container.stats().unfinished} unfinished messages are over 10" in text
+    assert "numbers 0 to" in text and "MiB" in text and "span" in text and "time 1" in text
+    gate.opened.set()
+    eventually(lambda: len(gate.recorder.seen) == 60)
+    assert sorted(gate.recorder.seen) == sorted(numbered(60))
+
+
+@pytest.mark.proves("C203")
+def test_intake_stops_at_too_much_unfinished_memory(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, [os.urandom(700_000) for _ in range(9)])
+    gate = Gate()
+    container = consume(client, name, gate, pull_threshold_size_for_queue=1, pull_batch_size=1)
+    eventually(lambda: container.stats().throttled["size"] >= 2)
+    # More than one whole MiB is two of them, which the third message makes.
+    assert container.stats().unfinished == 3 and container.stats().unfinished_bytes == 2_100_000
+    gate.opened.set()
+    eventually(lambda: len(gate.recorder.seen) == 9)
+
+
+@pytest.mark.proves("C204")
+def test_intake_stops_when_one_old_message_holds_back_too_many_done_ones(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, numbered(80))
+    gate = Gate(lambda content: content == b"0")
+    container = consume(client, name, gate, consume_concurrently_max_span=30, pull_batch_size=8)
+    eventually(lambda: container.stats().throttled["span"] >= 2)
+    eventually(lambda: container.stats().unfinished == 1)
+    assert 30 < len(gate.recorder.seen) <= 31 + 8
+    gate.opened.set()
+    eventually(lambda: len(gate.recorder.seen) == 80)
+
+
+@pytest.mark.proves("C205")
+def test_a_topics_limits_are_shared_among_its_partitions_also_when_they_grow(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic(partitions=1)
+    gate = Gate()
+    container = consume(
+        client, name, gate, pull_threshold_for_topic=20, pull_batch_size=1, poll_name_server_interval=200
+    )
+    publish(face, client, name, numbered(40))
+    eventually(lambda: container.stats().unfinished == 21)
+    gate.opened.set()
+    eventually(lambda: container.stats().succeeded == 40)
+    gate.opened.clear()
+    broker.admin("POST", name.replace("://", "/") + "/partitions", 2)
+    publish(face, client, f"{name}-partition-1", [b"joined"])
+    eventually(lambda: container.stats().unfinished == 1, 30)
+    for partition in (0, 1):
+        publish(face, client, f"{name}-partition-{partition}", numbered(30, "p"))
+    # Half of it for each: 10, and the one that is over.
+    eventually(lambda: container.stats().unfinished == 22)
+    gate.opened.set()
+
+
+@pytest.mark.proves("C206")
+def test_a_container_can_be_suspended_and_resumed(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    recorder = Recorder()
+    container = consume(client, name, recorder)
+    publish(face, client, name, [b"before"])
+    eventually(lambda: recorder.seen == [b"before"])
+    container.suspend()
+    publish(face, client, name, numbered(5))
+    time.sleep(0.5)
+    assert recorder.seen == [b"before"]
+    container.resume()
+    eventually(lambda: sorted(recorder.seen[1:]) == numbered(5))
+
+
+@pytest.mark.proves("C208")
+def test_the_brokers_own_limit_of_unacknowledged_messages_is_kept(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually
+) -> None:
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/maxUnackedMessagesPerConsumer", 5)
+    name = topic(namespace=space)
+    publish(face, client, name, numbered(30))
+    gate = Gate()
+    container = consume(client, name, gate)
+    eventually(lambda: container.stats().unfinished >= 5)
+    time.sleep(0.5)
+    assert container.stats().unfinished < 30
+    gate.opened.set()
+    eventually(lambda: sorted(gate.recorder.seen) == sorted(numbered(30)), 30)
+
+
+@pytest.mark.proves("C210")
+def test_the_size_of_a_fetch_and_the_pause_between_two_can_be_set(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, numbered(20))
+    recorder = Recorder()
+    started = time.monotonic()
+    consume(client, name, recorder, pull_batch_size=5, pull_interval=300, consume_message_batch_max_size=3)
+    eventually(lambda: len(recorder.seen) == 20)
+    assert time.monotonic() - started >= 0.9
+    # Of a fetch of five: three, and two.
+    assert {len(call) for call in recorder.calls} <= {1, 2, 3} and max(map(len, recorder.calls)) <= 3
+
+
+@pytest.mark.proves("C211")
+def test_what_is_fetched_is_handed_on_in_order(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    publish(face, client, name, numbered(100))
+    recorder = Recorder()
+    consume(client, name, recorder, consume_thread_max=1, consume_message_batch_max_size=7)
+    eventually(lambda: len(recorder.seen) == 100)
+    assert recorder.seen == numbered(100)
+    assert max(map(len, recorder.calls)) == 7
+
+
+# --- positions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C214", "C215", "C224")
+def test_a_broadcasting_member_keeps_its_position_in_a_file(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
+) -> None:
+    name = topic()
+    options = {
+        "consumer_group": "everyone",
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(tmp_path),
+        "persist_consumer_offset_interval": 100,
+    }
+    path = tmp_path / f"{socket.gethostname()}@DEFAULT" / "everyone" / "offsets.json"
+    ids = publish(face, client, name, numbered(6))
+    gate = Gate(lambda content: content == b"3")
+    container = consume(client, name, gate, **options)
+    eventually(lambda: len(gate.recorder.seen) == 6)
+
+    def kept() -> str:
+        # While the file is replaced there is none for a moment.
+        with contextlib.suppress(FileNotFoundError):
+            return str(json.loads(path.read_text())["offsetTable"].get(name, {}).get("text"))
+        return ""
+
+    # Written while it runs, and never past what is not done: 4 and 5 are.
+    eventually(lambda: kept() == str(ids[2]))
+    time.sleep(0.3)
+    eventually(lambda: kept() == str(ids[2]))
+    assert container.stats().unfinished == 1
+    report = container.shutdown(0)
+    assert (report.finished, report.unfinished) == (0, 1) and report.positions == {name: ids[3]}
+    gate.opened.set()
+    assert path.with_name("offsets.json.bak").exists() or path.exists()
+    again = Recorder()
+    second = consume(client, name, again, **options)
+    publish(face, client, name, [b"new"])
+    eventually(lambda: b"new" in again.seen)
+    assert sorted(again.seen) == [b"3", b"4", b"5", b"new"]
+    eventually(lambda: second.stats().unfinished == 0)
+    second.shutdown()
+    # What comes while nobody is there is not missed, though new members begin at the end.
+    publish(face, client, name, [b"meanwhile"])
+    third = Recorder()
+    consume(client, name, third, **{**options, "consume_from_where": ConsumeFromWhere.LAST_OFFSET})
+    eventually(lambda: third.seen == [b"meanwhile"])
+
+
+@pytest.mark.proves("C214")
+def test_a_member_that_begins_at_the_end_misses_nothing_while_it_is_away(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
+) -> None:
+    name, empty = topic(), topic("empty")
+    options = {
+        "consumer_group": "away",
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(tmp_path),
+        "consume_from_where": ConsumeFromWhere.LAST_OFFSET,
+    }
+    publish(face, client, name, [b"old"])
+    consume(client, [name, empty], Recorder(), **options).shutdown()
+    for each in (name, empty):
+        publish(face, client, each, [b"meanwhile"])
+    recorder = Recorder()
+    consume(client, [name, empty], recorder, **options)
+    eventually(lambda: recorder.seen == [b"meanwhile"] * 2)
+
+
+@pytest.mark.proves("C213")
+def test_a_kept_position_that_does_not_exist_is_mended(
+    face: Face,
+    client: Any,
+    topic: NewTopic,
+    consume: Started,
+    eventually: Eventually,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(engine_container, "MEND", 1.0)
+    name = topic()
+    options = {
+        "consumer_group": "mended",
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(tmp_path),
+    }
+    publish(face, client, name, numbered(3))
+    folder = tmp_path / f"{socket.gethostname()}@DEFAULT" / "mended"
+    folder.mkdir(parents=True)
+    beyond = MessageId(-1, 1 << 40, 5).serialize().hex()
+    (folder / "offsets.json").write_text(json.dumps({"offsetTable": {name: {"id": beyond}}}))
+    recorder = Recorder()
+    started = time.monotonic()
+    container = consume(client, name, recorder, **options)
+    eventually(lambda: recorder.seen == numbered(3))
+    assert time.monotonic() - started >= 1.0
+    assert any("there is no position" in text for text in messages_of(caplog))
+    eventually(lambda: container.stats().unfinished == 0)
+    container.shutdown()
+    assert json.loads((folder / "offsets.json").read_text())["offsetTable"][name]["id"] != beyond
+
+
+@pytest.mark.proves("C213")
+def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    # Deduplication and retention would hold the old ledger.
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", False)
+    broker.admin("POST", f"namespaces/{space}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+    name = topic(namespace=space)
+    options = {
+        "consumer_group": "trimmed",
+        "message_model": MessageModel.BROADCASTING,
+        "offset_store_folder": str(tmp_path),
+    }
+    keeper = client.subscribe(name, "keeper", initial_position=InitialPosition.Earliest)
+    old = publish(face, client, name, numbered(3))
+    first = Recorder()
+    container = consume(client, name, first, **options)
+    eventually(lambda: container.stats().succeeded == 3)
+    container.shutdown()
+    # A new ledger; the old one goes as soon as nobody needs it.
+    path = name.replace("://", "/")
+    broker.admin("PUT", f"{path}/unload")
+    new = publish(face, client, name, numbered(2, "n"))
+    assert new[0].ledger_id() > old[0].ledger_id()
+    for _ in range(5):
+        keeper.acknowledge(keeper.receive(15_000))
+
+    def trimmed() -> bool:
+        broker.admin("POST", f"{path}/trim")
+        ledgers = broker.admin("GET", f"{path}/internalStats")["ledgers"]  # type: ignore[index]
+        return all(ledger["ledgerId"] != old[0].ledger_id() for ledger in ledgers)
+
+    eventually(trimmed, 30)
+    second = Recorder()
+    consume(client, name, second, **options)
+    eventually(lambda: second.seen == numbered(2, "n"))
+
+
+@pytest.mark.proves("C213")
+def test_a_group_whose_cursor_was_reset_follows_it(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    recorder = Recorder(IN_ORDER)
+    publish(face, client, name, numbered(4))
+    container = consume(client, name, recorder, orderly=True, consume_order=ConsumeOrder.PARTITION)
+    eventually(lambda: container.stats().succeeded == 4)
+    # Acknowledged at the broker, too, before it is moved.
+    time.sleep(0.3)
+    group = container.config.consumer_group
+    broker.admin("POST", name.replace("://", "/") + f"/subscription/{group}/resetcursor/0")
+    eventually(lambda: recorder.seen == numbered(4) * 2)
+
+
+@pytest.mark.proves("C215")
+def test_the_groups_position_never_passes_what_is_not_done(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+) -> None:
+    name = topic()
+    publish(face, client, name, numbered(8))
+    gate = Gate(lambda content: content == b"2")
+    container = consume(client, name, gate, consumer_group="left")
+    eventually(lambda: container.stats().succeeded == 7)
+    report = container.shutdown(100)
+    assert (report.finished, report.unfinished) == (0, 1)
+    gate.opened.set()
+    assert backlog(stats, name, "left") >= 1
+    recorder = Recorder()
+    consume(client, name, recorder, consumer_group="left")
+    eventually(lambda: recorder.seen == [b"2"])
+    eventually(lambda: backlog(stats, name, "left") == 0)
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C223")
+def test_partitions_are_shared_out_anew_when_members_come_and_go(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic(partitions=4)
+    options = {"consumer_group": "members", "orderly": True, "consume_order": ConsumeOrder.PARTITION}
+    first, second = Recorder(IN_ORDER), Recorder(IN_ORDER)
+    consume(client, name, first, instance_name="1", **options)
+
+    def everything(round_name: str) -> tuple[set[int], set[int]]:
+        for partition in range(4):
+            publish(face, client, f"{name}-partition-{partition}", [f"{round_name}{partition}".encode()])
+        expected = {f"{round_name}{partition}".encode() for partition in range(4)}
+        eventually(lambda: expected <= {*first.seen, *second.seen})
+        prefix = round_name.encode()
+        return tuple(  # type: ignore[return-value]
+            {int(content[-1:]) for content in recorder.seen if content.startswith(prefix)}
+            for recorder in (first, second)
+        )
+
+    assert everything("a") == ({0, 1, 2, 3}, set())
+    leaving = consume(client, name, second, instance_name="2", **options)
+
+    def shared() -> bool:
+        counts = [0, 0]
+        for which, recorder in enumerate((first, second)):
+            counts[which] = sum(1 for content in recorder.seen if content.startswith(mark))
+        return counts == [2, 2]
+
+    rounds = iter("bcdefghijklm")
+    deadline = time.monotonic() + 30
+    while True:
+        mark = next(rounds).encode()
+        everything(mark.decode())
+        if shared():
+            break
+        assert time.monotonic() < deadline
+    leaving.shutdown()
+    eventually(lambda: everything(next(rounds).upper())[0] == {0, 1, 2, 3}, 30)
+
+
+@pytest.mark.proves("C227", "C207")
+def test_consuming_goes_on_after_an_unload_and_a_lost_connection(
+    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
+    eventually: Eventually, stats: Stats,
+) -> None:  # fmt: skip
+    name = topic()
+    proxy = relay(broker.service_url)
+    consuming = face.client(proxy.service_url, starting_backoff_interval_ms=50)
+    recorder = Recorder()
+    container = consume(consuming, name, recorder)
+    publish(face, client, name, numbered(10, "a"))
+    eventually(lambda: container.stats().succeeded == 10)
+    broker.admin("PUT", name.replace("://", "/") + "/unload")
+    publish(face, client, name, numbered(10, "b"))
+    eventually(lambda: set(numbered(10, "b")) <= set(recorder.seen), 30)
+    proxy.cut()
+    publish(face, client, name, numbered(10, "c"))
+    eventually(lambda: set(numbered(10, "c")) <= set(recorder.seen), 30)
+    eventually(lambda: backlog(stats, name, container.config.consumer_group) == 0)
+
+
+@pytest.mark.proves("C207")
+def test_one_partitions_trouble_does_not_end_the_intake(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    take = PartitionIntake.take
+    failed: list[float] = []
+
+    def fail_once(intake: PartitionIntake, now: float) -> Any:
+        if intake.child.topic.full == name and intake.may_have_more and not failed:
+            failed.append(time.monotonic())
+            raise RuntimeError("trouble")
+        return take(intake, now)
+
+    monkeypatch.setattr(PartitionIntake, "take", fail_once)
+    handled: list[float] = []
+    container = consume(client, name, Recorder(lambda _given, _context: handled.append(time.monotonic()) or SUCCESS))
+    publish(face, client, name, [b"late"])
+    eventually(lambda: container.stats().succeeded == 1)
+    # The next try comes after a second.
+    assert handled[0] - failed[0] >= 0.99
+
+
+def test_what_a_handler_has_is_not_taken_twice_after_a_lost_connection(
+    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
+    eventually: Eventually, stats: Stats,
+) -> None:  # fmt: skip
+    name = topic()
+    proxy = relay(broker.service_url)
+    consuming = face.client(proxy.service_url, starting_backoff_interval_ms=50)
+    gate = Gate()
+    container = consume(consuming, name, gate, consume_thread_max=2)
+    publish(face, client, name, numbered(6))
+    eventually(lambda: container.stats().unfinished == 6 and len(gate.recorder.seen) == 2)
+    proxy.cut()
+    # The two that are in work come again, too, and are known; the others were forgotten, and are taken anew.
+    eventually(lambda: container.stats().duplicates == 2, 30)
+    eventually(lambda: container.stats().unfinished == 6)
+    gate.opened.set()
+    eventually(lambda: backlog(stats, name, container.config.consumer_group) == 0)
+    assert sorted(gate.recorder.seen) == numbered(6)
+
+
+# --- tracing and shutdown ---------------------------------------------------------------------------------------------
+
+
+class Trace:
+    """A hook that notes what it is told, and fails when it should."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+        self.told: list[Any] = []
+
+    def consume_message_before(self, messages: Any, context: Any) -> None:
+        self._tell(("before", [message.data() for message in messages], context.topic))
+
+    def consume_message_after(self, messages: Any, context: Any, status: Any) -> None:
+        self._tell(("after", [message.data() for message in messages], context.topic, status))
+
+    def _tell(self, what: Any) -> None:
+        self.told.append(what)
+        if self.fails:
+            raise RuntimeError("no trace")
+
+
+@pytest.mark.proves("C228")
+def test_tracing_that_fails_stops_nothing(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    container = consume.make(client, name, Recorder())
+    failing, working = Trace(fails=True), Trace(fails=False)
+    container.register_consume_message_hook(failing)
+    container.register_consume_message_hook(working)
+    container.start()
+    publish(face, client, name, [b"x"])
+    eventually(lambda: container.stats().succeeded == 1)
+    assert failing.told == working.told == [("before", [b"x"], name), ("after", [b"x"], name, SUCCESS)]
+
+
+@pytest.mark.proves("C229")
+def test_a_shutdown_waits_for_handlers_within_its_limit(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+) -> None:
+    name = topic()
+    publish(face, client, name, numbered(6))
+    gate = Gate()
+    container = consume(client, name, gate, consume_thread_max=2, consumer_group="drained")
+    eventually(lambda: container.stats().unfinished == 6)
+    threading.Timer(0.5, gate.opened.set).start()
+    report = container.shutdown(30_000)
+    # Those that waited for a worker are done, too.
+    assert (report.finished, report.unfinished, report.positions) == (6, 0, {})
+    eventually(lambda: backlog(stats, name, "drained") == 0)
+    assert not stats(name)["subscriptions"]["drained"]["consumers"]
+
+
+@pytest.mark.proves("C229")
+def test_a_shutdown_does_not_wait_for_ever(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    ids = publish(face, client, name, numbered(3))
+    gate = Gate()
+    container = consume(client, name, gate, await_termination_millis_when_shutdown=300, consume_thread_max=1)
+    eventually(lambda: container.stats().unfinished == 3 and len(gate.recorder.seen) == 1)
+    started = time.monotonic()
+    report = container.shutdown()
+    assert 0.3 <= time.monotonic() - started < 20
+    assert (report.finished, report.unfinished, report.positions) == (0, 3, {name: ids[0]})
+    for wrong in (-1, "1", 1.5, True):
+        with pytest.raises(InvalidConfiguration, match="await_termination_millis"):
+            container.shutdown(wrong)
+    gate.opened.set()
+    # The handler that was left alone changes nothing, and none is begun after it.
+    time.sleep(0.3)
+    assert len(gate.recorder.seen) == 1
+
+
+def test_as_a_context_manager_a_container_starts_and_stops(
+    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    recorder = Recorder()
+    container = consume.make(client, name, recorder)
+    enter, leave = ("__enter__", "__exit__") if face.name == "blocking" else ("__aenter__", "__aexit__")
+    getattr(container, enter)()
+    publish(face, client, name, [b"x"])
+    eventually(lambda: recorder.seen == [b"x"])
+    getattr(container, leave)(None, None, None)
+    assert container.state.name == "SHUTDOWN_ALREADY"
+    assert "shut down" in repr(getattr(container, "target", container))
