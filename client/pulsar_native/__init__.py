@@ -15,7 +15,7 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader, TableView
+from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader, TableView, Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -57,6 +57,7 @@ from pulsar_native.enums import (
     ProducerCryptoFailureAction,
     RegexSubscriptionMode,
     Result,
+    TransactionState,
 )
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -116,6 +117,7 @@ from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, Redeli
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
+from pulsar_native.txn_id import TxnId
 
 __all__ = [
     "AdminClient",
@@ -230,9 +232,12 @@ __all__ = [
     "TopicNotFound",
     "TopicTerminated",
     "TopicsChangedListener",
+    "Transaction",
     "TransactionConflict",
     "TransactionCoordinatorNotFoundError",
     "TransactionNotFound",
+    "TransactionState",
+    "TxnId",
     "UnknownError",
     "UnsupportedVersionError",
     "__version__",

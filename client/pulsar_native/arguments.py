@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig, TopicsChangedListener
 from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.bulk import Slice, slice_size
+from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.interception import ConsumerChain, ProducerChain
+from pulsar_native.engine.partitioned_producer import TopicProducer
+from pulsar_native.engine.transaction import SendOperation, TransactionWork
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
     InitialPosition,
@@ -29,6 +32,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, Opera
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.producer import Callback
 from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
 from pulsar_native.topic import TopicName
@@ -344,6 +348,46 @@ def table_slices(
     encode: Callable[[Any], bytes] | None = None if type(schema) in (BytesSchema, StringSchema) else schema.encode
     rows = TableRows(table, value=value, key=key, properties=properties, event_time=event_time, encode=encode)
     return (Slice(*part) for part in rows.slices(slice_size(config)))
+
+
+def transaction_timeout(seconds: float) -> float:
+    """Return the seconds after which a transaction is aborted, checked."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= 1e9:
+        raise InvalidConfiguration(f"timeout_seconds must be a positive number of seconds, not {seconds!r}")
+    return seconds
+
+
+def work_of(transaction: object, client: ClientCore) -> TransactionWork:
+    """Return the engine's part of a transaction, which must be of the same client."""
+    work = getattr(transaction, "_work", None)
+    if not isinstance(work, TransactionWork):
+        raise InvalidConfiguration(f"transaction must be what new_transaction() gave, not {type(transaction).__name__}")
+    if work.client is not client:
+        raise InvalidConfiguration(
+            f"Transaction {work.core.txn_id} was begun by another client: begin it with the client that made the "
+            "producer or consumer"
+        )
+    return work
+
+
+def sending_work_of(transaction: object, producer: TopicProducer) -> TransactionWork:
+    """Return the engine's part of a transaction that messages of a producer may be sent in."""
+    work = work_of(transaction, producer.client)
+    if not producer.topic.is_persistent:
+        raise OperationNotSupported(
+            "A non-persistent topic cannot take part in transactions: nothing of it is stored",
+            topic=producer.topic.full,
+        )
+    return work
+
+
+def into_transaction(
+    transaction: object, producer: TopicProducer, message: OutgoingMessage, callback: Callback | None
+) -> SendOperation:
+    """Put a message into a transaction and return the callback it is to have; raises when none is taken any more."""
+    work = sending_work_of(transaction, producer)
+    message.transaction = work.core
+    return work.sending(callback)
 
 
 def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> list[MessageId]:

@@ -154,3 +154,15 @@ class SubscriptionMode(Enum):
 
     Durable = "durable"
     NonDurable = "non-durable"
+
+
+class TransactionState(Enum):
+    """Where in its life a transaction is (Java's Transaction.State)."""
+
+    OPEN = "open"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    ERROR = "error"
+    TIME_OUT = "time-out"

@@ -251,6 +251,7 @@ class OutgoingMessage:
         "replicate_to",
         "schema_version",
         "sequence_id",
+        "transaction",
     )
 
     def __init__(
@@ -281,6 +282,8 @@ class OutgoingMessage:
         self.null_partition_key = null_partition_key
         # Of a schema other than the producer's: its version, b"" for none.
         self.schema_version = schema_version
+        # The engine's state of the transaction the message is sent in.
+        self.transaction: Any = None
 
     @property
     def is_plain(self) -> bool:

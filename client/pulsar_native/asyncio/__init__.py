@@ -10,6 +10,16 @@ from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.container import ListenerContainer
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
+from pulsar_native.asyncio.transaction import Transaction
 from pulsar_native.exceptions import PulsarException
 
-__all__ = ["Client", "Consumer", "ListenerContainer", "Producer", "PulsarException", "Reader", "TableView"]
+__all__ = [
+    "Client",
+    "Consumer",
+    "ListenerContainer",
+    "Producer",
+    "PulsarException",
+    "Reader",
+    "TableView",
+    "Transaction",
+]

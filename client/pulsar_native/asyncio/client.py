@@ -13,6 +13,7 @@ from pulsar_native import arguments
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
+from pulsar_native.asyncio.transaction import Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -350,6 +351,14 @@ class Client(Live):
         view = TableView(inner, decoder)
         await view._start()
         return view
+
+    async def new_transaction(self, timeout_seconds: float = 60.0) -> Transaction:
+        """Begin a transaction, which the broker aborts when it is not ended after `timeout_seconds`.
+
+        The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
+        transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
+        """
+        return Transaction(await self._started().new_transaction(arguments.transaction_timeout(timeout_seconds)))
 
     def stats(self) -> ClientStats:
         """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""

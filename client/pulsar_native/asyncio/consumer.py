@@ -25,6 +25,8 @@ from pulsar_native.wire.columns import ALL_COLUMNS
 if TYPE_CHECKING:
     import pyarrow
 
+    from pulsar_native.asyncio.transaction import Transaction
+
 
 T = TypeVar("T")
 _MIB = 1024 * 1024
@@ -193,14 +195,24 @@ class Consumer(Receiving):
         (message_id,) = arguments.ids_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
-    async def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
+    async def acknowledge(
+        self, message: Message | MessageId | list[Message | MessageId], *, transaction: Transaction | None = None
+    ) -> None:
         """Tell the broker that a message, or each of a list, is done; sent within the group time.
 
         With `ack_receipt_enabled` it returns when the broker has answered, and raises its error, or `Timeout`; a task
         cancelled meanwhile takes nothing back. (Of a batch nothing is sent, or waited for, before its last message,
         unless `batch_index_ack_enabled`.)
+
+        In a `transaction` it counts when that is committed. It is sent at once and waits for the answer, each call; a
+        list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
+        otherwise: the transaction can only be aborted then, and its commit does that.
         """
         check_generation(self._generation)
+        if transaction is not None:
+            work = arguments.work_of(transaction, self._inner.client)
+            await self._inner.acknowledge_in(work, arguments.ids_of(message))
+            return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
         done = None if receipt is None else settle(receipt)
         if isinstance(message, Message):
@@ -222,10 +234,16 @@ class Consumer(Receiving):
                 raise
             raise no_receipt(seconds) from error
 
-    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+    async def acknowledge_cumulative(
+        self, message: Message | MessageId, *, transaction: Transaction | None = None
+    ) -> None:
         """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
+        if transaction is not None:
+            work = arguments.work_of(transaction, self._inner.client)
+            await self._inner.acknowledge_in(work, [message_id], cumulative=True)
+            return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
         self._inner.acknowledge_cumulative(message_id, None if receipt is None else settle(receipt))
         if receipt is not None:

@@ -15,14 +15,18 @@ from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
 from pulsar_native.engine.statistics import of_producer
+from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
+from pulsar_native.protocol.producer import Callback
 from pulsar_native.schema import Schema
 from pulsar_native.stats import CloseReport, ProducerStats
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from pulsar_native.asyncio.transaction import Transaction
 
 
 class Producer(Part):
@@ -72,6 +76,7 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageId:
         """Publish a message and return its id once the broker has stored it.
 
@@ -81,7 +86,7 @@ class Producer(Part):
         return await await_receipt(
             await self.enqueue(
                 content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-                disable_replication, event_timestamp, deliver_at, deliver_after, schema,
+                disable_replication, event_timestamp, deliver_at, deliver_after, schema, transaction,
             )
         )  # fmt: skip
 
@@ -98,11 +103,14 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
+        transaction: Transaction | None = None,
     ) -> asyncio.Future[MessageId]:
         """Take a message for publishing and return the future of its id; waits only while a full queue blocks.
 
         Messages of one task keep their order, without waiting for each receipt. `schema` is for a value of another
-        schema than the producer's: its first use registers it, which may raise `IncompatibleSchema`.
+        schema than the producer's: its first use registers it, which may raise `IncompatibleSchema`. In a
+        `transaction`, consumers get it when that is committed; the first message of it to a partition waits for the
+        broker to know of that.
         """
         check_generation(self._generation)
         payload, key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
@@ -131,12 +139,20 @@ class Producer(Part):
                 else:
                     future.set_result(message_id)  # type: ignore[arg-type]
 
-        full = child.enqueue(message.payload, fields, message, done)
-        while full is not None:
-            if not self._inner.config.block_if_queue_full:
-                raise full.refusal()
-            await self._room(full)
-            full = child.enqueue(message.payload, fields, message, done) if full.again is None else full.again()
+        callback: Callback = done
+        if transaction is not None:
+            callback = arguments.into_transaction(transaction, self._inner, message, done)
+        try:
+            full = child.enqueue(message.payload, fields, message, callback)
+            while full is not None:
+                if not (self._inner.config.block_if_queue_full or full.is_short):
+                    raise full.refusal()
+                await self._room(full)
+                full = child.enqueue(message.payload, fields, message, callback) if full.again is None else full.again()
+        except BaseException:
+            if isinstance(callback, SendOperation):
+                callback.withdraw()
+            raise
         return future
 
     async def _version_of(self, schema: Schema[Any]) -> bytes | None:
@@ -152,7 +168,11 @@ class Producer(Part):
         await future
 
     async def send_many(
-        self, messages: Iterable[Any] | AsyncIterable[Any], *, progress: Callable[[int], Any] | None = None
+        self,
+        messages: Iterable[Any] | AsyncIterable[Any],
+        *,
+        progress: Callable[[int], Any] | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageIds:
         """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
 
@@ -160,8 +180,8 @@ class Producer(Part):
         """
         schema, config = self._schema, self._inner.config
         if isinstance(messages, AsyncIterable):
-            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress)
-        return await self._send_slices(arguments.slices_of(messages, schema, config), progress)
+            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress, transaction)
+        return await self._send_slices(arguments.slices_of(messages, schema, config), progress, transaction)
 
     async def send_table(
         self,
@@ -172,18 +192,33 @@ class Producer(Part):
         properties: str | Sequence[str] | Mapping[str, str] = (),
         event_time: str | None = None,
         progress: Callable[[int], Any] | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageIds:
         """Publish the rows of an Arrow table and return their ids in order, as `pulsar_native.Producer.send_table`."""
         slices = arguments.table_slices(
             table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
         )
-        return await self._send_slices(slices, progress)
+        return await self._send_slices(slices, progress, transaction)
 
     async def _send_slices(
-        self, slices: Iterator[Slice] | AsyncIterator[Slice], progress: Callable[[int], Any] | None
+        self,
+        slices: Iterator[Slice] | AsyncIterator[Slice],
+        progress: Callable[[int], Any] | None,
+        transaction: Transaction | None,
     ) -> MessageIds:
         check_generation(self._generation)
-        work = BulkSend(self._inner)
+        if transaction is None:
+            return await self._sent(BulkSend(self._inner), slices, progress)
+        own = arguments.sending_work_of(transaction, self._inner)
+        with own.bulk(BulkSend(self._inner, own.core)) as work:
+            return await self._sent(work, slices, progress)
+
+    async def _sent(
+        self,
+        work: BulkSend,
+        slices: Iterator[Slice] | AsyncIterator[Slice],
+        progress: Callable[[int], Any] | None,
+    ) -> MessageIds:
         while await work.take_async(slices) if isinstance(slices, AsyncIterator) else work.take(slices):
             while (full := work.push()) is not None:
                 await self._room(full)

@@ -9,5 +9,6 @@ from pulsar_native.blocking.consumer import Consumer, Reader
 from pulsar_native.blocking.container import ListenerContainer
 from pulsar_native.blocking.producer import Producer
 from pulsar_native.blocking.table_view import TableView
+from pulsar_native.blocking.transaction import Transaction
 
-__all__ = ["Client", "Consumer", "ListenerContainer", "Producer", "Reader", "TableView"]
+__all__ = ["Client", "Consumer", "ListenerContainer", "Producer", "Reader", "TableView", "Transaction"]

@@ -14,6 +14,7 @@ from pulsar_native import arguments
 from pulsar_native.blocking.consumer import Consumer, MessageListener, Reader
 from pulsar_native.blocking.producer import Producer
 from pulsar_native.blocking.table_view import TableView
+from pulsar_native.blocking.transaction import Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -438,6 +439,16 @@ class Client(Live):
         view = TableView(self, inner, decoder)
         view._start()
         return view
+
+    def new_transaction(self, timeout_seconds: float = 60.0) -> Transaction:
+        """Begin a transaction, which the broker aborts when it is not ended after `timeout_seconds`. Blocks.
+
+        The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
+        transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
+        """
+        limit = arguments.transaction_timeout(timeout_seconds)
+        core = self._started()
+        return Transaction(core.engine, core.engine.run(core.new_transaction(limit)))
 
     def stats(self) -> ClientStats:
         """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from pulsar_native.blocking.client import Client
+    from pulsar_native.blocking.transaction import Transaction
 
 _log = logging.getLogger("pulsar_native")
 
@@ -252,13 +253,22 @@ class Consumer(Receiving):
             self._inner.note_failed_receive(batch=True)
             raise
 
-    def acknowledge(self, message: Message | MessageId | list[Message | MessageId]) -> None:
+    def acknowledge(
+        self, message: Message | MessageId | list[Message | MessageId], *, transaction: Transaction | None = None
+    ) -> None:
         """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time.
 
         With `ack_receipt_enabled` it blocks until the broker has answered, and raises its error, or `Timeout`. (Of a
         batch nothing is sent, or waited for, before its last message, unless `batch_index_ack_enabled`.)
+
+        In a `transaction` it counts when that is committed. It is sent at once and blocks for the answer, each call;
+        a list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
+        otherwise: the transaction can only be aborted then, and its commit does that.
         """
         check_generation(self._generation)
+        if transaction is not None:
+            self._acknowledge_in(transaction, arguments.ids_of(message), cumulative=False)
+            return
         wait = self._receipt() if self._wants_receipts else None
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, wait)
@@ -266,6 +276,16 @@ class Consumer(Receiving):
             self._inner.acknowledge(arguments.ids_of(message), wait)
         if wait is not None:
             wait.result(self._receipt_seconds)
+
+    def _acknowledge_in(self, transaction: Transaction, ids: list[MessageId], *, cumulative: bool) -> None:
+        work = arguments.work_of(transaction, self._inner.client)
+        acknowledging = self._inner.acknowledge_in(work, ids, cumulative=cumulative)
+        if self._engine.on_loop():
+            # A callback of the client cannot wait; the outcome is seen at the commit.
+            task = self._engine.spawn(acknowledging)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return
+        self._engine.run(acknowledging)
 
     def _receipt(self) -> AckWait:
         if self._engine.on_loop():
@@ -275,13 +295,16 @@ class Consumer(Receiving):
             )
         return AckWait()
 
-    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+    def acknowledge_cumulative(self, message: Message | MessageId, *, transaction: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done. Blocks as `acknowledge` does.
 
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
         """
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
+        if transaction is not None:
+            self._acknowledge_in(transaction, [message_id], cumulative=True)
+            return
         wait = self._receipt() if self._wants_receipts else None
         self._inner.acknowledge_cumulative(message_id, wait)
         if wait is not None:

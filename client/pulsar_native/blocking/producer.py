@@ -20,6 +20,7 @@ from pulsar_native.engine.loop import (
 from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer import Full
 from pulsar_native.engine.statistics import of_producer
+from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.engine.waiting import SendWait, Wait
 from pulsar_native.enums import (
     Result,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from pulsar_native.blocking.client import Client
+    from pulsar_native.blocking.transaction import Transaction
 
 SendCallback = Callable[[Result, MessageId | None], Any]
 
@@ -88,18 +90,21 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageId:
         """Publish a message and return its id. Blocks until the broker has stored it, or the send time-out.
 
         A batch that is open is sent with it. `schema` is for a value of another schema than the producer's: its first
-        use registers it, which may raise `IncompatibleSchema`. The id is (-1, -1) when the broker dropped a duplicate.
+        use registers it, which may raise `IncompatibleSchema`. In a `transaction`, consumers get it when that is
+        committed; raises `InvalidTxnStatusError` when it is not open any more. The id is (-1, -1) when the broker
+        dropped a duplicate.
         Raises `Timeout`, `MessageTooBig`, `ProducerQueueIsFull` and others; a raised message may still have been
         stored.
         """
         wait = SendWait()
         self._send(
             content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-            disable_replication, event_timestamp, deliver_at, deliver_after, schema, flush=True,
+            disable_replication, event_timestamp, deliver_at, deliver_after, schema, transaction, flush=True,
         )  # fmt: skip
         return wait.result()
 
@@ -117,15 +122,18 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
+        transaction: Transaction | None = None,
     ) -> None:
         """Publish a message and return at once; `callback(result, message_id)` is called in the engine's thread.
 
         Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`;
-        and for the first message of another `schema`.
+        and for the first message of another `schema`, or of a `transaction` to a partition. Commit waits for what was
+        sent in the transaction, and aborts when any of it failed.
         """
         self._send(
             content, None if callback is None else _ResultCallback(callback), properties, partition_key, ordering_key,
             sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema,
+            transaction,
         )  # fmt: skip
 
     def _send(
@@ -142,6 +150,7 @@ class Producer(Part):
         deliver_at: int | None,
         deliver_after: timedelta | int | None,
         schema: Schema[Any] | None,
+        transaction: Transaction | None,
         *,
         flush: bool = False,
     ) -> None:
@@ -159,7 +168,7 @@ class Producer(Part):
             payload is not None and properties is None and partition_key is None and ordering_key is None
             and sequence_id is None and replication_clusters is None and not disable_replication
             and event_timestamp is None and deliver_at is None and deliver_after is None
-            and version is None and not null_key
+            and version is None and not null_key and transaction is None
         ):  # fmt: skip
             full = self._inner.enqueue(payload, b"", None, callback, flush=flush)
             if full is not None:
@@ -181,9 +190,18 @@ class Producer(Part):
         )
         fields = arguments.encoded_fields(message)
         child = self._inner.route(message.payload, message)
-        full = child.enqueue(message.payload, fields, message, callback, flush=flush)
-        if full is not None:
-            self._wait_for_room(full, lambda: child.enqueue(message.payload, fields, message, callback, flush=flush))
+        if transaction is not None:
+            callback = arguments.into_transaction(transaction, self._inner, message, callback)
+        try:
+            full = child.enqueue(message.payload, fields, message, callback, flush=flush)
+            if full is not None:
+                self._wait_for_room(
+                    full, lambda: child.enqueue(message.payload, fields, message, callback, flush=flush)
+                )
+        except BaseException:
+            if isinstance(callback, SendOperation):
+                callback.withdraw()
+            raise
 
     def _version_of(self, schema: Schema[Any]) -> bytes | None:
         schemas = self._inner.message_schemas
@@ -198,26 +216,33 @@ class Producer(Part):
             return self._engine.run(schemas.register(schema))
 
     def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
-        if not self._block or self._engine.on_loop():
-            # In a callback of the engine waiting would stop the receipts that make room.
-            raise full.refusal()
         attempt: Full | None = full
         while attempt is not None:
+            if not (self._block or attempt.is_short) or self._engine.on_loop():
+                # In a callback of the engine waiting would stop the receipts that make room.
+                raise attempt.refusal()
             wait = Wait()
             attempt.when_room(wait.wake)
             while not wait.wait(1.0):
                 check_generation(self._generation)
             attempt = again() if attempt.again is None else attempt.again()
 
-    def send_many(self, messages: Iterable[Any], *, progress: Callable[[int], Any] | None = None) -> MessageIds:
+    def send_many(
+        self,
+        messages: Iterable[Any],
+        *,
+        progress: Callable[[int], Any] | None = None,
+        transaction: Transaction | None = None,
+    ) -> MessageIds:
         """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
 
         Blocks until all are confirmed; at most `max_pending_messages` and the client's memory limit are on their way,
         whatever `block_if_queue_full` says. With `batching_enabled` whole entries are filled at once, without it every
-        message is an entry. `progress(confirmed)` is called in this thread now and then, and at the end. Raises
-        `BulkSendError`, which tells what is stored; if nothing was sent yet, the error itself.
+        message is an entry. All of it may be sent in a `transaction`. `progress(confirmed)` is called in this thread
+        now and then, and at the end. Raises `BulkSendError`, which tells what is stored; if nothing was sent yet, the
+        error itself.
         """
-        return self._send_slices(arguments.slices_of(messages, self._schema, self._inner.config), progress)
+        return self._send_slices(arguments.slices_of(messages, self._schema, self._inner.config), progress, transaction)
 
     def send_table(
         self,
@@ -228,6 +253,7 @@ class Producer(Part):
         properties: str | Sequence[str] | Mapping[str, str] = (),
         event_time: str | None = None,
         progress: Callable[[int], Any] | None = None,
+        transaction: Transaction | None = None,
     ) -> MessageIds:
         """Publish the rows of an Arrow table and return their ids in order; needs pyarrow.
 
@@ -239,13 +265,21 @@ class Producer(Part):
         slices = arguments.table_slices(
             table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
         )
-        return self._send_slices(slices, progress)
+        return self._send_slices(slices, progress, transaction)
 
-    def _send_slices(self, slices: Iterator[Slice], progress: Callable[[int], Any] | None) -> MessageIds:
+    def _send_slices(
+        self, slices: Iterator[Slice], progress: Callable[[int], Any] | None, transaction: Transaction | None
+    ) -> MessageIds:
         check_generation(self._generation)
         if self._engine.on_loop():
             raise OperationNotSupported("A bulk send would wait for itself in a callback of the client; use a thread")
-        work = BulkSend(self._inner)
+        if transaction is None:
+            return self._sent(BulkSend(self._inner), slices, progress)
+        own = arguments.sending_work_of(transaction, self._inner)
+        with own.bulk(BulkSend(self._inner, own.core)) as work:
+            return self._sent(work, slices, progress)
+
+    def _sent(self, work: BulkSend, slices: Iterator[Slice], progress: Callable[[int], Any] | None) -> MessageIds:
         while work.take(slices):
             while (full := work.push()) is not None:
                 wait = Wait()

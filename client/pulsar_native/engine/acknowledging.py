@@ -10,16 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.receipts import AckReceipts, Done
 from pulsar_native.enums import ConsumerType
-from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, Interrupted
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    CumulativeAcknowledgementNotAllowedError,
+    Interrupted,
+    InvalidMessage,
+    OperationNotSupported,
+)
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.acks import AckGroup
+from pulsar_native.protocol.acks import AckGroup, words_of
 from pulsar_native.protocol.chunks import ChunkAssembly
 from pulsar_native.protocol.entries import Decoded
 from pulsar_native.protocol.redelivery import (
@@ -29,9 +35,12 @@ from pulsar_native.protocol.redelivery import (
     UnackedTracker,
     in_blocks,
 )
+from pulsar_native.protocol.transactions import Place
 from pulsar_native.wire import commands
+from pulsar_native.wire.commands import TransactionalAckItem
 
 if TYPE_CHECKING:
+    from pulsar_native.engine.connection import Connection
     from pulsar_native.engine.consumer import PartitionConsumer
 
 _log = logging.getLogger("pulsar_native.consumer")
@@ -69,6 +78,8 @@ class Acknowledging:
         self._letters = consumer.letters
         if self._letters is not None:
             self._letters.acks = self
+        # Requests whose answer does not come any more once the consumer is closed by the broker.
+        self._in_transactions: set[asyncio.Future[Any]] = set()
         # One question an acknowledgement for what most consumers do not use.
         self._has_more_to_forget = self.late is not None or self._letters is not None
 
@@ -150,11 +161,7 @@ class Acknowledging:
 
     def add_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done."""
-        if self._config.consumer_type in BY_ENTRY:
-            raise CumulativeAcknowledgementNotAllowedError(
-                "A Shared or Key_Shared subscription cannot acknowledge cumulatively; acknowledge each message",
-                topic=self._consumer.topic.full,
-            )
+        self._check_cumulative()
         key = (message_id.ledger_id(), message_id.entry_id())
         index, size = message_id.batch_index(), message_id.batch_size()
         if not self._stored:
@@ -176,6 +183,13 @@ class Acknowledging:
             self._consumer.engine.call(self._arm_ack_timer)
         if done is not None:
             done(None)
+
+    def _check_cumulative(self) -> None:
+        if self._config.consumer_type in BY_ENTRY:
+            raise CumulativeAcknowledgementNotAllowedError(
+                "A Shared or Key_Shared subscription cannot acknowledge cumulatively; acknowledge each message",
+                topic=self._consumer.topic.full,
+            )
 
     def _unwatch(self, last: EntryKey) -> None:
         if self.unacked is not None:
@@ -234,6 +248,109 @@ class Acknowledging:
                 return
             self.send()
         self._arm_ack_timer()
+
+    # --- acknowledging in transactions (loop) -----------------------------------------------------------------------
+
+    def check_transactional(self, *, cumulative: bool) -> None:
+        """Raise when this consumer cannot acknowledge in a transaction so."""
+        self._consumer.check_usable()
+        if cumulative:
+            self._check_cumulative()
+        if not self._stored:
+            raise OperationNotSupported(
+                "A non-persistent topic cannot take part in transactions: nothing of it is stored",
+                topic=self._consumer.topic.full,
+            )
+
+    def places_of(self, ids: Iterable[MessageId]) -> list[Place]:
+        """Return where messages lie: the entry (of a message in chunks, each), and index and size of the batch."""
+        places: list[Place] = []
+        with self._consumer.lock:
+            for message_id in ids:
+                key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
+                if index < 0:
+                    places += [(chunk, -1, 0) for chunk in self._chunks.given.get(key, ())[:-1]]
+                    places.append((key, -1, 0))
+                else:
+                    places.append((key, index, self._size_of(key, message_id)))
+        return places
+
+    def _size_of(self, key: EntryKey, message_id: MessageId) -> int:
+        size = message_id.batch_size() or self.group.size_of(key) or self._consumer.size_of(key)
+        if not size:
+            raise InvalidMessage(
+                f"The id {message_id} does not tell how many messages its batch has, which a transaction needs; "
+                "acknowledge the message itself",
+                topic=self._consumer.topic.full,
+            )
+        return size
+
+    def up_to_in_transaction(self, message_id: MessageId) -> list[TransactionalAckItem]:
+        """Return what is to be sent for everything up to a message, and stop watching over it."""
+        key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
+        with self._consumer.lock:
+            size = self._size_of(key, message_id) if index >= 0 else 0
+            if self._chunks or self._chunks.given:
+                safe = self._chunks.safe_position(key)
+                if safe != key:
+                    key, index, size = safe, -1, 0
+            left = ((1 << size) - 1) & (-1 << (index + 1))
+            self._unwatch(key if not left else (key[0], key[1] - 1))
+            return [(*key, words_of(left, size) if left else None, size)]
+
+    def done_in_transaction(self, acked: Mapping[EntryKey, int], items: Iterable[TransactionalAckItem]) -> None:
+        """Stop watching over entries of which nothing is left to acknowledge, as long as the transaction stands."""
+        with self._consumer.lock:
+            for ledger, entry, _, size in items:
+                key = (ledger, entry)
+                known = self.group.partial(key)
+                left = ((1 << size) - 1) & ~acked.get(key, 0)
+                if left if known is None else left & known:
+                    continue
+                self._nacks.remove(key)
+                if self.unacked is not None:
+                    self.unacked.remove(key)
+                if self.late is not None:
+                    self.late.remove(key)
+
+    async def answered(self, connection: Connection, request_id: int, frame: bytes) -> bool:
+        """Send an acknowledgement and return whether it was answered; False when the broker closed the consumer."""
+        answer = connection.begin_request(request_id, frame)
+        self._in_transactions.add(answer)
+        try:
+            # Not the answer itself: its cancellation is the consumer's, not the waiting task's.
+            await asyncio.wait([answer])
+        finally:
+            self._in_transactions.discard(answer)
+            connection.core.forget(request_id)
+        if answer.cancelled():
+            return False
+        answer.result()
+        return True
+
+    def transaction_ended(self, acked: Mapping[EntryKey, int], *, committed: bool) -> None:
+        """Draw the consequences of a transaction's end for what was acknowledged in it."""
+        if not committed:
+            # Where the broker does not give out single entries again, it would mix what comes again with the new.
+            if self._config.consumer_type not in BY_ENTRY:
+                self._consumer.redeliver(None)
+            return
+        with self._consumer.lock:
+            for key, bits in acked.items():
+                self._chunks.take_entries(key)
+                size = self.group.size_of(key)
+                if not size:
+                    if self._letters is not None:
+                        self._letters.acknowledged(key)
+                    continue
+                # The other messages of the batch are acknowledged without a transaction: here it is seen when it is
+                # complete.
+                for index in range(size):
+                    if bits >> index & 1:
+                        self._add(key, index, size)
+            arm = self._after_ack() if len(self.group) else False
+        if arm:
+            self._arm_ack_timer()
 
     # --- redelivery -------------------------------------------------------------------------------------------------
 
@@ -329,6 +446,8 @@ class Acknowledging:
 
     def detached(self) -> None:
         """Take back what the broker has not answered. Called under the lock."""
+        for answer in self._in_transactions:
+            answer.cancel()
         if self._receipts is not None:
             self._receipts.detached()
 

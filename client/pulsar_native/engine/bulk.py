@@ -24,6 +24,7 @@ from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.transactions import TransactionCore
 
 # With these the broker may have stored the message and only its receipt is missing.
 _UNCONFIRMED = (Timeout, AlreadyClosed)
@@ -62,7 +63,8 @@ class _Run:
 class BulkSend:
     """One call of `send_many` or `send_table`. `add` and `push` belong to the calling thread."""
 
-    def __init__(self, producer: TopicProducer) -> None:
+    def __init__(self, producer: TopicProducer, transaction: TransactionCore | None = None) -> None:
+        self._transaction = transaction
         self.ids = MessageIds()
         self.failure: BaseException | None = None
         self._producer = producer
@@ -181,7 +183,8 @@ class BulkSend:
                 payloads = run.payloads[at:] if at else run.payloads
                 fields = run.fields[at:] if at and run.fields is not None else run.fields
                 first = run.message(run.rows[at] - run.first_row)
-                taken = run.child.enqueue_entry(payloads, fields, first, partial(self._entry_at, run.rows, at))
+                entry = partial(self._entry_at, run.rows, at)
+                taken = run.child.enqueue_entry(payloads, fields, first, entry, self._transaction)
                 if isinstance(taken, Full):
                     return taken
                 if taken:
@@ -200,6 +203,9 @@ class BulkSend:
         row = run.rows[at]
         callback = self._entry((row,))
         message = run.message(row - run.first_row)
+        if self._transaction is not None:
+            message = message or OutgoingMessage(run.payloads[at])
+            message.transaction = self._transaction
         fields = b"" if run.fields is None else run.fields[at]
         return self._tried(run, run.child.enqueue(run.payloads[at], fields, message, callback))
 

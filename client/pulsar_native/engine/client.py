@@ -36,6 +36,8 @@ from pulsar_native.engine.statistics import (
 )
 from pulsar_native.engine.telemetry import Instruments, instruments_of
 from pulsar_native.engine.topic_consumer import TopicConsumer
+from pulsar_native.engine.transaction import TransactionWork
+from pulsar_native.engine.transactions import Transactions
 from pulsar_native.exceptions import (
     AlreadyClosed,
     IncompatibleSchema,
@@ -75,6 +77,7 @@ class ClientCore:
         self.service = Service(engine, config)
         self.pool = ConnectionPool(engine, config, self.service)
         self.lookup = Lookup(engine, config, self.pool, self.service, self._request_ids)
+        self.transactions = Transactions(self)
         self.producers: set[TopicProducer] = set()
         self.consumers: set[TopicConsumer] = set()
         self.closed = False
@@ -279,6 +282,11 @@ class ClientCore:
             raise AlreadyClosed("The client was closed meanwhile")
         return consumer
 
+    async def new_transaction(self, timeout_seconds: float) -> TransactionWork:
+        """Begin a transaction."""
+        self._check_open()
+        return await self.transactions.begin(timeout_seconds)
+
     async def topic_partitions(self, topic: str) -> list[str]:
         """Return the names of a topic's partitions, or the topic itself when it has none."""
         name = TopicName.parse(topic)
@@ -320,6 +328,9 @@ class ClientCore:
         producers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.producers)]
         consumers = [asyncio.ensure_future(each.close(timeout)) for each in list(self.consumers)]
         tasks: list[asyncio.Future[Any]] = [*producers, *consumers]
+        is_worth_a_record = bool(tasks)
+        if self.transactions.is_used:
+            tasks.append(asyncio.ensure_future(self.transactions.close(limit)))
         if tasks:
             # They keep to the limit themselves; whoever does not is left to find out by the closed connection.
             await asyncio.wait(tasks, timeout=limit + _GRACE_SECONDS)
@@ -334,7 +345,7 @@ class ClientCore:
         if ended is not None:
             # The provider of the service URL is the application's: its error is logged, and it may not hold us.
             await asyncio.wait([ended], timeout=limit)
-        if tasks:
+        if is_worth_a_record:
             _log.log(logging.INFO if report.complete else logging.WARNING, "The client %s", report)
         return report
 
@@ -346,6 +357,7 @@ class ClientCore:
         handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
         for handler in handlers:
             handler.abandon()
+        self.transactions.abandon()
         self.pool.close()
         return self.service.close()
 

@@ -76,6 +76,12 @@ class TopicListHandler(Protocol):
     def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
 
 
+class CoordinatorHandler(Protocol):
+    """What a connection tells who talks to a transaction coordinator. Called on the loop."""
+
+    def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
+
+
 async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes]:
     """Return method and data for CONNECT. Reading them may block, so it happens off the loop."""
     if authentication is None or authentication.method_name == "none":
@@ -119,6 +125,7 @@ class Connection:
         self._producers: dict[int, ProducerHandler] = {}
         self._consumers: dict[int, ConsumerHandler] = {}
         self._watchers: dict[int, TopicListHandler] = {}
+        self._coordinators: dict[int, CoordinatorHandler] = {}
         self._ready: asyncio.Future[None] = engine.loop.create_future()
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
@@ -182,7 +189,8 @@ class Connection:
 
     def idle_seconds(self, now: float) -> float:
         """Return since when nobody uses the connection, as far as seen by calls of this."""
-        if self._producers or self._consumers or self._watchers or self.core.has_requests:
+        handlers = self._producers or self._consumers or self._watchers or self._coordinators
+        if handlers or self.core.has_requests:
             self._used_at = now
         return now - self._used_at
 
@@ -240,6 +248,14 @@ class Connection:
     def remove_watcher(self, watcher_id: int) -> None:
         """Stop telling the watcher."""
         self._watchers.pop(watcher_id, None)
+
+    def add_coordinator(self, number: int, handler: CoordinatorHandler) -> None:
+        """Tell the handler when the connection to this transaction coordinator is lost."""
+        self._coordinators[number] = handler
+
+    def remove_coordinator(self, number: int) -> None:
+        """Stop telling the coordinator's handler."""
+        self._coordinators.pop(number, None)
 
     def has_producer(self, producer_id: int) -> bool:
         """Return whether the producer is told of its frames still: not after the broker has closed it."""
@@ -398,14 +414,16 @@ class Connection:
             )
         for event in answered:
             self._dispatch(event)
-        handlers: list[ProducerHandler | ConsumerHandler | TopicListHandler] = [
+        handlers: list[ProducerHandler | ConsumerHandler | TopicListHandler | CoordinatorHandler] = [
             *self._producers.values(),
             *self._consumers.values(),
             *self._watchers.values(),
+            *self._coordinators.values(),
         ]
         self._producers.clear()
         self._consumers.clear()
         self._watchers.clear()
+        self._coordinators.clear()
         if self.on_gone is not None:
             self.on_gone(self)
         for handler in handlers:

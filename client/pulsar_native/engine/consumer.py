@@ -517,6 +517,11 @@ class PartitionConsumer(Handler):
                 self._grant(returned)
 
     @property
+    def acks(self) -> Acknowledging:
+        """What it owes the broker."""
+        return self._acks
+
+    @property
     def attachment(self) -> int:
         """How often the consumer was attached: what is unacknowledged comes again with every attachment."""
         return self._attachment

@@ -33,6 +33,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.transaction import TransactionWork
 
 _log = logging.getLogger("pulsar_native.interceptor")
 
@@ -169,6 +170,9 @@ class InterceptedProducer(TopicProducer):
         """Take a message through the interceptors, or tell why not yet."""
         message, caring = self.chain.before_send(extras if extras is not None else OutgoingMessage(payload))
         told = _Told(self.chain, caring, message, callback)
+        if extras is not None:
+            # Theirs to change is the message, not where it belongs.
+            message.transaction = extras.transaction
 
         def attempt() -> Full | None:
             own_fields = self.chain.encode(message)
@@ -293,6 +297,21 @@ class InterceptedConsumer(TopicConsumer):
         """Acknowledge everything up to and including a message; `done` waits for the receipt."""
         act = partial(super().acknowledge_cumulative, message_id)
         self._say("on_acknowledge_cumulative", [message_id], act, done)
+
+    async def acknowledge_in(
+        self, work: TransactionWork, ids: Sequence[MessageId], *, cumulative: bool = False
+    ) -> None:
+        """Acknowledge messages in a transaction, and tell of it."""
+        method = "on_acknowledge_cumulative" if cumulative else "on_acknowledge"
+        outcome: PulsarException | None = None
+        try:
+            await super().acknowledge_in(work, ids, cumulative=cumulative)
+        except PulsarException as error:
+            outcome = error
+            raise
+        finally:
+            for message_id in ids:
+                self._hears.said(method, message_id, outcome)
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Join new partitions and tell the interceptors."""

@@ -18,6 +18,7 @@ from pulsar_native.engine.producer import Full, PartitionProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.transactions import TransactionCore
 from pulsar_native.stats import ProducerClose
 
 
@@ -80,9 +81,10 @@ class LazyPartitionProducer(PartitionProducer):
         fields: list[bytes] | None,
         first: OutgoingMessage | None,
         callback: Callable[[int], Callback],
+        transaction: TransactionCore | None = None,
     ) -> int | Full:
         """Take messages as one entry; one by one, by `enqueue`, as long as there is no producer to make entries."""
-        return super().enqueue_entry(payloads, fields, first, callback) if self._is_joined else 0
+        return super().enqueue_entry(payloads, fields, first, callback, transaction) if self._is_joined else 0
 
     def _must_wait(self) -> bool:
         return not self._is_joined

@@ -27,6 +27,7 @@ from pulsar_native.exceptions import (
     MemoryBufferIsFull,
     NotAllowedError,
     NotConnected,
+    OperationNotSupported,
     ProducerBlockedQuotaExceededException,
     ProducerFenced,
     ProducerQueueIsFull,
@@ -38,6 +39,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import Callback, NoRoomForChunks, ProducerCore, Receipt, SendOp
+from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
@@ -55,6 +57,8 @@ class Full(NamedTuple):
     # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
     again: Callable[[], Full | None] | None = None
     gave_up: Callable[[PulsarException], None] | None = None
+    # Not for want of room: to be waited for whatever block_if_queue_full says.
+    is_short: bool = False
 
     def refusal(self) -> PulsarException:
         """Return the error to raise, for a caller that does not wait."""
@@ -149,8 +153,10 @@ class PartitionProducer(Handler):
                 answer.producer_name, answer.last_sequence_id, answer.schema_version, connection.max_message_size
             )
             self.connection = connection
+            ended = self._take_ended()
             for op in self.core.pending:
                 connection.write(op.parts)
+        self._fail_ended(ended)
 
     @property
     def is_started(self) -> bool:
@@ -209,9 +215,9 @@ class PartitionProducer(Handler):
                 return Full(self._memory_full(), memory.when_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
-            except NoRoomForChunks as full:
+            except (NoRoomForChunks, NotRegistered) as missing:
                 memory.release(len(payload))
-                return Full(self._queue_full(), partial(self.when_room, needed=full.needed))
+                return self._not_taken(missing)
             except BaseException:
                 memory.release(len(payload))
                 raise
@@ -232,6 +238,7 @@ class PartitionProducer(Handler):
         fields: list[bytes] | None,
         first: OutgoingMessage | None,
         callback: Callable[[int], Callback],
+        transaction: TransactionCore | None = None,
     ) -> int | Full:
         """Take messages from the first on as one entry and return how many, 0 when the first must go by `enqueue`.
 
@@ -243,6 +250,12 @@ class PartitionProducer(Handler):
             if self.state is not State.READY and self.state is not State.CONNECTING:
                 raise self._refusal()
             core = self.core
+            kind = None
+            if transaction is not None:
+                try:
+                    kind = core.kind_in(transaction, None, now)
+                except NotRegistered as missing:
+                    return self._not_taken(missing)
             limit = len(payloads)
             if self._max_pending:
                 # At most half of what may wait, so that one entry is on its way while the next one is made.
@@ -258,13 +271,65 @@ class PartitionProducer(Handler):
                 self._write(core.close_batch())
                 return Full(self._memory_full(), memory.when_room)
             own = None if fields is None else fields[:count]
-            self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000))
+            self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000, kind))
             idle = not self._expiry_armed
         if idle:
             self._arm_timers()
         if core.failed:
             self._complete_failed()
         return count
+
+    def _not_taken(self, missing: NoRoomForChunks | NotRegistered) -> Full:
+        """Return what to wait for: room for all chunks, or the broker's knowing the partition in a transaction."""
+        if isinstance(missing, NoRoomForChunks):
+            return Full(self._queue_full(), partial(self.when_room, needed=missing.needed))
+        error = OperationNotSupported(
+            "The first message of a transaction to a partition waits for the broker, which a callback of the client "
+            "cannot do: send one from another thread first",
+            topic=self.topic.full,
+        )
+        return Full(error, partial(self.client.transactions.join, missing.transaction, self), is_short=True)
+
+    def joined(self, transaction: TransactionCore) -> None:
+        """Take messages of a transaction from now on: the broker knows of the partition. Thread-safe."""
+        with self._lock:
+            self.core.transactions.add(transaction)
+
+    def part(self, transaction: TransactionCore) -> None:
+        """Forget a transaction that is sealed; what of it has no receipt fails and is never written again."""
+        with self._lock:
+            ended = self._take_ended()
+            self.core.transactions.discard(transaction)
+        self._fail_ended(ended)
+
+    def _take_ended(self) -> list[SendOp]:
+        """Take what must not be written any more out of the queue. Called under the lock."""
+        if not self.core.transactions:
+            return []
+        before = list(self.core.pending)
+        ended = self.core.take_ended(time.monotonic())
+        if ended and self._flush_waiters:
+            # Who waits for one of them waits for what stands before it instead.
+            gone, last_kept = set(ended), None
+            stands_before: dict[SendOp, SendOp | None] = {}
+            for op in before:
+                if op in gone:
+                    stands_before[op] = last_kept
+                else:
+                    last_kept = op
+            moved = [(stands_before.get(op, op), done) for op, done in self._flush_waiters]
+            self._flush_waiters = deque((op, done) for op, done in moved if op is not None)
+            ready = [done for op, done in moved if op is None]
+            if ready:
+                self.engine.call(self.engine.loop.call_soon, _all_done, ready)
+        return ended
+
+    def _fail_ended(self, ended: list[SendOp]) -> None:
+        if ended:
+            self._complete_failed()
+        for op in ended:
+            assert op.transaction is not None
+            self._completed(op, op.transaction.refusal(), None)
 
     def _arm_timers(self) -> None:
         """Wake the loop for the timers that do not run: once, then they keep themselves going under traffic."""
@@ -316,10 +381,12 @@ class PartitionProducer(Handler):
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
         """Send the open batch and call `done` when everything sent before has its receipt. Thread-safe."""
         with self._lock:
+            ended = self._take_ended()
             self._write(self.core.close_batch())
             if self.core.pending:
                 self._flush_waiters.append((self.core.pending[-1], done))
                 done = _nothing
+        self._fail_ended(ended)
         self._complete_failed()
         done(None)
 
@@ -420,6 +487,7 @@ class PartitionProducer(Handler):
     # --- timers ---------------------------------------------------------------------------------------------------
 
     def _batch_timer(self) -> None:
+        ended: list[SendOp] = []
         with self._lock:
             if not self.core.batch_is_open:
                 self._batch_timer_armed = False
@@ -427,9 +495,11 @@ class PartitionProducer(Handler):
             due = self.core.batch_due()
             delay = due - time.monotonic()
             if delay <= 0:
+                ended = self._take_ended()
                 self._write(self.core.close_batch())
                 # Stay armed for one more round: under steady traffic the next batch then needs no wake-up.
                 delay = self.config.batching_max_publish_delay_ms / 1000
+        self._fail_ended(ended)
         self._complete_failed()
         self.engine.loop.call_later(delay, self._batch_timer)
 
@@ -511,3 +581,8 @@ class PartitionProducer(Handler):
 
 def _nothing(_error: PulsarException | None) -> None:
     """Stand in for a callback that was handed on."""
+
+
+def _all_done(waiters: list[Callable[[PulsarException | None], None]]) -> None:
+    for done in waiters:
+        done(None)

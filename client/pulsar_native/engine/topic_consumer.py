@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.interception import ConsumerChain
     from pulsar_native.engine.pattern import PatternTopics
+    from pulsar_native.engine.transaction import TransactionWork
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -367,6 +368,21 @@ class TopicConsumer:
             child.acknowledge(own, done)
         if done is not None and not grouped:
             done(None)
+
+    async def acknowledge_in(
+        self, work: TransactionWork, ids: Sequence[MessageId], *, cumulative: bool = False
+    ) -> None:
+        """Acknowledge messages in a transaction, or everything up to one; returns when it is answered. On the loop."""
+        parts: dict[PartitionConsumer, list[MessageId]] = {}
+        for message_id in ids:
+            parts.setdefault(self.owner(message_id), []).append(message_id)
+        for child in parts:
+            child.acks.check_transactional(cumulative=cumulative)
+        operation = work.begin()
+        task = self.client.engine.spawn(work.acknowledge(parts, operation, cumulative=cumulative))
+        # Who is cancelled meanwhile waits no longer, but the end of the transaction does.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(task)
 
     async def reconsume_later(
         self, messages: Sequence[Message], delay_ms: int, properties: Mapping[str, str] | None

@@ -3,10 +3,10 @@
 Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that
 a resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A
 batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker
-never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas,
-whose version is the entry's. Ids and receipts follow client.md A.3 (C63-C66, C73-C75). A message too large for one
-entry may become chunks (C80): entries of one sequence id that are queued, given up and refused together; each has a
-receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
+never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas or
+transactions, which are the entry's. Ids and receipts follow client.md A.3 (C63-C66, C73-C75). A message too large for
+one entry may become chunks (C80): entries of one sequence id that are queued, given up and refused together; each has
+a receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
 compressed and cut, becomes the bytes of an entry.
 
 Not thread-safe: the engine holds the producer's lock around every call. `now` is monotonic seconds, `wall_ms` is
@@ -28,6 +28,7 @@ from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.encryption import Encryptor
+from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
@@ -38,6 +39,8 @@ from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[PulsarException | None, MessageId | None], None]
+# What the messages of an entry have in common: the version of their schema, and their transaction if any.
+Kind = bytes | None | tuple[bytes | None, TransactionCore]
 
 # An entry of exactly the broker's maximum passes the broker but not its storage (client.md F.1): keep clear of it.
 _SIZE_RESERVE = 128
@@ -66,6 +69,7 @@ class SendOp:
         "parts",
         "sequence_id",
         "size",
+        "transaction",
         "was_damaged",
         "written",
     )
@@ -89,6 +93,8 @@ class SendOp:
         self.written = False
         # The broker refused it for its checksum, so it cannot have it from then.
         self.was_damaged = False
+        # Resent or not, it stays in the transaction it was sent in.
+        self.transaction: TransactionCore | None = None
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
         """Call the callbacks, each with its own message id; `place` is (partition, ledger, entry)."""
@@ -171,9 +177,9 @@ class _OpenBatch:
         "fields",
         "first_key",
         "ids",
+        "kind",
         "payloads",
         "potential_duplicates",
-        "schema_version",
         "size",
         "wall",
     )
@@ -188,7 +194,7 @@ class _OpenBatch:
         self.wall = 0
         self.first_key: OutgoingMessage | None = None
         self.potential_duplicates = False
-        self.schema_version: bytes | None = None
+        self.kind: Kind = None
 
 
 class ProducerCore:
@@ -231,6 +237,8 @@ class ProducerCore:
         self._max_chunk = config.chunk_max_message_size if config.chunk_max_message_size > 0 else _MAX_CHUNKED
         self._max_pending = max_pending
         self._encryptor = encryptor
+        # Transactions whose broker knows that they have messages here, until they end.
+        self.transactions: set[TransactionCore] = set()
         self._batch_room = self._room_of_a_batch()
         self._batch = _OpenBatch()
 
@@ -279,28 +287,32 @@ class ProducerCore:
     ) -> list[SendOp]:
         """Take one message and return the entries that became ready, to be written in this order.
 
-        `fields` are the encoded optional fields, `extras` the message itself when it has any. Raises `MessageTooBig`
-        or `NoRoomForChunks` without having taken anything.
+        `fields` are the encoded optional fields, `extras` the message itself when it has any. Raises `MessageTooBig`,
+        `NoRoomForChunks` or `NotRegistered` without having taken anything, and what a transaction says when it takes no
+        more.
         """
-        explicit = version = None
+        explicit: int | None = None
+        kind: Kind = None
         if extras is not None:
-            explicit, version = extras.sequence_id, extras.schema_version
+            explicit, kind = extras.sequence_id, extras.schema_version
+            if extras.transaction is not None:
+                kind = self.kind_in(extras.transaction, extras.schema_version, now)
         sequence_id = self._next_sequence_id if explicit is None else explicit
         if not self.batching or (extras is not None and extras.needs_own_entry):
-            return self._add_single(payload, extras, callback, sequence_id, now, wall_ms)
+            return self._add_single(payload, extras, kind, callback, sequence_id, now, wall_ms)
         size = len(payload) + len(fields) + _PER_MESSAGE
         duplicate = sequence_id <= self.last_pushed
         # Too large for any batch: compressed, it may still fit as an entry of its own. Sent before without a receipt:
         # the broker may have it or not, and would drop a batch for one message that it has.
         if size > self.max_message_size - _SIZE_RESERVE or (duplicate and sequence_id > self._stored):
-            return self._add_single(payload, extras, callback, sequence_id, now, wall_ms)
+            return self._add_single(payload, extras, kind, callback, sequence_id, now, wall_ms)
         batch = self._batch
         ready: list[SendOp] = []
         if batch.ids and (
             batch.size + size > self._max_bytes
             or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
-            or version != batch.schema_version
+            or kind != batch.kind
         ):
             ready = self.close_batch()
             batch = self._batch
@@ -309,7 +321,7 @@ class ProducerCore:
             batch.wall = wall_ms
             batch.potential_duplicates = duplicate
             batch.first_key = extras
-            batch.schema_version = version
+            batch.kind = kind
         batch.payloads.append(payload)
         batch.ids.append(sequence_id)
         batch.fields.append(fields)
@@ -319,6 +331,13 @@ class ProducerCore:
         if len(batch.ids) >= self._max_messages or batch.size >= self._max_bytes:
             ready += self.close_batch()
         return ready
+
+    def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> Kind:
+        """Return the kind of a message in a transaction; raises `NotRegistered`, or why it takes no more."""
+        transaction.check_writable(self.topic, now)
+        if transaction not in self.transactions:
+            raise NotRegistered(transaction)
+        return version, transaction
 
     def fits(self, payloads: Sequence[bytes], fields: Sequence[bytes] | None, limit: int) -> int:
         """Return how many messages, from the first on, `add_entry` may take as one entry; fewer than two: none.
@@ -347,6 +366,7 @@ class ProducerCore:
         callback: Callback,
         now: float,
         wall_ms: int,
+        kind: Kind = None,
     ) -> list[SendOp]:
         """Take as many messages as `fits` said as one entry, behind the open batch; return the entries to write.
 
@@ -360,7 +380,7 @@ class ProducerCore:
         batch.fields = fields if fields is not None else [b""] * count
         batch.callbacks = [None] * (count - 1)
         batch.callbacks.append(callback)
-        batch.created, batch.wall, batch.first_key = now, wall_ms, first
+        batch.created, batch.wall, batch.first_key, batch.kind = now, wall_ms, first, kind
         self._next_sequence_id = start + count
         self.last_pushed = start + count - 1
         self.pending_messages += count
@@ -379,26 +399,34 @@ class ProducerCore:
         self,
         payload: bytes,
         extras: OutgoingMessage | None,
+        kind: Kind,
         callback: Callback | None,
         sequence_id: int,
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
-        metadata = self._metadata(sequence_id, wall_ms, None if extras is None else extras.schema_version)
+        metadata, transaction = self._metadata(sequence_id, wall_ms, kind)
         _single_fields(metadata, extras)
         body = self._compressed(metadata, payload, 1)
         if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
-            return self._add_chunks(metadata, payload, body, callback, now)
-        parts = self._frame(metadata, body, sequence_id, sequence_id, 1)
+            return self._add_chunks(metadata, payload, body, callback, now, transaction)
+        parts = self._frame(metadata, body, sequence_id, sequence_id, 1, transaction)
         ready = self.close_batch()
         op = SendOp(sequence_id, sequence_id, parts, [callback], len(payload), now)
+        op.transaction = transaction
         self._note(sequence_id, len(payload))
         self.pending.append(op)
         ready.append(op)
         return ready
 
     def _add_chunks(
-        self, metadata: pb.MessageMetadata, payload: bytes, body: bytes, callback: Callback | None, now: float
+        self,
+        metadata: pb.MessageMetadata,
+        payload: bytes,
+        body: bytes,
+        callback: Callback | None,
+        now: float,
+        transaction: TransactionCore | None,
     ) -> list[SendOp]:
         """Cut a message into chunks: all of them are queued, or none."""
         sequence_id = metadata.sequence_id
@@ -414,10 +442,12 @@ class ProducerCore:
             # Each chunk is encrypted for itself.
             metadata.ClearField("encryption_keys")
             piece = view[chunk_id * size : (chunk_id + 1) * size]
-            parts = self._frame(metadata, piece, sequence_id, sequence_id, 1, is_chunk=True)
+            parts = self._frame(metadata, piece, sequence_id, sequence_id, 1, transaction, is_chunk=True)
             is_last = chunk_id == count - 1
             taken = (callback, len(payload)) if is_last else (None, 0)
-            ops.append(ChunkOp(sequence_id, parts, *taken, now, is_last=is_last, places=places))
+            op = ChunkOp(sequence_id, parts, *taken, now, is_last=is_last, places=places)
+            op.transaction = transaction
+            ops.append(op)
         self._note(sequence_id, len(payload))
         self.pending_messages += count - 1
         self.pending.extend(ops)
@@ -476,7 +506,7 @@ class ProducerCore:
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
-        metadata = self._metadata(batch.ids[0], batch.wall, batch.schema_version)
+        metadata, transaction = self._metadata(batch.ids[0], batch.wall, batch.kind)
         try:
             if count == 1:
                 _single_fields(metadata, batch.first_key)
@@ -487,22 +517,29 @@ class ProducerCore:
                 metadata.highest_sequence_id = highest
                 body = encode_batch(batch.payloads, batch.ids, batch.fields)
             body = self._compressed(metadata, body, count)
-            parts = self._frame(metadata, body, sequence_id, highest, count)
+            parts = self._frame(metadata, body, sequence_id, highest, count, transaction)
         except PulsarException as error:
             op = SendOp(sequence_id, highest, (), batch.callbacks, size, batch.created)
             self._release(op)
             self.failed.append((op, error))
             return []
         op = SendOp(sequence_id, highest, parts, batch.callbacks, size, batch.created)
+        op.transaction = transaction
         self.pending.append(op)
         return [op]
 
-    def _metadata(self, sequence_id: int, wall_ms: int, schema_version: bytes | None) -> pb.MessageMetadata:
+    def _metadata(
+        self, sequence_id: int, wall_ms: int, kind: Kind
+    ) -> tuple[pb.MessageMetadata, TransactionCore | None]:
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=wall_ms)
-        version = self.schema_version if schema_version is None else schema_version
+        transaction: TransactionCore | None = None
+        if isinstance(kind, tuple):
+            kind, transaction = kind
+            metadata.txnid_most_bits, metadata.txnid_least_bits = transaction.txn_id
+        version = self.schema_version if kind is None else kind
         if version:
             metadata.schema_version = version
-        return metadata
+        return metadata, transaction
 
     def _compressed(self, metadata: pb.MessageMetadata, body: bytes, count: int) -> bytes:
         """Return the body as it is to be sent, and note in the metadata what was done to it."""
@@ -521,6 +558,7 @@ class ProducerCore:
         sequence_id: int,
         highest_sequence_id: int,
         count: int,
+        transaction: TransactionCore | None,
         *,
         is_chunk: bool = False,
     ) -> list[bytes | memoryview]:
@@ -543,6 +581,7 @@ class ProducerCore:
             metadata=encoded,
             payload=body,
             is_chunk=is_chunk,
+            txn_id=None if transaction is None else transaction.txn_id,
         )
 
     # --- answers --------------------------------------------------------------------------------------------------
@@ -604,6 +643,21 @@ class ProducerCore:
         for op in ops:
             self._release(op)
         return ops
+
+    def take_ended(self, now: float) -> list[SendOp]:
+        """Take what must not be written any more out of the queue: of transactions that end, or whose time is over."""
+        ended = {each for each in self.transactions if each.is_sealed or now >= each.deadline}
+        if not ended:
+            return []
+        if isinstance(self._batch.kind, tuple) and self._batch.kind[1] in ended:
+            self.close_batch()
+        self.transactions -= ended
+        taken = [op for op in self.pending if op.transaction in ended]
+        if taken:
+            self.pending = deque(op for op in self.pending if op.transaction not in ended)
+        for op in taken:
+            self._release(op)
+        return taken
 
     def timeout_error(self) -> Timeout:
         """Return the error for messages that had no receipt in time."""
@@ -667,7 +721,7 @@ def _split_by_key(batch: _OpenBatch) -> list[_OpenBatch]:
         if part is None:
             part = parts[key] = _OpenBatch()
             part.created, part.wall, part.first_key = batch.created, batch.wall, _message_of(single)
-            part.potential_duplicates, part.schema_version = batch.potential_duplicates, batch.schema_version
+            part.potential_duplicates, part.kind = batch.potential_duplicates, batch.kind
         part.payloads.append(payload)
         part.ids.append(sequence_id)
         part.fields.append(fields)

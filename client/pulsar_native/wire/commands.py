@@ -13,6 +13,7 @@ from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import PulsarException, from_server_error
 from pulsar_native.message_id import MessageId
+from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.frames import encode_command, encode_send, unknown_number
 
@@ -38,6 +39,11 @@ _ANSWERS: dict[int, tuple[str, str | None]] = {
     Kind.GET_OR_CREATE_SCHEMA_RESPONSE: ("getOrCreateSchemaResponse", "error_code"),
     Kind.CONSUMER_STATS_RESPONSE: ("consumerStatsResponse", "error_code"),
     Kind.ACK_RESPONSE: ("ackResponse", "error"),
+    Kind.TC_CLIENT_CONNECT_RESPONSE: ("tcClientConnectResponse", "error"),
+    Kind.NEW_TXN_RESPONSE: ("newTxnResponse", "error"),
+    Kind.ADD_PARTITION_TO_TXN_RESPONSE: ("addPartitionToTxnResponse", "error"),
+    Kind.ADD_SUBSCRIPTION_TO_TXN_RESPONSE: ("addSubscriptionToTxnResponse", "error"),
+    Kind.END_TXN_RESPONSE: ("endTxnResponse", "error"),
 }
 
 _FAILED: dict[int, int] = {
@@ -234,14 +240,20 @@ def send(
     metadata: bytes,
     payload: bytes | memoryview,
     is_chunk: bool = False,
+    txn_id: TxnId | None = None,
 ) -> list[bytes | memoryview]:
-    """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only."""
+    """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only.
+
+    The id of the transaction here decides; the one in the metadata is for who reads the entry (client.md F.8).
+    """
     command = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
     if count > 1:
         command.num_messages = count
         command.highest_sequence_id = highest_sequence_id
     if is_chunk:
         command.is_chunk = True
+    if txn_id is not None:
+        command.txnid_most_bits, command.txnid_least_bits = txn_id
     return encode_send(pb.BaseCommand(type=Kind.SEND, send=command), metadata, payload)
 
 
@@ -286,6 +298,33 @@ def ack(
         command.validation_error = validation_error  # type: ignore[assignment]
     if request_id is not None:
         command.request_id = request_id
+    return encode_command(pb.BaseCommand(type=Kind.ACK, ack=command))
+
+
+TransactionalAckItem = tuple[int, int, Sequence[int] | None, int]
+"""As `AckItem`, and how many messages the entry has (0: it is no batch)."""
+
+
+def ack_in_transaction(
+    consumer_id: int, items: Iterable[TransactionalAckItem], txn_id: TxnId, request_id: int, *, cumulative: bool
+) -> bytes:
+    """Return ACK of entries, or of all up to one, in a transaction; the broker answers it."""
+    ids = []
+    for ledger, entry, words, size in items:
+        data = pb.MessageIdData(ledgerId=ledger & _U64, entryId=entry & _U64)
+        if words is not None:
+            data.ack_set.extend(words)
+        if size:
+            data.batch_size = size
+        ids.append(data)
+    command = pb.CommandAck(
+        consumer_id=consumer_id,
+        ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+        message_id=ids,
+        txnid_most_bits=txn_id.most_bits,
+        txnid_least_bits=txn_id.least_bits,
+        request_id=request_id,
+    )
     return encode_command(pb.BaseCommand(type=Kind.ACK, ack=command))
 
 
@@ -387,3 +426,51 @@ def close_consumer(consumer_id: int, request_id: int) -> bytes:
     """Return CLOSE_CONSUMER."""
     command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
     return encode_command(pb.BaseCommand(type=Kind.CLOSE_CONSUMER, close_consumer=command))
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def connect_coordinator(coordinator: int, request_id: int) -> bytes:
+    """Return TC_CLIENT_CONNECT_REQUEST: the broker loads the coordinator, if it is its own."""
+    command = pb.CommandTcClientConnectRequest(request_id=request_id, tc_id=coordinator)
+    return encode_command(pb.BaseCommand(type=Kind.TC_CLIENT_CONNECT_REQUEST, tcClientConnectRequest=command))
+
+
+def new_transaction(coordinator: int, request_id: int, timeout_ms: int) -> bytes:
+    """Return NEW_TXN; the broker aborts the transaction by itself after the time."""
+    command = pb.CommandNewTxn(request_id=request_id, txn_ttl_millis=timeout_ms, tc_id=coordinator)
+    return encode_command(pb.BaseCommand(type=Kind.NEW_TXN, newTxn=command))
+
+
+def add_partition_to_transaction(txn_id: TxnId, topic: str, request_id: int) -> bytes:
+    """Return ADD_PARTITION_TO_TXN: messages to the topic (or partition) will be of the transaction."""
+    command = pb.CommandAddPartitionToTxn(
+        request_id=request_id,
+        txnid_most_bits=txn_id.most_bits,
+        txnid_least_bits=txn_id.least_bits,
+        partitions=[topic],
+    )
+    return encode_command(pb.BaseCommand(type=Kind.ADD_PARTITION_TO_TXN, addPartitionToTxn=command))
+
+
+def add_subscription_to_transaction(txn_id: TxnId, topic: str, subscription: str, request_id: int) -> bytes:
+    """Return ADD_SUBSCRIPTION_TO_TXN: acknowledgements of the subscription will be of the transaction."""
+    command = pb.CommandAddSubscriptionToTxn(
+        request_id=request_id,
+        txnid_most_bits=txn_id.most_bits,
+        txnid_least_bits=txn_id.least_bits,
+        subscription=[pb.Subscription(topic=topic, subscription=subscription)],
+    )
+    return encode_command(pb.BaseCommand(type=Kind.ADD_SUBSCRIPTION_TO_TXN, addSubscriptionToTxn=command))
+
+
+def end_transaction(txn_id: TxnId, request_id: int, *, commit: bool) -> bytes:
+    """Return END_TXN."""
+    command = pb.CommandEndTxn(
+        request_id=request_id,
+        txnid_most_bits=txn_id.most_bits,
+        txnid_least_bits=txn_id.least_bits,
+        txn_action=pb.COMMIT if commit else pb.ABORT,
+    )
+    return encode_command(pb.BaseCommand(type=Kind.END_TXN, endTxn=command))
