@@ -61,7 +61,8 @@ class LoopThread:
 
 
 _LIVE = tuple(
-    getattr(pulsar_native.asyncio, name) for name in ("Client", "Producer", "Consumer", "Reader", "TableView")
+    getattr(pulsar_native.asyncio, name)
+    for name in ("Client", "Producer", "Consumer", "Reader", "TableView", "Transaction")
 )  # what a call may return that must stay on its loop
 
 
@@ -78,6 +79,7 @@ class Blocked:
             return attribute
 
         def call(*args: Any, **options: Any) -> Any:
+            options = unwrapped(options)
             if inspect.isasyncgenfunction(attribute):
                 return self._iterate(attribute(*args, **options))
             result = self.thread.call(attribute, *args, **options)
@@ -85,12 +87,24 @@ class Blocked:
 
         return call
 
+    def __enter__(self) -> Any:
+        self.thread.call(self.target.__aenter__)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.thread.call(self.target.__aexit__, *failure)
+
     def _iterate(self, generator: Any) -> Iterator[Any]:
         while True:
             try:
                 yield self.thread.call(generator.__anext__)
             except StopAsyncIteration:
                 return
+
+
+def unwrapped(options: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with the asyncio face's own objects."""
+    return {name: value.target if isinstance(value, Blocked) else value for name, value in options.items()}
 
 
 class Face:
@@ -144,7 +158,7 @@ class Face:
                 outcome.set_exception(error)
 
         async def body() -> None:
-            (await producer.target.enqueue(content, **message)).add_done_callback(done)
+            (await producer.target.enqueue(content, **unwrapped(message))).add_done_callback(done)
 
         self._thread.run(body())
         return outcome
@@ -154,7 +168,7 @@ class Face:
         if self._thread is not None:
 
             async def body() -> list[MessageId]:
-                receipts = [await producer.target.enqueue(content, **message) for content in contents]
+                receipts = [await producer.target.enqueue(content, **unwrapped(message)) for content in contents]
                 await producer.target.flush()
                 ids: list[MessageId] = await asyncio.gather(*receipts)
                 return ids

@@ -328,6 +328,11 @@ class Acknowledging:
         answer.result()
         return True
 
+    def taken_back(self, acked: Mapping[EntryKey, int]) -> None:
+        """Make way, before an abort, for what comes again: whole entries, with what is queued of them."""
+        if self._config.consumer_type in BY_ENTRY:
+            self._consumer.drop_messages_of(acked)
+
     def transaction_ended(self, acked: Mapping[EntryKey, int], *, committed: bool) -> None:
         """Draw the consequences of a transaction's end for what was acknowledged in it."""
         if not committed:

@@ -16,7 +16,7 @@ import string
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
@@ -313,6 +313,19 @@ class PartitionConsumer(Handler):
         with self.lock:
             self._drop_queued()
 
+    def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
+        """Forget what was not taken of entries that come again as a whole. Thread-safe."""
+        with self.lock:
+            kept = [each for each in self._messages if (each.entry.ledger_id, each.entry.entry_id) not in entries]
+            dropped = len(self._messages) - len(kept)
+            if dropped:
+                messages, size = self.opened()
+                self._messages.clear()
+                self._messages.extend(kept)
+                if self.stats is not None:
+                    self.stats.received(len(kept) - messages, self.opened()[1] - size)
+                self._grant(dropped)
+
     def _decode_next(self) -> bool:
         """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
         if self._awaits_key:
@@ -329,7 +342,7 @@ class PartitionConsumer(Handler):
             self.positions.seen = key
             self._grant(_permits_of(delivery))
             return True
-        partial = self._acks.group.partial(key)
+        partial = self._acks.group.open_here(key)
         try:
             decoded = decode(
                 delivery,
@@ -374,8 +387,8 @@ class PartitionConsumer(Handler):
     def _compare_acks(self, delivery: Delivery, decoded: Decoded, partial: int | None) -> None:
         """Compare what the broker and we know to be acknowledged of a batch."""
         key = decoded.entry.key
-        if delivery.ack_words is not None and decoded.entry.is_batch:
-            self._acks.group.add_entry(key, bits_of(delivery.ack_words), decoded.entry.batch_size)
+        if (delivery.ack_words is not None or partial is not None) and decoded.entry.is_batch:
+            self._acks.group.add_entry(key, _delivered(delivery, decoded.entry.batch_size), decoded.entry.batch_size)
         if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
             # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
             # here, but the broker must hear of them before another consumer gets them.

@@ -288,6 +288,8 @@ class TransactionWork:
         with self._lock:
             commit = self.core.seal()
         self._timer.cancel()
+        if not commit:
+            self._make_way()
         failure = self.core.failure if asked is TransactionState.COMMITTING and not commit else None
         try:
             await self._tell(commit=commit)
@@ -322,6 +324,10 @@ class TransactionWork:
             if not is_again or not self._seconds_left():
                 raise
 
+    def _make_way(self) -> None:
+        for consumer in self._consumers:
+            consumer.acks.taken_back(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
+
     def _ended(self, error: PulsarException | None) -> None:
         """Take leave of all who took part."""
         with self._lock:
@@ -346,6 +352,7 @@ class TransactionWork:
         for producer in self._producers:
             producer.part(self.core)
         self._settled.set()
+        self._make_way()
         self._engine.spawn(self._abort_late())
 
     async def _abort_late(self) -> None:

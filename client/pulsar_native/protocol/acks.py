@@ -46,6 +46,7 @@ class AckGroup:
     __slots__ = (
         "_batch_index",
         "_complete",
+        "_complete_words",
         "_cumulative",
         "_cumulative_sent",
         "_partial",
@@ -58,7 +59,10 @@ class AckGroup:
         self._batch_index = batch_index
         # With how many messages the entry has.
         self._complete: dict[EntryKey, int] = {}
-        self._partial: dict[EntryKey, tuple[int, int]] = {}
+        # Of complete ones of which others have acknowledged a part: what is not ours, to be left out.
+        self._complete_words: dict[EntryKey, list[int]] = {}
+        # What is open, of how many, and what was open when the entry was last delivered.
+        self._partial: dict[EntryKey, tuple[int, int, int]] = {}
         self._partial_dirty: dict[EntryKey, None] = {}
         self._cumulative: tuple[int, int, int, int] | None = None
         self._cumulative_sent: tuple[int, int] | None = None
@@ -84,6 +88,14 @@ class AckGroup:
         known = self._partial.get(entry)
         return known[0] if known else None
 
+    def open_here(self, entry: EntryKey) -> int | None:
+        """Return the bit set of what was not acknowledged by this consumer, None when nothing of the entry was.
+
+        What others had acknowledged when the entry was delivered may be open again: in a transaction that was aborted.
+        """
+        known = self._partial.get(entry)
+        return known[0] | ~known[2] if known else None
+
     def size_of(self, entry: EntryKey) -> int:
         """Return the size of a partly acknowledged batch, 0 when it is not known."""
         known = self._partial.get(entry)
@@ -101,24 +113,28 @@ class AckGroup:
             self._partial_dirty.pop(entry, None)
             self._complete[entry] = batch_size or 1
             return True
-        bits, size = self._open(entry, batch_size)
+        bits, size, told = self._open(entry, batch_size)
         bits &= ~(1 << batch_index)
         if not bits:
+            theirs = ((1 << size) - 1) & ~told
+            if theirs:
+                # Theirs may be in a transaction that is not committed yet: it must stay theirs.
+                self._complete_words[entry] = words_of(theirs, size)
             return self.add(entry, -1, size)
-        self._partial[entry] = (bits, size)
+        self._partial[entry] = (bits, size, told)
         # Words for an unknown size would leave out its upper messages, and what is left out counts as acknowledged.
         if self._batch_index and size:
             self._partial_dirty[entry] = None
         return False
 
-    def _open(self, entry: EntryKey, batch_size: int) -> tuple[int, int]:
-        bits, size = self._partial.get(entry, (_ALL, 0))
-        return (bits, size) if size or not batch_size else (bits & ((1 << batch_size) - 1), batch_size)
+    def _open(self, entry: EntryKey, batch_size: int) -> tuple[int, int, int]:
+        bits, size, told = self._partial.get(entry, (_ALL, 0, _ALL))
+        return (bits, size, told) if size or not batch_size else (bits & ((1 << batch_size) - 1), batch_size, told)
 
     def add_entry(self, entry: EntryKey, bits: int, size: int) -> None:
-        """Note what a delivery says is still unacknowledged of a batch (the broker's ack_set)."""
-        known = self._partial.get(entry)
-        self._partial[entry] = (bits & known[0] if known else bits, size)
+        """Note what a delivery says is still unacknowledged of a batch (the broker's ack_set, or all of it)."""
+        mine = self.open_here(entry)
+        self._partial[entry] = (bits if mine is None else bits & mine, size, bits)
         if self._batch_index:
             # Those the broker knows of were counted before.
             self._told.setdefault(entry, size - bits.bit_count())
@@ -139,9 +155,9 @@ class AckGroup:
             return
         position = (*entry, batch_index, 0)
         if batch_index >= 0:
-            bits, size = self._open(entry, batch_size)
+            bits, size, told = self._open(entry, batch_size)
             bits &= _ALL << (batch_index + 1)
-            self._partial[entry] = (bits, size)
+            self._partial[entry] = (bits, size, told)
             # It was the last one, or those behind it were acknowledged one by one before; without the size (an id made
             # elsewhere) only what lies before the entry is surely covered.
             position = (*entry, batch_index if bits else -1, size) if size else (entry[0], entry[1] - 1, -1, 0)
@@ -154,9 +170,13 @@ class AckGroup:
         if self._cumulative_sent is not None:
             self._forget_up_to(self._cumulative_sent)
         items: list[AckItem] = [(ledger, entry, None) for ledger, entry in self._complete]
+        if self._complete_words:
+            words = self._complete_words
+            items = [(*key, words.get(key)) for key in self._complete]
+            self._complete_words = {}
         self.taken += sum(self._complete.values()) + (cumulative is not None)
         for key in self._partial_dirty:
-            bits, size = self._partial[key]
+            bits, size, _ = self._partial[key]
             items.append((*key, words_of(bits, size)))
             done = size - bits.bit_count()
             self.taken += done - self._told.get(key, 0)
@@ -182,7 +202,7 @@ class AckGroup:
         return (ledger, entry, words_of(((1 << size) - 1) & (_ALL << (index + 1)), size))
 
     def _forget_up_to(self, last: EntryKey) -> None:
-        for known in (self._complete, self._partial, self._partial_dirty, self._told):
+        for known in (self._complete, self._complete_words, self._partial, self._partial_dirty, self._told):
             for key in [key for key in known if key <= last]:
                 del known[key]
 
@@ -198,12 +218,14 @@ class AckGroup:
         """Return what could not be sent, unless something newer took its place."""
         for ledger, entry, words in items:
             key = (ledger, entry)
-            if words is None:
+            if words is None or key not in self._partial:
                 if key not in self._complete:
                     # Counted already with all its messages; taken again, it counts as this one.
                     self._complete[key] = 1
                     self.taken -= 1
-            elif key in self._partial:
+                    if words is not None:
+                        self._complete_words[key] = list(words)
+            else:
                 self._partial_dirty[key] = None
         if cumulative is not None:
             ledger, entry, words = cumulative
@@ -218,6 +240,7 @@ class AckGroup:
     def clear(self) -> None:
         """Forget everything: the subscription's position was moved by a seek."""
         self._complete = {}
+        self._complete_words = {}
         self._partial = {}
         self._partial_dirty = {}
         self._told = {}

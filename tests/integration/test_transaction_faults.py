@@ -1,0 +1,281 @@
+"""Transactions when something breaks: exactly once all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_native import (
+    Client,
+    ConsumerType,
+    InitialPosition,
+    MessageId,
+    OperationNotSupported,
+    PulsarException,
+    TransactionState,
+)
+from support.brokers import Broker, NewTopic, OwnBroker
+from support.faces import Face
+from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
+
+pytestmark = pytest.mark.proves("N7")
+
+Eventually = Callable[..., Any]
+ReadAll = Callable[..., list[Any]]
+
+EARLIEST = InitialPosition.Earliest
+SHARED = ConsumerType.Shared
+PROGRAM = Path(__file__).parent / "transaction_program.py"
+KILLED = -9
+
+
+def values_of(service_url: str, topic: str) -> list[int]:
+    """Return the numbers in a topic, each time they are there."""
+    with Client(service_url) as client, client.create_reader(topic, MessageId.earliest) as reader:
+        found = []
+        while reader.has_message_available():
+            found.append(int(reader.read_next(20_000).data()))
+        return found
+
+
+def moved(count: int) -> list[int]:
+    """Return what the program makes of the numbers."""
+    return [2 * number for number in range(count)]
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    """Start the program."""
+    return subprocess.Popen([sys.executable, str(PROGRAM), *arguments], stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("blocking", "Shared"), ("asyncio", "Exclusive")], ids=["blocking", "asyncio"]
+)
+def test_exactly_once_however_often_the_client_is_killed(
+    name: str, kind: str, plain_client: Client, broker: Broker, topic: NewTopic
+) -> None:
+    source, target, count = topic("in"), topic("out"), 60
+    plain_client.create_producer(source, batching_enabled=True).send_many([b"%d" % each for each in range(count)])
+    for death in ("2:sent", "2:acked", "1:committing", "3:committing", "-"):
+        process = start(name, broker.service_url, source, target, kind, death)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == (0 if death == "-" else KILLED), told.decode()
+    assert sorted(values_of(broker.service_url, target)) == moved(count)
+
+
+def scaled(admin_url: str, coordinators: int) -> bool:
+    """Have more coordinators in a cluster; False as long as it has none yet."""
+    url = f"{admin_url}/admin/v3/transactions/transactionCoordinator/replicas"
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=b"%d" % coordinators, method="POST", headers=headers)
+    try:
+        urllib.request.urlopen(request, timeout=30).close()
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return False
+    return True
+
+
+def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: OwnBroker, eventually: Eventually) -> None:
+    broker = own_broker()
+    eventually(lambda: scaled(broker.admin_url, 2), 30)
+    count = 400
+    faces = {name: Face(name) for name in ("blocking", "asyncio")}
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        clients = {name: face.client(broker.service_url) for name, face in faces.items()}
+        for name, client in clients.items():
+            ids = [client.new_transaction().txn_id() for _ in range(4)]
+            assert sorted({txn_id.most_bits for txn_id in ids}) == [0, 1]
+            assert all(a.most_bits != b.most_bits for a, b in pairwise(ids))
+            client.create_producer(f"in-{name}", batching_enabled=True).send_many([b"%d" % n for n in range(count)])
+        # Of what is open when the broker dies, the one goes on and the other is undone.
+        open_ones = {name: [client.new_transaction() for _ in range(2)] for name, client in clients.items()}
+        for name, client in clients.items():
+            producer = client.create_producer(f"kept-{name}")
+            for number, transaction in enumerate(open_ones[name]):
+                producer.send(b"%d" % number, transaction=transaction)
+        processes = [
+            start(name, broker.service_url, f"in-{name}", f"out-{name}", kind, "-")
+            for name, kind in (("blocking", "Shared"), ("asyncio", "Failover"))
+        ]
+        with Client(broker.service_url) as watching:
+            for name in faces:
+                watching.subscribe(f"out-{name}", "watch", initial_position=EARLIEST).receive(30_000)
+        broker.kill()
+        broker.start().wait_ready()
+        for keep, undo in open_ones.values():
+            keep.commit()
+            undo.abort()
+        for process in processes:
+            _, told = process.communicate(timeout=90)
+            assert process.returncode == 0, told.decode()
+        for name in faces:
+            assert sorted(values_of(broker.service_url, f"out-{name}")) == moved(count)
+            assert values_of(broker.service_url, f"kept-{name}") == [0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for face in faces.values():
+            face.close()
+
+
+def test_a_cluster_without_transactions_says_so(own_broker: OwnBroker) -> None:
+    broker = own_broker(conf={"transactionCoordinatorEnabled": "false"})
+    for name in ("blocking", "asyncio"):
+        face = Face(name)
+        try:
+            client = face.client(broker.service_url)
+            with pytest.raises(OperationNotSupported, match="transactionCoordinatorEnabled=true"):
+                client.new_transaction()
+            client.create_producer("plain").send(b"x")
+        finally:
+            face.close()
+
+
+def test_nothing_is_written_before_the_partition_is_registered(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url)
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=False)
+    consumer = client.subscribe(name, "sub", SHARED, initial_position=EARLIEST)
+    producer.send(b"plain")
+    message = consumer.receive(20_000)
+    through.hold(Command.ADD_PARTITION_TO_TXN_RESPONSE, TO_CLIENT)
+    through.hold(Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, TO_CLIENT)
+    transaction = client.new_transaction()
+    work = [
+        threading.Thread(target=lambda: producer.send(b"in it", transaction=transaction)),
+        threading.Thread(target=lambda: consumer.acknowledge(message, transaction=transaction)),
+    ]
+    for thread in work:
+        thread.start()
+    through.wait_for(Command.ADD_PARTITION_TO_TXN_RESPONSE)
+    through.wait_for(Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE)
+    time.sleep(0.2)
+    assert through.count(Command.SEND, TO_BROKER) == 1 and not through.count(Command.ACK, TO_BROKER)
+    through.release()
+    for thread in work:
+        thread.join(20)
+    # Once is enough.
+    producer.send(b"more", transaction=transaction)
+    transaction.commit()
+    assert through.count(Command.ADD_PARTITION_TO_TXN, TO_BROKER) == 1
+    assert through.count(Command.TC_CLIENT_CONNECT_REQUEST, TO_BROKER) == 1
+    order = [
+        seen.command
+        for seen in through.frames(direction=TO_BROKER)
+        if seen.command in (Command.SEND, Command.ACK, Command.END_TXN)
+    ]
+    assert order[-1] == Command.END_TXN
+    assert [message.data() for message in read_all(name)] == [b"plain", b"in it", b"more"]
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_the_end_is_told_again_when_its_answer_is_lost(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, end: str
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url)
+    name = topic()
+    producer = client.create_producer(name)
+    transaction = client.new_transaction()
+    producer.send(b"one", transaction=transaction)
+    through.cut_at(Command.END_TXN_RESPONSE, TO_CLIENT)
+    getattr(transaction, end)()
+    assert transaction.state() is (TransactionState.COMMITTED if end == "commit" else TransactionState.ABORTED)
+    assert through.count(Command.END_TXN, TO_BROKER) == 2
+    producer.send(b"plain")
+    assert [each.data() for each in read_all(name)] == ([b"one", b"plain"] if end == "commit" else [b"plain"])
+
+
+def test_what_is_sent_again_stays_in_its_transaction(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, namespace: Callable[[], str]
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url)
+    space = namespace()
+    broker.admin("POST", f"namespaces/{space}/deduplication", True)
+    name = topic(namespace=space)
+    producer = client.create_producer(name, batching_enabled=False)
+    kept, gone = client.new_transaction(), client.new_transaction()
+    for transaction in (kept, gone):
+        producer.send(b"first", transaction=transaction)
+    # The broker has it, the client does not know: it goes out again, and is dropped as a duplicate.
+    through.drop(Command.SEND_RECEIPT, TO_CLIENT)
+    outcomes = [face.enqueue(producer, b"kept", transaction=kept)]
+    outcomes.append(face.enqueue(producer, b"gone", transaction=gone))
+    outcomes.append(face.enqueue(producer, b"plain"))
+    through.wait_for(Command.SEND, 5)
+    through.cut()
+    kept.commit()
+    gone.abort()
+    for outcome in outcomes:
+        outcome.result(30)
+    assert [each.data() for each in read_all(name)] == [b"first", b"kept", b"plain"]
+
+
+def test_messages_of_a_transaction_that_is_over_are_not_sent_again(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, read_all: ReadAll
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url, max_backoff_interval_ms=200)
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=True)
+    transaction = client.new_transaction(timeout_seconds=1.5)
+    producer.send(b"before", partition_key="a", transaction=transaction)
+    through.refuse()
+    through.cut()
+    lost = [face.enqueue(producer, b"%d" % number, transaction=transaction) for number in range(3)]
+    plain = face.enqueue(producer, b"plain")
+    eventually(lambda: transaction.state() is TransactionState.TIME_OUT)
+    assert all(each.result(20)[1] is None for each in lost)
+    through.accept()
+    # Written, they would hold it back for ever.
+    assert plain.result(30)[1] is not None
+    eventually(lambda: [each.data() for each in read_all(name)] == [b"plain"], 20)
+
+
+def test_unloads_in_the_middle(
+    face: Face, broker: Broker, topic: NewTopic, eventually: Eventually, read_all: ReadAll
+) -> None:
+    source, target, count = topic("in"), topic("out"), 60
+    client = face.client(broker.service_url, max_backoff_interval_ms=300)
+    face.send_all(client.create_producer(source, batching_enabled=False), [b"%d" % each for each in range(count)])
+    consumer = client.subscribe(source, "sub", ConsumerType.Failover, initial_position=EARLIEST)
+    producer = client.create_producer(target, batching_enabled=True)
+    done, unloads = 0, 0
+    deadline = time.monotonic() + 60
+    while done < count:
+        assert time.monotonic() < deadline
+        try:
+            with client.new_transaction(timeout_seconds=20) as transaction:
+                numbers = []
+                for _ in range(10):
+                    message = consumer.receive(20_000)
+                    face.enqueue(producer, message.data(), transaction=transaction)
+                    if len(numbers) == 5 and unloads < 4:
+                        unloads += 1
+                        for name in (source, target):
+                            broker.admin("PUT", name.replace("://", "/") + "/unload")
+                    consumer.acknowledge(message, transaction=transaction)
+                    numbers.append(int(message.data()))
+            done = max(numbers) + 1
+        except PulsarException:
+            consumer.redeliver_unacknowledged_messages()
+    assert unloads == 4
+    assert [int(each.data()) for each in read_all(target)] == list(range(count))
