@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import ConsumerType, InitialPosition, Timeout, TransactionConflict
+from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.java_peer import JavaClient, JavaError, JavaPeer
@@ -47,9 +48,9 @@ def test_java_reads_what_we_committed(
     kept.commit()
     assert [message.data for message in consumer.receive(4)] == [b"kept0", b"kept1", b"kept2", b"plain"]
     assert consumer.poll(timeout_ms=300) == []
-    # Java finds the transaction in the metadata.
-    entry = java_in_transactions.raw(name, 1)[0]
-    assert (entry.metadata["txnid_most_bits"], entry.metadata["txnid_least_bits"]) == tuple(kept.txn_id())
+    # The metadata tell the transaction, too.
+    metadata = pb.MessageMetadata.FromString(java_in_transactions.raw(name, 1)[0].metadata_bytes)
+    assert (metadata.txnid_most_bits, metadata.txnid_least_bits) == tuple(kept.txn_id())
 
 
 def test_we_read_what_java_committed(
@@ -91,18 +92,22 @@ def test_one_subscription_of_both(face: Face, client: Any, java_in_transactions:
     assert sorted(message.data for message in found) == [b"%d" % number for number in range(5, 10)]
     assert theirs.poll(timeout_ms=500) == []
     kept = java_in_transactions.begin()
-    theirs.acknowledge(found, "list", kept)
+    # Not the last one: of an entry of which everything is pending, the broker (4.2.4) sees no conflict any more.
+    found.sort(key=lambda message: message.data or b"")
+    theirs.acknowledge(found[:4], "list", kept)
     ours = client.subscribe(name, "sub", ConsumerType.Shared, batch_index_ack_enabled=True)
     other = client.new_transaction()
     with pytest.raises(TransactionConflict):
-        ours.acknowledge(messages[9], transaction=other)
+        ours.acknowledge(messages[8], transaction=other)
     other.abort()
     kept.commit()
     theirs.close()
     undone.abort()
-    assert sorted(take(ours, 5)) == [b"%d" % number for number in range(5)]
-    with pytest.raises(Timeout):
-        ours.receive(500)
+    # Of the batch all that is open comes again, so the last one may come twice.
+    found_here: set[bytes] = set()
+    while len(found_here) < 6:
+        found_here.add(ours.receive(20_000).data())
+    assert found_here == {b"0", b"1", b"2", b"3", b"4", b"9"}
 
 
 def test_from_java_to_us_and_back(face: Face, client: Any, java_in_transactions: JavaClient, topic: NewTopic) -> None:

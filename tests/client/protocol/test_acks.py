@@ -301,3 +301,28 @@ def test_a_new_attachment_believes_the_broker() -> None:
     assert not group.covers((1, 3))
     group.add_cumulative((1, 3), -1, 0)
     assert group.take() == ([], (1, 3, None))
+
+
+def test_what_others_had_acknowledged_may_be_open_again() -> None:
+    """In a transaction that was aborted since: it is delivered anew, and must be neither hidden nor taken along."""
+    group = AckGroup(batch_index=True)
+    group.add_entry((1, 1), 0b0111, 4)
+    assert group.open_here((1, 1)) == -1
+    group.add((1, 1), 0, 4)
+    assert group.open_here((1, 1)) & 0b1111 == 0b1110  # type: ignore[operator]
+    group.add_entry((1, 1), 0b1111, 4)
+    assert group.partial((1, 1)) == 0b1110
+
+
+def test_a_batch_that_is_complete_leaves_out_what_others_have() -> None:
+    group = AckGroup(batch_index=False)
+    group.add_entry((1, 1), 0b0011, 4)
+    assert not group.add((1, 1), 0, 4)
+    assert group.add((1, 1), 1, 4)
+    group.add((2, 2), -1, 0)
+    items, _ = group.take()
+    assert items == [(1, 1, [0b1100]), (2, 2, None)]
+    # And so again after a lost connection.
+    group.put_back(items, None)
+    assert group.take()[0] == items
+    assert group.take()[0] == []
