@@ -19,7 +19,7 @@ from pulsar_native import ConsumerType, InitialPosition, PulsarException, Timeou
 
 # The time after which the broker lets go of what a dead program has left.
 TTL_SECONDS = 1.5
-IDLE_MILLIS = 4_000
+IDLE_MILLIS = 3_500
 AT_ONCE = 5
 
 

@@ -298,9 +298,12 @@ class Acknowledging:
             self._unwatch(key if not left else (key[0], key[1] - 1))
             return [(*key, words_of(left, size) if left else None, size)]
 
-    def done_in_transaction(self, acked: Mapping[EntryKey, int], items: Iterable[TransactionalAckItem]) -> None:
-        """Stop watching over entries of which nothing is left to acknowledge, as long as the transaction stands."""
+    def done_in_transaction(
+        self, acked: Mapping[EntryKey, int], items: Iterable[TransactionalAckItem], messages: int
+    ) -> None:
+        """Count, and stop watching over entries with nothing left to acknowledge while the transaction stands."""
         with self._consumer.lock:
+            self.group.taken += messages
             for ledger, entry, _, size in items:
                 key = (ledger, entry)
                 known = self.group.partial(key)

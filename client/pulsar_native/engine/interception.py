@@ -303,15 +303,17 @@ class InterceptedConsumer(TopicConsumer):
     ) -> None:
         """Acknowledge messages in a transaction, and tell of it."""
         method = "on_acknowledge_cumulative" if cumulative else "on_acknowledge"
-        outcome: PulsarException | None = None
+
+        def told(error: PulsarException | None) -> None:
+            for message_id in ids:
+                self._hears.said(method, message_id, error)
+
         try:
             await super().acknowledge_in(work, ids, cumulative=cumulative)
         except PulsarException as error:
-            outcome = error
+            told(error)
             raise
-        finally:
-            for message_id in ids:
-                self._hears.said(method, message_id, outcome)
+        told(None)
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Join new partitions and tell the interceptors."""

@@ -231,8 +231,7 @@ class TransactionWork:
         await self._once(self._subscriptions, key, lambda: self._register_subscription(topic, subscription))
         for start in range(0, len(items), _BLOCK):
             await self._send_acks(consumer, items[start : start + _BLOCK], cumulative)
-        if not cumulative:
-            consumer.acks.done_in_transaction(self.core.acknowledged(key), items)
+        consumer.acks.done_in_transaction(self.core.acknowledged(key), () if cumulative else items, len(ids))
 
     async def _send_acks(
         self, consumer: PartitionConsumer, items: Sequence[TransactionalAckItem], cumulative: bool
