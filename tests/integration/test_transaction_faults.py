@@ -37,6 +37,7 @@ EARLIEST = InitialPosition.Earliest
 SHARED = ConsumerType.Shared
 PROGRAM = Path(__file__).parent / "transaction_program.py"
 KILLED = -9
+KINDS = {"blocking": "Shared", "asyncio": "Failover"}
 
 
 def values_of(service_url: str, topic: str) -> list[int]:
@@ -58,6 +59,21 @@ def start(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(PROGRAM), *arguments], stderr=subprocess.PIPE)
 
 
+def finished(count: int, name: str, service_url: str, source: str, target: str, kind: str) -> list[int]:
+    """Run the program until nothing is left, and return what it has made, sorted.
+
+    What a dead one had acknowledged comes to an Exclusive subscription with its next attachment only; and on a slow
+    machine a program may end before what was aborted has come again.
+    """
+    for _ in range(4):
+        process = start(name, service_url, source, target, kind, "-")
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told.decode()
+        if len(values_of(service_url, target)) >= count:
+            break
+    return sorted(values_of(service_url, target))
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("blocking", "Shared"), ("asyncio", "Exclusive")], ids=["blocking", "asyncio"]
 )
@@ -66,11 +82,11 @@ def test_exactly_once_however_often_the_client_is_killed(
 ) -> None:
     source, target, count = topic("in"), topic("out"), 60
     plain_client.create_producer(source, batching_enabled=True).send_many([b"%d" % each for each in range(count)])
-    for death in ("2:sent", "2:acked", "1:committing", "3:committing", "-"):
+    for death in ("2:sent", "2:acked", "1:committing", "3:committing"):
         process = start(name, broker.service_url, source, target, kind, death)
         _, told = process.communicate(timeout=60)
-        assert process.returncode == (0 if death == "-" else KILLED), told.decode()
-    assert sorted(values_of(broker.service_url, target)) == moved(count)
+        assert process.returncode == KILLED, told.decode()
+    assert finished(count, name, broker.service_url, source, target, kind) == moved(count)
 
 
 def scaled(admin_url: str, coordinators: int) -> bool:
@@ -107,8 +123,7 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
             for number, transaction in enumerate(open_ones[name]):
                 producer.send(b"%d" % number, transaction=transaction)
         processes = [
-            start(name, broker.service_url, f"in-{name}", f"out-{name}", kind, "-")
-            for name, kind in (("blocking", "Shared"), ("asyncio", "Failover"))
+            start(name, broker.service_url, f"in-{name}", f"out-{name}", kind, "-") for name, kind in KINDS.items()
         ]
         with Client(broker.service_url) as watching:
             for name in faces:
@@ -121,8 +136,11 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
         for process in processes:
             _, told = process.communicate(timeout=90)
             assert process.returncode == 0, told.decode()
-        for name in faces:
-            assert sorted(values_of(broker.service_url, f"out-{name}")) == moved(count)
+        for name, kind in KINDS.items():
+            made = sorted(values_of(broker.service_url, f"out-{name}"))
+            if len(made) < count:
+                made = finished(count, name, broker.service_url, f"in-{name}", f"out-{name}", kind)
+            assert made == moved(count)
             assert values_of(broker.service_url, f"kept-{name}") == [0]
     finally:
         for process in processes:

@@ -21,6 +21,7 @@ from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import (
     ConnectError,
     Interrupted,
+    InvalidTxnStatusError,
     NotConnected,
     PulsarException,
     TransactionConflict,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_native.transaction")
 
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 # Entries an ACK may have.
 _BLOCK = 1000
 
@@ -335,7 +337,12 @@ class TransactionWork:
         self._forget(self.core.txn_id, None)
         for producer in self._producers:
             producer.part(self.core)
-        committed = self.core.state is TransactionState.COMMITTED
+        if error is None:
+            self._tell_consumers(committed=self.core.state is TransactionState.COMMITTED)
+        else:
+            self._engine.spawn(self._settle())
+
+    def _tell_consumers(self, *, committed: bool) -> None:
         for consumer in self._consumers:
             # A consumer that was closed meanwhile has nothing to take back.
             with contextlib.suppress(PulsarException):
@@ -348,17 +355,32 @@ class TransactionWork:
             if not self.core.expire():
                 return
         _log.warning("Transaction %s was not ended within %g s", self.core.txn_id, self.core.timeout)
+        self._forget(self.core.txn_id, None)
         for producer in self._producers:
             producer.part(self.core)
         self._settled.set()
         self._make_way()
-        self._engine.spawn(self._abort_late())
+        self._engine.spawn(self._settle())
 
-    async def _abort_late(self) -> None:
-        # If it fails, the broker has done it, or will do it, by itself.
-        with contextlib.suppress(PulsarException):
-            await self._tell(commit=False)
-        self._ended(None)
+    async def _settle(self) -> None:
+        """See to it that it is over, and have the consumers ask for what was acknowledged in it only then.
+
+        As long as the broker is about to abort it by itself, it gives out nothing of that; and on Exclusive and
+        Failover subscriptions it does not do so afterwards, unless it is asked.
+        """
+        loop = self._engine.loop
+        until, pause = self.client.deadline(), _FIRST_PAUSE_SECONDS
+        while loop.time() < until:
+            try:
+                await self._tell(commit=False)
+                break
+            except InvalidTxnStatusError:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            except PulsarException:
+                # Not found: it is over. Everything else was tried long enough.
+                break
+        self._tell_consumers(committed=False)
 
     async def abort_if_open(self) -> None:
         """Abort what nobody will end."""
