@@ -103,6 +103,14 @@ def scaled(admin_url: str, coordinators: int) -> bool:
     return True
 
 
+def left_open(client: Any, name: str) -> list[Any]:
+    """Return transactions that have a message each, 0 and 1."""
+    producer, made = client.create_producer(name), [client.new_transaction() for _ in range(2)]
+    for number, transaction in enumerate(made):
+        producer.send(b"%d" % number, transaction=transaction)
+    return made
+
+
 def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: OwnBroker, eventually: Eventually) -> None:
     broker = own_broker()
     eventually(lambda: scaled(broker.admin_url, 2), 30)
@@ -110,18 +118,13 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
     faces = {name: Face(name) for name in ("blocking", "asyncio")}
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        clients = {name: face.client(broker.service_url) for name, face in faces.items()}
+        clients = {name: face.client(broker.service_url, max_backoff_interval_ms=500) for name, face in faces.items()}
         for name, client in clients.items():
             ids = [client.new_transaction().txn_id() for _ in range(4)]
             assert sorted({txn_id.most_bits for txn_id in ids}) == [0, 1]
             assert all(a.most_bits != b.most_bits for a, b in pairwise(ids))
             client.create_producer(f"in-{name}", batching_enabled=True).send_many([b"%d" % n for n in range(count)])
-        # Of what is open when the broker dies, the one goes on and the other is undone.
-        open_ones = {name: [client.new_transaction() for _ in range(2)] for name, client in clients.items()}
-        for name, client in clients.items():
-            producer = client.create_producer(f"kept-{name}")
-            for number, transaction in enumerate(open_ones[name]):
-                producer.send(b"%d" % number, transaction=transaction)
+        open_ones = [left_open(client, f"kept-{name}") for name, client in clients.items()]
         processes = [
             start(name, broker.service_url, f"in-{name}", f"out-{name}", kind, "-") for name, kind in KINDS.items()
         ]
@@ -130,7 +133,8 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
                 watching.subscribe(f"out-{name}", "watch", initial_position=EARLIEST).receive(30_000)
         broker.kill()
         broker.start().wait_ready()
-        for keep, undo in open_ones.values():
+        # Of what was open when the broker died, the one goes on and the other is undone.
+        for keep, undo in open_ones:
             keep.commit()
             undo.abort()
         for process in processes:

@@ -53,6 +53,10 @@ class Coordinator(Handler):
     def __init__(self, client: ClientCore, number: int) -> None:
         super().__init__(client, _ASSIGN.with_partition(number))
         self.number = number
+        # Whoever waits for the coordinator gives up after one operation time-out: well before that it is tried again.
+        config = client.config
+        longest = min(config.max_backoff_interval_ms / 1000, config.operation_timeout_seconds / 10)
+        self._backoff = Backoff(config.starting_backoff_interval_ms / 1000, longest, random.random)
         self._room = asyncio.Semaphore(_MAX_REQUESTS)
 
     def describe(self) -> str:
