@@ -227,7 +227,7 @@ def test_what_failed_is_not_committed(
 
 
 @pytest.mark.parametrize(
-    ("kind", "batching"), zip(TYPES, [False, True, True, False], strict=True), ids=[kind.name for kind in TYPES]
+    ("kind", "batching"), list(zip(TYPES, [False, True, True, False], strict=True)), ids=[kind.name for kind in TYPES]
 )
 def test_what_is_acknowledged_comes_again_after_an_abort_only(
     face: Face, client: Any, topic: NewTopic, kind: ConsumerType, batching: bool
