@@ -1,7 +1,11 @@
-"""The client's limit on bytes of messages waiting for their receipts, over all its producers.
+"""The client's limit on bytes it holds: messages that wait for their receipts, and received entries to be taken.
 
-Rules (client.md C21): a message is accepted while the sum is below the limit, so one may overshoot it; a limit of 0 is
-off. What is taken is given back on receipt or failure. Thread-safe.
+Rules (client.md C21, N4, PIP-74): a message is accepted while the sum is below the limit, so one may overshoot it; a
+limit of 0 is off. Received entries count for consumers whose queue scales, and for containers that ask for it; they are
+already here, so they are counted, never refused: consumers ask the broker for no more instead. What is received never
+keeps producers from having one message on its way, nor the other way round: so whoever receives in order to send goes
+on, however small the limit. What is taken is given back on receipt or failure, or when the application takes the entry.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -17,15 +21,18 @@ class MemoryLimit:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        # The part of it that was received.
+        self.received = 0
         self._lock = threading.Lock()
         self._waiters: deque[Callable[[], None]] = deque()
+        self._receivers: deque[Callable[[], None]] = deque()
 
     def try_reserve(self, size: int) -> bool:
-        """Take `size` bytes unless the limit is reached."""
+        """Take `size` bytes for a message to be sent, unless the limit is reached."""
         if not self.limit:
             return True
         with self._lock:
-            if self.used >= self.limit:
+            if self.used >= self.limit and self.used > self.received:
                 return False
             self.used += size
             return True
@@ -42,16 +49,56 @@ class MemoryLimit:
             return
         with self._lock:
             self.used -= size
-            if self.used >= self.limit or not self._waiters:
+            if not self._waiters and not self._receivers:
                 return
-            waiters, self._waiters = self._waiters, deque()
-        for wake in waiters:
+            woken = self._to_wake()
+        for wake in woken:
             wake()
 
-    def when_room(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once there is room; at once when there is already."""
+    def receive(self, size: int) -> None:
+        """Count bytes that were received, whether there is room or not."""
+        if self.limit:
+            with self._lock:
+                self.used += size
+                self.received += size
+
+    def take(self, size: int) -> None:
+        """Count bytes no more that were received: taken or dropped."""
+        if not self.limit:
+            return
         with self._lock:
-            if self.limit and self.used >= self.limit:
+            self.used -= size
+            self.received -= size
+            woken = self._to_wake()
+        for wake in woken:
+            wake()
+
+    def _to_wake(self) -> list[Callable[[], None]]:
+        woken: list[Callable[[], None]] = []
+        if self.used < self.limit or self.used <= self.received:
+            woken += self._waiters
+            self._waiters.clear()
+        if self.used < self.limit:
+            woken += self._receivers
+            self._receivers.clear()
+        return woken
+
+    def when_room(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once there is room for a message to be sent; at once when there is already."""
+        with self._lock:
+            if self.limit and self.used >= self.limit and self.used > self.received:
                 self._waiters.append(wake)
                 return
         wake()
+
+    def when_below(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once the limit is not reached; at once when it is not now."""
+        with self._lock:
+            if self.limit and self.used >= self.limit:
+                self._receivers.append(wake)
+                return
+        wake()
+
+    def is_over(self, share: float) -> bool:
+        """Return whether a share of the limit, or more, is in use; never without limit."""
+        return bool(self.limit) and self.used >= self.limit * share
