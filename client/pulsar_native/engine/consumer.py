@@ -684,7 +684,6 @@ class PartitionConsumer(Handler):
         with self.lock:
             # A closed consumer gives out nothing more; the broker keeps what was not acknowledged.
             self._drop_queued()
-            self.permits.close()
         self.leave()
         self._on_arrival(self)
 

@@ -25,7 +25,6 @@ class MemoryLimit:
         self.received = 0
         self._lock = threading.Lock()
         self._waiters: deque[Callable[[], None]] = deque()
-        self._receivers: deque[Callable[[], None]] = deque()
 
     def try_reserve(self, size: int) -> bool:
         """Take `size` bytes for a message to be sent, unless the limit is reached."""
@@ -45,15 +44,7 @@ class MemoryLimit:
 
     def release(self, size: int) -> None:
         """Give bytes back and wake the waiters when there is room again."""
-        if not self.limit:
-            return
-        with self._lock:
-            self.used -= size
-            if not self._waiters and not self._receivers:
-                return
-            woken = self._to_wake()
-        for wake in woken:
-            wake()
+        self._give_back(size, 0)
 
     def receive(self, size: int) -> None:
         """Count bytes that were received, whether there is room or not."""
@@ -63,25 +54,20 @@ class MemoryLimit:
                 self.received += size
 
     def take(self, size: int) -> None:
-        """Count bytes no more that were received: taken or dropped."""
+        """Count bytes no more that were received: taken or dropped. Wakes the waiters when there is room again."""
+        self._give_back(size, size)
+
+    def _give_back(self, size: int, received: int) -> None:
         if not self.limit:
             return
         with self._lock:
             self.used -= size
-            self.received -= size
-            woken = self._to_wake()
-        for wake in woken:
+            self.received -= received
+            if not self._waiters or (self.used >= self.limit and self.used > self.received):
+                return
+            waiters, self._waiters = self._waiters, deque()
+        for wake in waiters:
             wake()
-
-    def _to_wake(self) -> list[Callable[[], None]]:
-        woken: list[Callable[[], None]] = []
-        if self.used < self.limit or self.used <= self.received:
-            woken += self._waiters
-            self._waiters.clear()
-        if self.used < self.limit:
-            woken += self._receivers
-            self._receivers.clear()
-        return woken
 
     def when_room(self, wake: Callable[[], None]) -> None:
         """Call `wake` once there is room for a message to be sent; at once when there is already."""
@@ -91,13 +77,9 @@ class MemoryLimit:
                 return
         wake()
 
-    def when_below(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once the limit is not reached; at once when it is not now."""
-        with self._lock:
-            if self.limit and self.used >= self.limit:
-                self._receivers.append(wake)
-                return
-        wake()
+    def has_room(self, size: int) -> bool:
+        """Return whether so many bytes more would stay within the limit; always without limit."""
+        return not self.limit or self.used + size <= self.limit
 
     def is_over(self, share: float) -> bool:
         """Return whether a share of the limit, or more, is in use; never without limit."""

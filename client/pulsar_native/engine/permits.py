@@ -65,10 +65,11 @@ class Permits:
             consumer.connection.write([commands.flow(consumer.consumer_id, number)])
             consumer.given -= number
 
-    def ask(self) -> None:
-        """Grant a permit for somebody who waits, unless a message is here or on its way. Thread-safe, takes the lock.
+    def wanted(self) -> None:
+        """Note that somebody waits; with a queue of 0 grant a permit for it. Thread-safe, takes the lock.
 
-        What the messages of the last entry cost beyond the one permit it came for is given back with it.
+        None is granted while a message is here or on its way; what the last entry cost beyond its one permit is given
+        back with it.
         """
         consumer = self._consumer
         with consumer.lock:
@@ -151,16 +152,14 @@ class Permits:
     def taken(self, delivery: Delivery) -> None:
         """Note that a delivery was opened or dropped."""
 
-    def close(self) -> None:
-        """Wait for nothing any more."""
-
 
 class ScaledPermits(Permits):
     """Permits of a queue that grows while it is too small, within the client's memory limit (PIP-74).
 
-    The queue begins at 1, doubles up to its limit when it has been emptied faster than it could be filled, and halves
-    when permits are due while more than 95 % of the memory limit are in use. Over the limit nothing is granted, except
-    one permit to a consumer that has nothing and expects nothing: so all go on, however small the limit.
+    The queue begins at 1, doubles up to its limit when it was emptied faster than it could be filled and so many
+    messages would fit into the memory that is left, and halves when permits are due while more than 95 % of the memory
+    are in use. Over the limit nothing is granted, except one permit to a consumer that has nothing and expects nothing:
+    so all go on, however small the limit.
     """
 
     def __init__(self, consumer: PartitionConsumer, queue_size: int) -> None:
@@ -168,22 +167,21 @@ class ScaledPermits(Permits):
         self._most = self.size
         self.resize(1)
         self._memory = consumer.client.memory
-        # Messages given out since the queue was last found empty.
+        # Messages given out since the queue was last found empty, and the bytes they came in.
         self.passed = 0
-        self._awaits_room = False
-        self._closed = False
+        self._passed_bytes = 0
 
     def send(self) -> None:
-        """Give back what has collected, as far as the memory limit allows."""
+        """Give back what has collected, as far as the memory limit allows.
+
+        What it does not allow is looked at again with each message taken from then on; the last one gets its permit.
+        """
         consumer, memory = self._consumer, self._memory
         if consumer.connection is None or self.paused:
             return
         if memory.is_over(_TIGHT) and self.size > 1:
             self._change(self.size // 2)
         if memory.is_over(1):
-            if not self._awaits_room:
-                self._awaits_room = True
-                memory.when_below(self._room)
             # The broker has none left, and nothing is here: one, so that this consumer gets on.
             if consumer.given >= self.size and not consumer.has_local:
                 self._grant(consumer.given - self.size + 1)
@@ -194,24 +192,22 @@ class ScaledPermits(Permits):
         self._consumer.given += size - self.size
         self.resize(size)
 
+    def wanted(self) -> None:
+        """Note that somebody waits for messages. Thread-safe, takes the lock."""
+        if self.passed:
+            with self._consumer.lock:
+                if not self._consumer.has_local:
+                    self.drained()
+
     def drained(self) -> None:
         """Note that the application has found the queue empty."""
-        if self.passed >= self.size and self.size < self._most and not self._memory.is_over(_TIGHT):
-            self._change(min(self._most, self.size * 2))
-        self.passed = 0
+        size = min(self._most, self.size * 2)
+        # As far as messages like the last ones would fit into what is left.
+        if self.passed >= self.size < size and self._memory.has_room(size * self._passed_bytes // self.passed):
+            self._change(size)
+        self.passed = self._passed_bytes = 0
         if self._consumer.given >= self._consumer.refill:
             self.send()
-
-    def _room(self) -> None:
-        """Look again, on the loop in a moment: who gives memory back may hold any lock. Any thread."""
-        with contextlib.suppress(RuntimeError):
-            self._consumer.engine.loop.call_soon_threadsafe(self._look_for_room)
-
-    def _look_for_room(self) -> None:
-        with self._consumer.lock:
-            self._awaits_room = False
-            if not self._closed and self._consumer.given >= self._consumer.refill:
-                self.send()
 
     def arrived(self, delivery: Delivery) -> None:
         """Count an entry that waits here. On the loop, takes the lock."""
@@ -225,10 +221,7 @@ class ScaledPermits(Permits):
     def taken(self, delivery: Delivery) -> None:
         """Count it no more."""
         self._memory.take(len(delivery.payload))
-
-    def close(self) -> None:
-        """Wait for no memory any more."""
-        self._closed = True
+        self._passed_bytes += len(delivery.payload)
 
 
 def expected_permits(count: int, delivery: Delivery) -> int:

@@ -78,8 +78,8 @@ class TopicConsumer:
         self._paused = False
         # Whether the pause is a strict one.
         self.held = False
-        # The one partition consumer without a queue, which gets a permit for each receiver that waits.
-        self._on_demand: PartitionConsumer | None = None
+        # Whether permits depend on whether somebody waits.
+        self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,8 +101,6 @@ class TopicConsumer:
                 "to ask for the next message; use receiver_queue_size=1, or subscribe to one partition by its name"
             )
         self.children = [self._child(name, len(names)) for name in names]
-        if config.receiver_queue_size == 0:
-            self._on_demand = self.children[0]
         self._by_topic = {child.topic.full: child for child in self.children}
 
     def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
@@ -314,10 +312,14 @@ class TopicConsumer:
         Whoever is woken takes first and leaves the line with `forget_wait` then, which passes the turn on.
         """
         self._waiters.append(wake)
-        if self._on_demand is not None:
-            self._on_demand.permits.ask()
+        if self._wants:
+            self._tell_wanted()
         if self.may_have_more():
             self._wake_first()
+
+    def _tell_wanted(self) -> None:
+        for child in self.children:
+            child.permits.wanted()
 
     def forget_wait(self, wake: Wake) -> None:
         """Leave the line, served or not; the next one is woken when there is more."""
@@ -325,8 +327,8 @@ class TopicConsumer:
             self._waiters.remove(wake)
         if not self._waiters:
             return
-        if self._on_demand is not None:
-            self._on_demand.permits.ask()
+        if self._wants:
+            self._tell_wanted()
         if self.may_have_more():
             self._wake_first()
 
@@ -454,7 +456,7 @@ class TopicConsumer:
     @property
     def asks_for_each(self) -> bool:
         """Whether there is no queue, and each message is asked for when somebody waits for it."""
-        return self._on_demand is not None
+        return self.config.receiver_queue_size == 0
 
     # --- control ----------------------------------------------------------------------------------------------------
 
