@@ -166,6 +166,7 @@ class ClientConfig(Description):
     service_url_quarantine_init_duration_seconds: float = 60
     service_url_quarantine_max_duration_seconds: float = 86_400
     tls_context: ssl.SSLContext | None = None
+    # Over messages waiting for their receipts, and received ones of queues that scale; 0 is no limit.
     memory_limit_bytes: int = 64 * MIB
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000

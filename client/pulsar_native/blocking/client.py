@@ -304,6 +304,10 @@ class Client(Live):
         seconds. A topic found later is subscribed to at `initial_position`, too: with Latest, what was published before
         is not received. Subscribing twice makes two consumers. Blocks up to the operation time-out.
 
+        `receiver_queue_size` of 0 has each message asked for by a `receive` that waits for it (one topic without
+        partitions, no batch_receive). With `auto_scaled_receiver_queue_size_enabled` the queue begins at 1, grows up to
+        that size as needed, and is counted against the client's memory_limit_bytes (PIP-74).
+
         Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
         """
         arguments.refuse_unsupported(
