@@ -213,6 +213,7 @@ class Client(Live):
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        auto_scaled_receiver_queue_size_enabled: bool = False,
         topics_changed_listener: TopicsChangedListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
@@ -232,6 +233,7 @@ class Client(Live):
             initial_position=initial_position,
             receiver_queue_size=receiver_queue_size,
             max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+            auto_scaled_receiver_queue_size_enabled=auto_scaled_receiver_queue_size_enabled,
             consumer_name=consumer_name,
             unacked_messages_timeout_ms=unacked_messages_timeout_ms,
             negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
