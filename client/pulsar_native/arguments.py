@@ -15,18 +15,28 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig, TopicsChangedListener
+from pulsar_native.config import (
+    BatchReceivePolicy,
+    ConsumerConfig,
+    ConsumerEventListener,
+    ProducerConfig,
+    ReaderConfig,
+    TopicsChangedListener,
+)
 from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.bulk import Slice, slice_size
 from pulsar_native.engine.interception import ConsumerChain, ProducerChain
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
+    ConsumerType,
     InitialPosition,
+    KeySharedMode,
     RegexSubscriptionMode,
     SubscriptionMode,
 )
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_list import TopicPattern
@@ -97,6 +107,20 @@ def topics_of(
     return list(topic)
 
 
+def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:
+    """Refuse a listener that would never be told anything, or cannot be."""
+    if listener is None:
+        return
+    if config.consumer_type is not ConsumerType.Failover:
+        raise InvalidConfiguration("consumer_event_listener needs consumer_type=ConsumerType.Failover")
+    for name in ("became_active", "became_inactive"):
+        if not callable(getattr(listener, name, None)):
+            raise InvalidConfiguration(
+                "consumer_event_listener must have the methods became_active and became_inactive; "
+                f"{type(listener).__name__} has no {name}"
+            )
+
+
 def table_view_config(
     topic: str,
     subscription_name: str | None,
@@ -142,6 +166,9 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         max_pending_chunked_message=config.max_pending_chunked_message,
         auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
         expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,
+        key_shared_policy=None
+        if config.key_hash_range is None
+        else KeySharedPolicy(key_shared_mode=KeySharedMode.Sticky, sticky_ranges=config.key_hash_range),
     )
 
 

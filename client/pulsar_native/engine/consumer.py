@@ -75,7 +75,9 @@ class PartitionConsumer(Handler):
         self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
         self.schema = schema
         self.reached_end = False
+        # Whether this is the active consumer of a Failover subscription, by the broker's word on this connection.
         self.is_active: bool | None = None
+        self.on_activity: Callable[[bool, int], None] | None = None
         self.queued = False
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
@@ -219,6 +221,7 @@ class PartitionConsumer(Handler):
         """Forget the connection."""
         with self.lock:
             super().detached()
+            self.is_active = None
             self._acks.detached()
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
@@ -248,7 +251,9 @@ class PartitionConsumer(Handler):
 
     def on_active_change(self, is_active: bool) -> None:
         """Note whether this consumer of a Failover subscription is the one that gets messages."""
-        self.is_active = is_active
+        changed, self.is_active = is_active is not self.is_active, is_active
+        if changed and self.on_activity is not None:
+            self.on_activity(is_active, self.topic.partition)
 
     def on_end_of_topic(self) -> None:
         """Note that the topic is terminated and everything acknowledged."""
