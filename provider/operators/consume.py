@@ -11,8 +11,6 @@ its messages again in a later run.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pulsar import checks
+from airflow_provider_pulsar.ending import end_client, kill_client
 from airflow_provider_pulsar.failures import staged
 from airflow_provider_pulsar.identity import TaskMemory
 
@@ -158,7 +157,7 @@ class ConsumeBatchOperator(BaseOperator):
             return self._repeat(memory, consumers, topics) or self._consume(memory, consumers, batch, topics)
         finally:
             self._client = None
-            _end(client.shutdown if self._killed else client.close)
+            end_client(client, at_once=self._killed)
 
     def _action(self) -> str:
         return f"Consuming {self.topic} as {self.subscription}"
@@ -278,9 +277,7 @@ class ConsumeBatchOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop, and drop the connection so that the broker gives the messages to others. Waits for nothing."""
         self._killed = True
-        client = self._client
-        if client is not None:
-            threading.Thread(target=_end, args=(client.shutdown,), name="pulsar-on-kill", daemon=True).start()
+        kill_client(self._client)
 
 
 def _seconds(value: float | str | None) -> float | None:
@@ -352,11 +349,3 @@ def _entry(message_id: MessageId) -> tuple[int, int]:
 
 def _place(message_id: MessageId) -> tuple[int, int, int]:
     return message_id.ledger_id(), message_id.entry_id(), message_id.batch_index()
-
-
-def _end(end: Callable[[], object]) -> None:
-    from pulsar_native.exceptions import AlreadyClosed
-
-    # The task's end and a kill may both come here; the first one does it.
-    with contextlib.suppress(AlreadyClosed):
-        end()

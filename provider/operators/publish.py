@@ -10,9 +10,7 @@ first message that fails: a message stored behind it would make the broker drop 
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +21,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_pulsar import checks
 from airflow_provider_pulsar.deduplication import Deduplication
+from airflow_provider_pulsar.ending import end_client, kill_client
 from airflow_provider_pulsar.failures import is_permanent, staged
 from airflow_provider_pulsar.identity import TaskIdentity, TaskMemory
 from airflow_provider_pulsar.messages import Shape, Source, format_of
@@ -217,7 +216,7 @@ class PublishOperator(BaseOperator):
         finally:
             self._client = None
             # Whatever was sent has been waited for: nothing is left that a polite end would still save.
-            _drop(client.shutdown if self._killed else client.close)
+            end_client(client, at_once=self._killed)
 
     def _source(self, context: Context) -> Source:
         given = self.messages if self._supplier is None else self._supplier
@@ -377,17 +376,7 @@ class PublishOperator(BaseOperator):
     def on_kill(self) -> None:
         """Stop sending and drop the connection. Runs inside a signal handler, so it waits for nothing."""
         self._killed = True
-        client = self._client
-        if client is not None:
-            threading.Thread(target=_drop, args=(client.shutdown,), name="pulsar-on-kill", daemon=True).start()
-
-
-def _drop(end: Callable[[], object]) -> None:
-    from pulsar_native.exceptions import AlreadyClosed
-
-    # The task's end and a kill may both come here; the first one does it.
-    with contextlib.suppress(AlreadyClosed):
-        end()
+        kill_client(self._client)
 
 
 def _ready(shape: Shape, codec: Codec, number: int, item: object) -> tuple[bytes | None, MessageParts]:

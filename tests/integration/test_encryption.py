@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -255,6 +256,33 @@ class TestWithJava:
                 context = messages[0].encryption_context()
                 assert metadata_by_name(context) == {each: {"owner": each} for each in names}
                 assert not context.is_decryption_failed()
+
+
+@pytest.mark.proves("C80", "C181")
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD], ids=lambda kind: kind.name)
+def test_encrypted_chunks_both_ways_with_java(
+    face: Face, client: Any, java: JavaClient, topic: NewTopic, keys: Keys, compression: CompressionType
+) -> None:
+    """Each chunk is encrypted by itself, after the whole was compressed and cut."""
+    ours, theirs = topic("ours"), topic("theirs")
+    contents = [random.Random(7).randbytes(9000), b"small", b"z" * 100_000]
+    producer = client.create_producer(
+        ours, **keys.sealed(), batching_enabled=False, chunking_enabled=True, chunk_max_message_size=2000,
+        compression_type=compression,
+    )  # fmt: skip
+    ids = face.send_all(producer, contents)
+    assert ids[0].first_chunk_message_id() is not None
+    read = java.reader(ours, keys=keys.java("private", "alice")).receive(len(contents))
+    assert [message.data for message in read] == contents
+    assert [MessageId.deserialize(message.id) for message in read] == ids
+    sender = java.producer(
+        theirs, keys=keys.java("public", "alice"), encrypt_with=["alice"], batchingEnabled=False, chunkingEnabled=True,
+        chunkMaxMessageSize=2000, compressionType=compression.name.upper(),
+    )  # fmt: skip
+    places = sender.send_all(contents)
+    messages = taken(client, theirs, len(contents), crypto_key_reader=keys.reader("alice"))
+    assert data_of(messages) == contents
+    assert [message.message_id().serialize() for message in messages] == places
 
 
 @pytest.mark.proves("C181")

@@ -25,6 +25,7 @@ from pulsar_native.engine.chunking import Chunking, assembly_of
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.letters import Letters
+from pulsar_native.engine.positions import Positions
 from pulsar_native.engine.receipts import Done
 from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
@@ -36,9 +37,9 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.acks import bits_of, words_of
+from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.encryption import Decryptor, KeyWanted
-from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
+from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, Undecryptable, decode
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.service_url import Address
 from pulsar_native.stats import ConsumerClose
@@ -82,7 +83,6 @@ class PartitionConsumer(Handler):
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
         self.undecrypted_count = 0
-        self._seen: tuple[int, int] | None = None
         self.paused = False
         self._create_topic = create_topic
         self._wire_schema = wire_schema
@@ -106,19 +106,14 @@ class PartitionConsumer(Handler):
         # Whether entries are looked at for more than their messages, once each.
         self._watches_entries = self.letters is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
-        self._start = config.start_message_id
-        self._start_inclusive = config.start_message_id_inclusive
-        self._filter = StartFilter(None if self._durable else self._start, self._start_inclusive)
         # The last message given out, as itself: its id is only made when somebody asks.
-        self._last_message: Message | None = None
-        self._last_place: MessageId | None = None
+        self.last_message: Message | None = None
+        self.positions = Positions(self, config)
         # Told which entries are asked for again, and why, when there are interceptors.
         self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
-        self._seeking = False
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self._awaits_key = False
         self._key_task: asyncio.Task[None] | None = None
-        self._mark_delete: MessageId | None = None
 
     def describe(self) -> str:
         """Return a short name for logs."""
@@ -129,7 +124,7 @@ class PartitionConsumer(Handler):
     async def attach(self, connection: Connection) -> None:
         """Subscribe, send what was acknowledged meanwhile, and grant the first permits."""
         with self.lock:
-            start = self._resume_at()
+            start = self.positions.resume_at()
             self._drop_queued()
             if self._durable:
                 # They come again, or go to another consumer. A reader goes on behind its last message: the chunks it
@@ -152,8 +147,8 @@ class PartitionConsumer(Handler):
         connection.add_consumer(self.consumer_id, self)
         try:
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
-            if start == MessageId.latest and not self._durable:
-                await self._pin_latest(connection)
+            if start == MessageId.latest:
+                await self.positions.pin_latest(connection)
         except BaseException as error:
             connection.remove_consumer(self.consumer_id)
             if isinstance(error, Timeout | asyncio.CancelledError):
@@ -178,34 +173,10 @@ class PartitionConsumer(Handler):
 
     async def open(self) -> None:
         """Subscribe for the first time, within one operation time-out."""
-        start = None if self._durable else self._start
+        steps_back = self.positions.starts_at_latest and self.config.start_message_id_inclusive
         await super().open()
-        if start == MessageId.latest and self.config.start_message_id_inclusive:
-            # "latest" is behind the last message for the broker: including that one takes a step back.
-            last = await self.last_message_id()
-            if last.entry_id() >= 0:
-                await self.seek(last)
-
-    async def _pin_latest(self, connection: Connection) -> None:
-        """Turn `latest` into a fixed place: without it, what is published during an outage would be skipped."""
-        last = await self._ask_last(connection)
-        if last.entry_id() >= 0:
-            self._start = MessageId(last.partition(), last.ledger_id(), last.entry_id(), -1, topic=self.topic.full)
-        else:
-            self._start = MessageId.earliest
-        self._start_inclusive = False
-        # Only for a later attachment: what is delivered now lies behind `latest` by the broker's own word.
-
-    def _resume_at(self) -> MessageId | None:
-        """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
-        if self._durable:
-            return None
-        last = self.last_taken
-        if last is not None:
-            # Where it began does not matter: the chunks before it that are still needed are here.
-            self._start, self._start_inclusive = last.without_chunks(), False
-        self._filter = StartFilter(self._start, self._start_inclusive)
-        return self._start
+        if steps_back:
+            await self.positions.step_back()
 
     def _drop_queued(self) -> None:
         if self.stats is not None and self._messages:
@@ -214,8 +185,7 @@ class PartitionConsumer(Handler):
         self._deliveries.clear()
         self._messages.clear()
         self._decoded = None
-        last = self.last_taken
-        self._seen = None if last is None else (last.ledger_id(), last.entry_id())
+        self.positions.dropped()
 
     def detached(self) -> None:
         """Forget the connection."""
@@ -226,7 +196,7 @@ class PartitionConsumer(Handler):
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Come back, unless the broker only answers a seek, which resubscribes by itself."""
-        if self._seeking and connection is self.connection:
+        if self.positions.is_seeking and connection is self.connection:
             self.detached()
             return
         super().on_closed_by_broker(connection, assigned)
@@ -273,7 +243,7 @@ class PartitionConsumer(Handler):
             if not messages and not self._decode_wanted():
                 return None
             message = messages.popleft()
-            self._last_message = message
+            self.last_message = message
             unacked = self._acks.unacked
             if unacked is not None:
                 unacked.add((message.entry.ledger_id, message.entry.entry_id))
@@ -313,16 +283,11 @@ class PartitionConsumer(Handler):
             left = part.last - first - (part.skip.count(1, first) if part.skip else 0)
             last = part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
-            self._last_message, self._last_place = None, place
+            self.positions.took(place)
             if self._acks.unacked is not None:
                 self._acks.unacked.add(entry.key)
             self._grant(left)
             return part
-
-    @property
-    def last_taken(self) -> MessageId | None:
-        """The id of the last message given out."""
-        return self._last_place if self._last_message is None else self._last_message.message_id()
 
     def _grant(self, count: int) -> None:
         """Count permits to give back and send them once they are half a queue."""
@@ -340,6 +305,13 @@ class PartitionConsumer(Handler):
         with self.lock:
             self.paused = False
             self._grant(0)
+
+    def forget_deliveries(self) -> None:
+        """Forget all that arrived and what was acknowledged of it: the place has moved. Called under the lock."""
+        self.chunks.clear()
+        self._acks.forget()
+        self._drop_queued()
+        self.reached_end = False
 
     def drop_queued(self) -> None:
         """Forget what was not taken: the topic is not read any more. Thread-safe."""
@@ -359,7 +331,7 @@ class PartitionConsumer(Handler):
         if delivery.attachment != self._attachment:
             return True
         if self._acks.group.covers(key):
-            self._seen = key
+            self.positions.seen = key
             self._grant(_permits_of(delivery))
             return True
         partial = self._acks.group.partial(key)
@@ -370,7 +342,7 @@ class PartitionConsumer(Handler):
                 topic=self.topic.full,
                 partition=self.topic.partition,
                 schema=self.schema,
-                start=self._filter,
+                start=self.positions.filter,
                 missing=partial,
                 max_message_size=self.connection.max_message_size if self.connection else 1 << 23,
                 decryptor=self._decryptor,
@@ -381,10 +353,10 @@ class PartitionConsumer(Handler):
             self.engine.call(self._fetch_key, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
-            self._seen = key
+            self.positions.seen = key
             self._refuse(delivery, error)
             return True
-        self._seen = key
+        self.positions.seen = key
         if decoded is None:
             # A chunk of a message that is not complete yet.
             self._grant(1)
@@ -495,25 +467,6 @@ class PartitionConsumer(Handler):
         """Messages whose acknowledgement was sent, a cumulative one counted once."""
         return self._acks.group.taken
 
-    def position(self) -> tuple[int, int] | None:
-        """Return ledger and entry of the last delivery looked at, wanted or not. Thread-safe."""
-        return self._seen
-
-    def start_entry(self) -> tuple[int, int] | None:
-        """Return ledger and entry of the start, None for the topic's beginning."""
-        start = self._start
-        return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
-
-    def taken_entry(self) -> tuple[int, int]:
-        """Return ledger and entry of the last message given out, (-1, -1) before the first."""
-        last = self.last_taken
-        return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
-
-    def is_past(self, end: MessageId) -> bool:
-        """Return whether everything before `end` was looked at, as far as entry numbers tell. Thread-safe."""
-        before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
-        return self._seen is not None and self._seen >= (end.ledger_id(), before)
-
     @property
     def has_undecoded(self) -> bool:
         """Whether a delivery was not looked at yet. Thread-safe, without lock."""
@@ -588,111 +541,6 @@ class PartitionConsumer(Handler):
         if self.state is not State.READY and self.state is not State.CONNECTING:
             self.note("acks_failed")
             raise self.failure or AlreadyClosed("The consumer is closed", topic=self.topic.full)
-
-    # --- positions (loop) -----------------------------------------------------------------------------------------
-
-    async def seek(self, position: MessageId | None, publish_time: int = 0) -> None:
-        """Move the subscription to an id or a publish time (ms) and subscribe again from there."""
-        connection = await self.ready(self.client.config.operation_timeout_seconds)
-        words = None
-        if position is not None and self._durable:
-            # Everything from its first chunk on is delivered again.
-            position = position.first_chunk_message_id() or position
-        if position is not None and position.batch_index() > 0 and position.batch_size() > 0:
-            size = position.batch_size()
-            words = words_of(((1 << size) - 1) & ~((1 << position.batch_index()) - 1), size)
-        request_id = self.client.next_request_id()
-        self._seeking = True
-        try:
-            frame = commands.seek(
-                self.consumer_id,
-                request_id,
-                position=position and (position.first_chunk_message_id() or position),
-                words=words,
-                publish_time=publish_time,
-            )
-            await self.ask(request_id, frame, connection, pb.CommandSuccess)
-            with self.lock:
-                self._forget_position(position)
-            self.detached()
-            connection.remove_consumer(self.consumer_id)
-        finally:
-            self._seeking = False
-            if self.connection is None or not self.connection.is_open:
-                self.reconnect(0.0)
-        connection = await self.ready(self.client.config.operation_timeout_seconds)
-        if position is None and not self._durable:
-            await self._pin_sought(connection)
-
-    async def _pin_sought(self, connection: Connection) -> None:
-        """Turn the time sought into a place: an unload takes the cursor along, and with it where the time was."""
-        # If it cannot be had now, the broker's mark is asked for when it is needed.
-        with contextlib.suppress(PulsarException):
-            await self._ask_last(connection)
-            mark = self._mark_delete
-            if mark is not None and self._start == MessageId.earliest:
-                self._start = MessageId(self.topic.partition, mark.ledger_id(), mark.entry_id(), topic=self.topic.full)
-                self._start_inclusive = False
-
-    def _forget_position(self, position: MessageId | None) -> None:
-        self.chunks.clear()
-        self._acks.forget()
-        self._last_message = self._last_place = None
-        self._drop_queued()
-        self.reached_end = False
-        # The broker keeps the sought time for a non-durable subscription; starting at earliest does not rewind it.
-        self._start = MessageId.earliest if position is None else position
-        self._start_inclusive = self._durable or self.config.start_message_id_inclusive or position is None
-        if self._durable:
-            self._filter = StartFilter(position, True)
-
-    async def last_message_id(self) -> MessageId:
-        """Return the id of the topic's last deliverable message; entry -1 for an empty topic."""
-        connection = await self.ready(self.client.config.operation_timeout_seconds)
-        return await self._ask_last(connection)
-
-    async def positions(self) -> tuple[MessageId, MessageId]:
-        """Return the last deliverable id, and the subscription's mark-delete position: up to it all is acknowledged."""
-        last = await self.last_message_id()
-        return last, self._mark_delete or MessageId.earliest
-
-    async def _ask_last(self, connection: Connection) -> MessageId:
-        request_id = self.client.next_request_id()
-        frame = commands.get_last_message_id(self.consumer_id, request_id)
-        answer = await self.ask(request_id, frame, connection, pb.CommandGetLastMessageIdResponse)
-        if answer.HasField("consumer_mark_delete_position"):
-            self._mark_delete = commands.message_id(answer.consumer_mark_delete_position)
-        return commands.message_id(answer.last_message_id, partition=self.topic.partition, topic=self.topic.full)
-
-    async def has_message_available(self) -> bool:
-        """Return whether a message lies between the place reached and the topic's end."""
-        if self.has_queued():
-            return True
-        if not self.topic.is_persistent:
-            # Nothing is kept there that could be read later.
-            return False
-        last = await self.last_message_id()
-        if last.entry_id() < 0:
-            return False
-        place, inclusive = self.last_taken, False
-        if place is None:
-            place, inclusive = self._start, self._start_inclusive
-        if self.has_queued():
-            return True
-        end = (last.ledger_id(), last.entry_id())
-        here = (-1, -1) if place is None else (place.ledger_id(), place.entry_id())
-        if self._seen is not None and self._seen >= end and self._seen > here and not self.may_have_more():
-            # All behind the place was looked at, and nothing is left of it: acknowledged, compacted away, damaged.
-            return False
-        if place is None or place == MessageId.earliest:
-            # After a seek by time only the broker knows the place: its mark is the entry before the next one to come.
-            mark = self._mark_delete
-            return mark is None or (mark.ledger_id(), mark.entry_id()) < end
-        if here != end:
-            return here < end
-        if place.batch_index() < 0 or last.batch_index() < 0:
-            return inclusive
-        return place.batch_index() < last.batch_index() or (inclusive and place.batch_index() == last.batch_index())
 
     # --- end ------------------------------------------------------------------------------------------------------
 
