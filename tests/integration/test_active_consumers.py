@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_closing_the_active_consumer_makes_the_other_one_active(
         assert all(each is consumer for each in heard[who].consumers)
         # Each change is told once.
         words = [what for what, _ in heard[who].log]
-        assert all(before != after for before, after in zip(words, words[1:], strict=False))
+        assert all(before != after for before, after in pairwise(words))
     both[active].acknowledge(both[active].receive(10_000))
     before = list(heard[active].log)
     both[active].close()

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_native.consumer")
 
+Shows = Callable[[list[Message]], list[Message]]
+
 
 class PartitionConsumer(Handler):
     """The engine's consumer. Taking and acknowledging are thread-safe and never block; all else is on the loop."""
@@ -89,7 +91,7 @@ class PartitionConsumer(Handler):
         self._on_arrival = on_arrival
         self._queue_size = queue_size
         self._refill = max(1, queue_size // 2)
-        self.lock = threading.Lock()
+        self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
         self._deliveries: deque[Delivery] = deque()
         self._messages: deque[Message] = deque()
         self._decoded: Decoded | None = None
@@ -111,6 +113,8 @@ class PartitionConsumer(Handler):
         self.positions = Positions(self, config)
         # Told which entries are asked for again, and why, when there are interceptors.
         self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
+        # Shows messages to interceptors that want to see them arrive, and returns those to queue.
+        self._shows: Shows | None = None
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self._awaits_key = False
         self._key_task: asyncio.Task[None] | None = None
@@ -257,9 +261,25 @@ class PartitionConsumer(Handler):
         while not self._messages:
             if not self._decode_next():
                 return False
-            if self._decoded is not None:
-                self._messages.extend(self._decoded.messages())
+            self._open_decoded()
         return True
+
+    def _open_decoded(self) -> None:
+        if self._decoded is not None:
+            messages = self._decoded.messages()
+            self._messages.extend(messages if self._shows is None else self._shows(messages))
+
+    def show_arrivals(self, shows: Shows) -> None:
+        """Show all messages as they arrive, from `open_arrived` or whoever takes. Before anything has arrived."""
+        self._shows = shows
+        # What is shown may be acknowledged on the spot.
+        self.lock = threading.RLock()
+
+    def open_arrived(self) -> None:
+        """Decode all that has arrived, rather than when it is taken, so that it is shown. Thread-safe."""
+        with self.lock:
+            while self._decode_next():
+                self._open_decoded()
 
     def take_slice(self) -> EntrySlice | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
@@ -528,6 +548,10 @@ class PartitionConsumer(Handler):
 
     def size_of(self, key: EntryKey) -> int:
         """Return the size of the batch being given out when that is the entry, else 0. Called under the lock."""
+        if self._shows is not None and self.last_message is not None:
+            # More may be decoded already.
+            entry = self.last_message.entry
+            return entry.batch_size if (entry.ledger_id, entry.entry_id) == key else 0
         decoded = self._decoded
         return decoded.entry.batch_size if decoded is not None and decoded.entry.key == key else 0
 
