@@ -146,7 +146,7 @@ def test_each_acknowledges_by_the_others_ids(
     eventually(lambda: stats(name)["subscriptions"]["one"]["msgBacklog"] == 2)
 
 
-@pytest.mark.proves("C166", "C159")
+@pytest.mark.proves("C166")
 @pytest.mark.parametrize("index", [0, 1, 9, 10, 12])
 def test_seek_goes_to_the_same_message(
     client: Any, java: JavaClient, java_numbers: tuple[str, list[MessageId]], index: int
