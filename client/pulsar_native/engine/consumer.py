@@ -27,6 +27,7 @@ from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.letters import Letters
 from pulsar_native.engine.positions import Positions
 from pulsar_native.engine.receipts import Done
+from pulsar_native.engine.rewinding import Rewinding
 from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
@@ -113,6 +114,11 @@ class PartitionConsumer(Handler):
         self.positions = Positions(self, config)
         # Told which entries are asked for again, and why, when there are interceptors.
         self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
+        # The last entry that came since the broker's cursor was last moved.
+        self.newest: pb.MessageIdData | None = None
+        # Where asking for everything again moves the cursor, when it stands still only.
+        rewinds = config.consumer_type not in BY_ENTRY and topic.is_persistent
+        self._rewinding = Rewinding(self) if rewinds else None
         # Shows messages to interceptors that want to see them arrive, and returns those to queue.
         self._shows: Shows | None = None
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
@@ -135,6 +141,7 @@ class PartitionConsumer(Handler):
                 # has may lie before that.
                 self.chunks.drop_incomplete()
             self._attachment += 1
+            self.newest = None
         request_id = self.client.next_request_id()
         frame = commands.subscribe(
             self.config,
@@ -216,6 +223,7 @@ class PartitionConsumer(Handler):
 
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None:
         """Queue a delivery as it is."""
+        self.newest = message.message_id
         if message.HasField("consumer_epoch") and message.consumer_epoch < self._epoch:
             # Sent before our last request to deliver everything again: the same message follows.
             self._give_back_unread(Delivery(message, payload, self._attachment))
@@ -313,6 +321,8 @@ class PartitionConsumer(Handler):
         """Count permits to give back and send them once they are half a queue."""
         self._given += count
         if self._given >= self._refill and self.connection is not None and not self.paused:
+            if self._rewinding is not None and self._rewinding.is_waiting:
+                return
             self.connection.write([commands.flow(self.consumer_id, self._given)])
             self._given = 0
 
@@ -533,13 +543,25 @@ class PartitionConsumer(Handler):
             self._drop_queued()
             self.chunks.drop_incomplete()
             self._acks.forget_redelivery()
-            epoch: int | None = None
-            if self.config.consumer_type not in BY_ENTRY:
+            if self._rewinding is not None:
                 self._epoch += 1
-                epoch = self._epoch
-            connection.write([commands.redeliver(self.consumer_id, (), epoch=epoch)])
+                self._given += returned
+                self._rewinding.start()
+                return
+            connection.write([commands.redeliver(self.consumer_id, (), epoch=None)])
             if returned:
                 self._grant(returned)
+
+    def outstanding(self) -> int:
+        """Return how many permits the broker has left, when nothing is queued here."""
+        return self._queue_size - self._given
+
+    def rewind(self, attachment: int) -> None:
+        """Have the broker deliver everything unacknowledged again, if that is the attachment still. Under the lock."""
+        if self.connection is not None and self._attachment == attachment:
+            self.newest = None
+            self.connection.write([commands.redeliver(self.consumer_id, (), epoch=self._epoch)])
+        self._grant(0)
 
     @property
     def attachment(self) -> int:
