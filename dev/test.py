@@ -37,6 +37,8 @@ class Room:
 
     name: str
     needs: tuple[str, ...]
+    # How many processes share its files.
+    processes: int = 1
 
     @property
     def folder(self) -> str:
@@ -47,7 +49,8 @@ class Room:
 ROOMS = (
     Room("support", ("dev",)),
     Room("client", ("dev",)),
-    Room("integration", ("dev",)),
+    # Mostly waiting, for time-outs and for brokers.
+    Room("integration", ("dev",), processes=2),
     Room("spark", ("spark",)),
     Room("provider", ("airflow", "spark", "browser")),
 )
@@ -87,6 +90,9 @@ def run_room(room: Room, more: Sequence[str], env: dict[str, str]) -> Count:
     written.unlink(missing_ok=True)
     say(f"{room.name}: starts")
     command = [str(python_of(room.needs[0])), "-m", "pytest", room.folder, "-q", *more]
+    if room.processes > 1 and not more:
+        # Files stay whole: their tests share brokers.
+        command += ["-n", str(room.processes), "--dist", "loadfile"]
     code = _run(command, env)
     if not written.exists():
         say(f"{room.name}: pytest ended with {code} and wrote no results")

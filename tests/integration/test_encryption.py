@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -2,7 +2,8 @@
 
 May not import anything of ours but the row ids: it runs in every environment. Rules: the room is named by the variable
 PULSAR_TEST_ROOM, which only whole-room runs set (dev/test.py), so that a run of one test replaces no room's result; a
-test that names an unknown row is an error at collection.
+test that names an unknown row is an error at collection. Where several processes share a room (pytest-xdist), they
+collect and run, and the first one, which only gathers their reports, writes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 ROWS = ROOT / "docs" / "rows.toml"
 FOLDER = ROOT / ".results"
+_ROWS = "proves"
 
 
 def known_rows() -> set[str]:
@@ -28,8 +30,9 @@ def known_rows() -> set[str]:
 class Results:
     """Gather the outcome of each test from its set-up, call and tear-down."""
 
-    def __init__(self, room: str) -> None:
+    def __init__(self, room: str, *, writes: bool) -> None:
         self._room = room
+        self._writes = writes
         self._started = time.time()
         self._tests: dict[str, dict[str, object]] = {}
 
@@ -37,15 +40,27 @@ class Results:
         """Note which rows each selected test proves and refuse ids that do not exist."""
         known = known_rows()
         for item in session.items:
-            rows = [str(row) for mark in item.iter_markers("proves") for row in mark.args]
+            rows = sorted({str(row) for mark in item.iter_markers("proves") for row in mark.args})
             if unknown := sorted(set(rows) - known):
                 raise pytest.UsageError(f"{item.nodeid} proves unknown rows: {', '.join(unknown)} (see docs/rows.toml)")
-            self._tests[item.nodeid] = {"outcome": "not run", "rows": sorted(set(rows)), "seconds": 0.0}
+            # Reports carry them, to another process too.
+            item.user_properties.append((_ROWS, rows))
+            self._note(item.nodeid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Note what the processes that share the room are going to run."""
+        for name in ids:
+            self._note(name)
+
+    def _note(self, name: str) -> None:
+        self._tests.setdefault(name, {"outcome": "not run", "rows": [], "seconds": 0.0})
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take one phase's report: a failed phase fails the test, a skipped one skips it, a passed call passes it."""
         test = self._tests[report.nodeid]
+        test["rows"] = dict(report.user_properties).get(_ROWS, test["rows"])
         test["seconds"] = round(float(str(test["seconds"])) + report.duration, 3)
         if report.failed:
             test["outcome"] = "failed"
@@ -59,6 +74,8 @@ class Results:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write the room's file."""
+        if not self._writes:
+            return
         FOLDER.mkdir(exist_ok=True)
         seconds = round(time.time() - self._started, 1)
         content = {"room": self._room, "exit": int(exitstatus), "seconds": seconds, "tests": self._tests}
@@ -77,4 +94,5 @@ def _reason(report: pytest.TestReport) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the collector for this run."""
     if not config.option.collectonly:
-        config.pluginmanager.register(Results(os.environ.get("PULSAR_TEST_ROOM", "last")), "pulsar-results")
+        room = os.environ.get("PULSAR_TEST_ROOM", "last")
+        config.pluginmanager.register(Results(room, writes=not hasattr(config, "workerinput")), "pulsar-results")
