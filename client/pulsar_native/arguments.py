@@ -1,7 +1,6 @@
 """What both faces do with their callers' arguments: checking them, and turning a message's parts into what is sent.
 
-Rules: everything is checked here, before anything is sent or lost. Options of the official client that this version
-cannot honour are refused by name rather than ignored.
+Rules: everything is checked here, before anything is sent or lost.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
     SubscriptionMode,
 )
-from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
@@ -50,15 +49,6 @@ if TYPE_CHECKING:
 
 _MAX_U64 = (1 << 64) - 1
 _MAX_I64 = (1 << 63) - 1
-
-
-def refuse_unsupported(options: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raise for the first option that has another value than the one this version supports."""
-    for name, (value, supported) in options.items():
-        if value != supported:
-            raise OperationNotSupported(
-                f"{name}={value!r} is not supported by this version of pulsar_native; leave it at {supported!r}"
-            )
 
 
 def producer_chain(interceptors: Sequence[ProducerInterceptor]) -> ProducerChain | None:

@@ -1,6 +1,6 @@
 """Consumers over a bad line: cut, silent, half open, slow. Every message comes, none twice once that is confirmed.
 
-For each face four consumers share one connection through a relay: Shared, Exclusive (cumulative acknowledgements), Failover, and
+For each face four consumers share a connection: Shared, Exclusive (cumulative acknowledgements), Failover, and
 Shared over partitions. All acknowledge single messages of batches and wait for the broker's answer; each stops at a
 few gates, where the fault is made, and goes on in the midst of it.
 """
@@ -91,7 +91,7 @@ class Consuming:
 
     def _some(self) -> list[Any]:
         """Return a few messages: never as many as a batch has, so that batches are acknowledged in parts."""
-        messages = [self.consumer.receive(40_000)]
+        messages = [self.consumer.receive(80_000)]
         try:
             while len(messages) < 7:
                 messages.append(self.consumer.receive(50))
@@ -124,7 +124,7 @@ def work_through(works: list[Consuming], fault: Callable[[int], None], eventuall
         futures = [pool.submit(work.run) for work in works]
         try:
             for round_ in range(len(GATES)):
-                eventually(lambda round_=round_: all(work.at_gate > round_ for work in works), 60)
+                eventually(lambda round_=round_: all(work.at_gate > round_ for work in works), 80)
                 for work in works:
                     work.gates[round_].set()
                 fault(round_)
