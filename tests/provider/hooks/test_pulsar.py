@@ -474,6 +474,8 @@ def test_all_stages_pass(broker: Broker, connection: Connection) -> None:
         True,
         "TCP ok, CONNECT ok (Pulsar 4.2.4), lookup ok, admin ok",
     )
+    # Lookups over HTTP: the lookup's stage reaches the broker it names.
+    assert tried(connection(service_url=broker.admin_url)) == (True, "TCP ok, lookup ok")
 
 
 @pytest.mark.proves("A2")
@@ -481,7 +483,7 @@ def test_each_stage_that_fails_is_named(broker: Broker, connection: Connection) 
     closed = free_port()
     with silent_port() as silent:
         cases = [
-            ({"service_url": "http://127.0.0.1:1"}, "settings failed: .*scheme 'http' is not known"),
+            ({"service_url": "ftp://127.0.0.1:1"}, "settings failed: .*scheme 'ftp' is not known"),
             ({"service_url": "pulsar://no-such-host.invalid"}, "resolve failed: .*no-such-host.invalid"),
             ({"service_url": f"pulsar://127.0.0.1:{closed}"}, f"TCP failed: Cannot connect to 127.0.0.1:{closed}"),
             ({"service_url": f"pulsar://127.0.0.1:{silent}"}, "TCP ok, CONNECT failed: no answer within"),
