@@ -412,6 +412,16 @@ def deadline(timeout_millis: float | None, now: float) -> float | None:
     return now + timeout_millis / 1000
 
 
+def batch_collector(config: ConsumerConfig, now: float) -> BatchCollector:
+    """Return what collects one batch receive's messages; refused where messages come one by one."""
+    if config.receiver_queue_size == 0:
+        raise InvalidConfiguration(
+            "batch_receive() needs a queue: with receiver_queue_size=0 messages are asked for one by one; use "
+            "receive(), or a receiver_queue_size above 0"
+        )
+    return BatchCollector(config.batch_receive_policy, now)
+
+
 class BatchCollector:
     """Collect what one batch receive returns, until its policy is met. `now` is monotonic seconds."""
 
@@ -422,6 +432,12 @@ class BatchCollector:
         self._bytes = 0
         self.messages: list[Message] = []
         self.deadline = now + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
+
+    def clear(self) -> list[Message]:
+        """Begin anew, and return what was collected."""
+        messages, self.messages = self.messages, []
+        self._bytes = 0
+        return messages
 
     def add(self, message: Message) -> bool:
         """Take a message and return whether the batch is complete."""

@@ -179,6 +179,7 @@ class ClientConfig(Description):
     service_url_quarantine_init_duration_seconds: float = 60
     service_url_quarantine_max_duration_seconds: float = 86_400
     tls_context: ssl.SSLContext | None = None
+    # Over messages waiting for their receipts, and received ones of queues that scale; 0 is no limit.
     memory_limit_bytes: int = 64 * MIB
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
@@ -431,6 +432,7 @@ class ConsumerConfig(Description):
     initial_position: InitialPosition = InitialPosition.Latest
     receiver_queue_size: int = 1000
     max_total_receiver_queue_size_across_partitions: int = 50_000
+    auto_scaled_receiver_queue_size_enabled: bool = False
     consumer_name: str | None = None
     unacked_messages_timeout_ms: int | None = None
     unacked_messages_tick_ms: int = 1000
@@ -469,7 +471,11 @@ class ConsumerConfig(Description):
             isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
             "a consumer needs a non-blank subscription_name",
         )
-        _number("receiver_queue_size", self.receiver_queue_size, 1)
+        _number("receiver_queue_size", self.receiver_queue_size, 0)
+        _require(
+            self.receiver_queue_size > 0 or not self.auto_scaled_receiver_queue_size_enabled,
+            "auto_scaled_receiver_queue_size_enabled needs a receiver_queue_size above 0, which it scales up to",
+        )
         _number(
             "max_total_receiver_queue_size_across_partitions", self.max_total_receiver_queue_size_across_partitions, 1
         )
@@ -555,7 +561,7 @@ class ReaderConfig(Description):
             bool(self.topics) and all(isinstance(name, str) and name.strip() for name in self.topics),
             "a reader needs a topic, or a list of them",
         )
-        _number("receiver_queue_size", self.receiver_queue_size, 1)
+        _number("receiver_queue_size", self.receiver_queue_size, 0)
         _key_reader(self.crypto_key_reader)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
         _require(

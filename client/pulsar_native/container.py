@@ -139,6 +139,8 @@ class ContainerConfig(Description):
     pull_threshold_size_for_queue: int = 100
     pull_threshold_for_topic: int = -1
     pull_threshold_size_for_topic: int = -1
+    # Whether unfinished messages count against the client's memory_limit_bytes, with those to be sent, and stop at it.
+    within_memory_limit: bool = False
     pull_interval: int = 0
     pull_batch_size: int = 32
     consume_message_batch_max_size: int = 1
@@ -310,7 +312,7 @@ class ContainerStats:
     dead_letters: int
     # Failed ones in broadcasting.
     dropped: int
-    # How often intake of a partition was held back, by reason: count, size, span.
+    # How often intake of a partition was held back, by reason: count, size, span, memory.
     throttled: dict[str, int]
     unfinished: int
     unfinished_bytes: int

@@ -80,6 +80,7 @@ class ClientStats:
     """What a client's open producers and consumers did; the totals have those that were closed, too."""
 
     connections: int = 0
+    # Of messages waiting for their receipts, and received and waiting to be taken where that is limited.
     memory_used_bytes: int = 0
     memory_limit_bytes: int = 0
     total_msgs_sent: int = 0

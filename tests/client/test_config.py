@@ -156,7 +156,11 @@ def test_a_producers_options_are_checked(options: dict[str, Any], told: str) -> 
     [
         pytest.param({"subscription_name": " "}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
         pytest.param({"subscription_name": None}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
-        ({"receiver_queue_size": 0}, "receiver_queue_size"),
+        ({"receiver_queue_size": -1}, "receiver_queue_size"),
+        (
+            {"receiver_queue_size": 0, "auto_scaled_receiver_queue_size_enabled": True},
+            "needs a receiver_queue_size above 0",
+        ),
         ({"acknowledgment_group_time_ms": -1}, "acknowledgment_group_time_ms"),
         ({"priority_level": -1}, "priority_level"),
         ({"unacked_messages_timeout_ms": 999}, "at least 1000"),

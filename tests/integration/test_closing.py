@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import CloseReport, ConsumerType, InvalidConfiguration, Result
+from pulsar_native import (
+    AlreadyClosed,
+    CloseReport,
+    ConsumerType,
+    InitialPosition,
+    InvalidConfiguration,
+    MessageId,
+    Result,
+)
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
@@ -146,3 +154,23 @@ def test_a_timeout_is_a_number_of_seconds(face: Face, client: Any, topic: NewTop
     producer.send(b"still open")
     assert producer.close(timeout=0).left == 0
     assert producer.close() == CloseReport()
+
+
+def test_a_closed_consumer_gives_out_nothing_more(
+    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+) -> None:
+    """As in the Java client: what was queued stays at the broker, and is there for the next one."""
+    name = topic()
+    face.send_all(client.create_producer(name), [b"0", b"1", b"2"])
+    consumer = client.subscribe(name, "sub", initial_position=InitialPosition.Earliest)
+    reader = client.create_reader(name, MessageId.earliest)
+    eventually(lambda: consumer.stats().msg_num_in_receiver_queue == 3)
+    assert consumer.receive(10_000).data() == reader.read_next(10_000).data() == b"0"
+    report = consumer.close()
+    assert report.consumers[0].queued == 2
+    reader.close()
+    for receive in (consumer.receive, consumer.batch_receive, reader.read_next):
+        with pytest.raises(AlreadyClosed):
+            receive()
+    again = client.subscribe(name, "sub")
+    assert [again.receive(10_000).data() for _ in range(3)] == [b"0", b"1", b"2"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import CompressionType, InvalidConfiguration, MessageId, Timeout
+from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.wire.columns import ALL_COLUMNS
 from support.brokers import Broker, NewTopic
 from support.faces import Face
@@ -32,6 +33,7 @@ def numbers(batches: Any) -> list[int]:
     return [int(value) for batch in batches for value in batch["value"].to_pylist()]
 
 
+@pytest.mark.proves("N12")
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD])
 def test_rows_are_the_messages(
     face: Face, client: Any, topic: NewTopic, read_all: ReadAll, compression: CompressionType
@@ -151,3 +153,32 @@ def test_messages_and_columns_from_one_reader(face: Face, client: Any, topic: Ne
     assert numbers(reader.arrow_batches()) == list(range(2, 8))
     publish(face, client, name, 1)
     assert int(reader.read_next(10_000).data()) == 0
+
+
+@pytest.mark.proves("N12")
+def test_a_bounded_read_makes_no_message_and_its_cursors_travel(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One part is read here; where it ended goes on as bytes, and another client reads on from there, and to there."""
+    name = topic()
+    ids = publish(face, client, name, 7, 1, 12)
+
+    def made(*_arguments: Any) -> None:
+        pytest.fail("a message object was made")
+
+    for kind in (Message, KeyedMessage):
+        monkeypatch.setattr(kind, "__init__", made)
+    # Up to the middle of the last batch.
+    reader = client.create_reader(name, MessageId.earliest)
+    batches = list(reader.arrow_batches(end=ids[11], columns=("value", "__messageId", "__publishTime"), max_rows=8))
+    assert numbers(batches) == list(range(11)) and [batch.num_rows for batch in batches] == [8, 3]
+    assert {str(field.type) for batch in batches for field in batch.schema} == {"binary", "timestamp[us, tz=UTC]"}
+    cursor = batches[-1]["__messageId"][-1].as_py()
+    elsewhere = Face("blocking")
+    try:
+        there = elsewhere.client(broker.service_url).create_reader(name, MessageId.deserialize(cursor))
+        assert numbers(there.arrow_batches()) == list(range(11, 20))
+        before = elsewhere.client(broker.service_url).create_reader(name, MessageId.earliest)
+        assert numbers(before.arrow_batches(end=MessageId.deserialize(cursor))) == list(range(10))
+    finally:
+        elsewhere.close()

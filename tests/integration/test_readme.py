@@ -50,6 +50,7 @@ PRINTED = {
     "Connecting": "pulsar://",
     "Publishing": "100000 ",
     "Consuming": "b'4' 0",
+    "How much is sent ahead": "b'1'\nb'2' 16777216",
     "When handling fails": "b'bad' persistent://public/default/docs-",
     "Positions, readers and tables": "b'b'\nb'c'\nb'red'",
     "Columns": "3 [",

@@ -26,6 +26,7 @@ from pulsar_native import (
 )
 from support.brokers import Broker, NewTopic
 from support.faces import Face
+from support.publishing import publish_groups
 from support.raw import commands_of
 from support.relay import TO_BROKER, Command, NewRelay
 
@@ -370,6 +371,31 @@ def test_a_listener_that_raises_loses_nothing(
     again = plain_client.subscribe(name, "sub", ConsumerType.Shared)
     assert sorted(int(message.data()) for message in drain(again)) == [1, 3, 5, 7, 9]
     assert "the application's fault" in caplog.text
+
+
+@pytest.mark.proves("C132")
+def test_a_listener_hears_the_messages_of_entries_in_their_order(
+    plain_client: Client, topic: NewTopic, eventually: Eventually
+) -> None:
+    """Two consumers on one listener thread and partitions beside: each keeps its order, on the listener's thread."""
+    names = [topic("a"), topic("b"), topic("split", partitions=3)]
+    heard: list[tuple[str, str, int]] = []
+
+    def listen(_consumer: Any, message: Message) -> None:
+        heard.append((threading.current_thread().name, message.topic_name(), int(message.data())))
+
+    consumers = [plain_client.subscribe(name, "sub", message_listener=listen) for name in names]
+    parts = [*names[:2], *(f"{names[2]}-partition-{index}" for index in range(3))]
+    for part in parts:
+        publish_groups(
+            plain_client, part, *([b"%d" % n for n in range(first, first + 25)] for first in (0, 25, 50, 75))
+        )
+    eventually(lambda: len(heard) == 100 * len(parts))
+    for part in parts:
+        assert [number for _, name, number in heard if name == part] == list(range(100))
+    assert {thread for thread, _, _ in heard} == {"pulsar-native-listener-0"}
+    for consumer in consumers:
+        consumer.close()
 
 
 @pytest.mark.proves("C127")

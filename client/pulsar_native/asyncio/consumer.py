@@ -174,12 +174,18 @@ class Consumer(Receiving):
 
         Cancelled while waiting, it asks for what it had collected again.
         """
-        collector = arguments.BatchCollector(self._inner.config.batch_receive_policy, self._loop.time())
+        collector = arguments.batch_collector(self._inner.config, self._loop.time())
         try:
             while True:
                 message = await self._take(collector.deadline)
-                if message is None or collector.add(message):
-                    return collector.messages
+                if message is not None and not collector.add(message):
+                    continue
+                if self._inner.held:
+                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    self._inner.put_back(collector.clear())
+                    if message is not None:
+                        continue
+                return collector.messages
         except PulsarException:
             self._inner.note_failed_receive(batch=True)
             raise
@@ -270,10 +276,13 @@ class Consumer(Receiving):
         """
         await self._inner.leave(topic, force=force)
 
-    def pause(self) -> None:
-        """Ask the broker for no more messages; those already asked for still come."""
+    def pause(self, *, strict: bool = False) -> None:
+        """Ask the broker for no more messages; those already asked for still come.
+
+        With `strict` they do not: as in the blocking face, nothing more is received until `resume`.
+        """
         check_generation(self._generation)
-        self._inner.pause()
+        self._inner.pause(strict=strict)
 
     def resume(self) -> None:
         """Ask for messages again after `pause`."""

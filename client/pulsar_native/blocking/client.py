@@ -296,6 +296,7 @@ class Client(Live):
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
         auto_update_partitions: bool = True,
         auto_update_partitions_interval_seconds: float = 60,
+        auto_scaled_receiver_queue_size_enabled: bool = False,
         topics_changed_listener: TopicsChangedListener | None = None,
         consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
@@ -307,6 +308,10 @@ class Client(Live):
         seconds. A topic found later is subscribed to at `initial_position`, too: with Latest, what was published before
         is not received. Subscribing twice makes two consumers. Blocks up to the operation time-out.
 
+        `receiver_queue_size` of 0 has each message asked for by a `receive` that waits for it (one topic without
+        partitions, no batch_receive). With `auto_scaled_receiver_queue_size_enabled` the queue begins at 1, grows up to
+        that size as needed, and is counted against the client's memory_limit_bytes (PIP-74).
+
         Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
         """
         config = ConsumerConfig(
@@ -315,6 +320,7 @@ class Client(Live):
             initial_position=initial_position,
             receiver_queue_size=receiver_queue_size,
             max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+            auto_scaled_receiver_queue_size_enabled=auto_scaled_receiver_queue_size_enabled,
             consumer_name=consumer_name,
             unacked_messages_timeout_ms=unacked_messages_timeout_ms,
             negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,

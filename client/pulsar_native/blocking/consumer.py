@@ -58,6 +58,8 @@ class Receiving(Part):
             inner.chain.bind(self)
         self._has_listener = False
         self._listening = True
+        # Held while the listener is called, so that a strict pause can wait for that.
+        self._draining = threading.RLock()
 
     def _described(self) -> str:
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
@@ -108,6 +110,10 @@ class Receiving(Part):
 
         def drain() -> None:
             scheduled.clear()
+            with self._draining:
+                give_all()
+
+        def give_all() -> None:
             while self._listening:
                 try:
                     message = self._take(time.monotonic())
@@ -131,7 +137,8 @@ class Receiving(Part):
                 submit(drain)
 
         inner.on_ready = wake
-        if inner.may_have_more():
+        # Without a queue, the first look is what asks for the first message.
+        if inner.may_have_more() or inner.asks_for_each:
             wake()
 
     def _set_listening(self, listening: bool) -> None:
@@ -242,12 +249,18 @@ class Consumer(Receiving):
         """Return several messages: as many as the batch receive policy says, or as came within its time. Blocks."""
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
-        collector = arguments.BatchCollector(self._inner.config.batch_receive_policy, time.monotonic())
+        collector = arguments.batch_collector(self._inner.config, time.monotonic())
         try:
             while True:
                 message = self._take(collector.deadline)
-                if message is None or collector.add(message):
-                    return collector.messages
+                if message is not None and not collector.add(message):
+                    continue
+                if self._inner.held:
+                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    self._inner.put_back(collector.clear())
+                    if message is not None:
+                        continue
+                return collector.messages
         except PulsarException:
             self._inner.note_failed_receive(batch=True)
             raise
@@ -329,10 +342,22 @@ class Consumer(Receiving):
         """
         self._engine.run(self._inner.leave(topic, force=force))
 
-    def pause(self) -> None:
-        """Ask the broker for no more messages; those already asked for still come. Does not block."""
+    def pause(self, *, strict: bool = False) -> None:
+        """Ask the broker for no more messages; those already asked for still come. Does not block.
+
+        With `strict` they do not: from the return of this call nothing is received until `resume`, by receive,
+        batch_receive, iteration or listener; who waits goes on waiting, or times out. Exclusive and Failover consumers
+        keep what they have, in order. Shared and Key_Shared ones hand back to the broker what nobody has looked at, and
+        what still comes on granted permits, for other consumers to have: each entry once a pause, which counts as one
+        redelivery; one that comes again, a batch partly received, and chunks are kept. With a listener it blocks until
+        the call that runs has ended, unless called by the listener itself or by a callback of the client.
+        """
         check_generation(self._generation)
-        self._inner.pause()
+        self._inner.pause(strict=strict)
+        if strict and self._has_listener and not self._engine.on_loop():
+            # Held by the thread that calls the listener, until there is nothing more to give it.
+            with self._draining:
+                pass
 
     def resume(self) -> None:
         """Ask for messages again after `pause`. Does not block."""

@@ -25,6 +25,7 @@ from pulsar_native.engine.chunking import Chunking, assembly_of
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.letters import Letters
+from pulsar_native.engine.permits import Permits, ScaledPermits, expected_permits, permits_of
 from pulsar_native.engine.positions import Positions
 from pulsar_native.engine.receipts import Done
 from pulsar_native.engine.rewinding import Rewinding
@@ -48,7 +49,6 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.columns import EntrySlice
-from pulsar_native.wire.entry import parse_entry
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -86,17 +86,22 @@ class PartitionConsumer(Handler):
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
         self.undecrypted_count = 0
-        self.paused = False
         self._create_topic = create_topic
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
-        self._queue_size = queue_size
-        self._refill = max(1, queue_size // 2)
         self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
-        self._deliveries: deque[Delivery] = deque()
-        self._messages: deque[Message] = deque()
+        # What has arrived, and what of it is opened; and the same within reach of the application: the very same, or
+        # nothing at all during a strict pause.
+        self.all_deliveries: deque[Delivery] = deque()
+        self._all_messages: deque[Message] = deque()
+        self._deliveries, self._messages = self.all_deliveries, self._all_messages
         self._decoded: Decoded | None = None
-        self._given = 0
+        # Permits to give back, and how many of them are sent together: set by `permits`.
+        self.given = self.refill = 0
+        self._scaled = ScaledPermits(self, queue_size) if config.auto_scaled_receiver_queue_size_enabled else None
+        self.permits = self._scaled or Permits(self, queue_size)
+        # Whether the permits are told of each delivery.
+        self._tells_arrivals = self._scaled is not None
         self._attachment = 0
         self._epoch = 0
         policy = config.dead_letter_policy
@@ -178,9 +183,11 @@ class PartitionConsumer(Handler):
             # Before the permits, so that the broker does not deliver again what is acknowledged.
             self._acks.send()
             # What a paused consumer may ask for collects until it goes on.
-            self._given = self._queue_size
-            self._grant(0)
+            self.permits.begin()
         self._acks.start_unacked_timer()
+        if self.permits.on_demand:
+            # Whoever waits asks again.
+            self._on_arrival(self)
 
     async def open(self) -> None:
         """Subscribe for the first time, within one operation time-out."""
@@ -190,11 +197,14 @@ class PartitionConsumer(Handler):
             await self.positions.step_back()
 
     def _drop_queued(self) -> None:
-        if self.stats is not None and self._messages:
+        if self.stats is not None and self._all_messages:
             messages, size = self.opened()
             self.stats.received(-messages, -size)
-        self._deliveries.clear()
-        self._messages.clear()
+        if self._scaled is not None:
+            for delivery in self.all_deliveries:
+                self._scaled.taken(delivery)
+        self.all_deliveries.clear()
+        self._all_messages.clear()
         self._decoded = None
         self.positions.dropped()
 
@@ -228,7 +238,12 @@ class PartitionConsumer(Handler):
             # Sent before our last request to deliver everything again: the same message follows.
             self._give_back_unread(Delivery(message, payload, self._attachment))
             return
-        self._deliveries.append(Delivery(message, payload, self._attachment))
+        delivery = Delivery(message, payload, self._attachment)
+        self.all_deliveries.append(delivery)
+        if self._tells_arrivals:
+            self.permits.arrived(delivery)
+            if self.permits.held:
+                return
         self._on_arrival(self)
 
     def on_active_change(self, is_active: bool) -> None:
@@ -244,7 +259,9 @@ class PartitionConsumer(Handler):
 
     def _give_back_unread(self, delivery: Delivery) -> None:
         with self.lock:
-            self._grant(_permits_of(delivery))
+            self._grant(permits_of(delivery))
+        if self.permits.on_demand:
+            self._on_arrival(self)
 
     # --- taking (any thread) --------------------------------------------------------------------------------------
 
@@ -259,9 +276,9 @@ class PartitionConsumer(Handler):
             unacked = self._acks.unacked
             if unacked is not None:
                 unacked.add((message.entry.ledger_id, message.entry.entry_id))
-            self._given += 1
-            if self._given >= self._refill:
-                self._grant(0)
+            self.given += 1
+            if self.given >= self.refill:
+                self.permits.send()
             return message
 
     def _decode_wanted(self) -> bool:
@@ -319,22 +336,35 @@ class PartitionConsumer(Handler):
 
     def _grant(self, count: int) -> None:
         """Count permits to give back and send them once they are half a queue."""
-        self._given += count
-        if self._given >= self._refill and self.connection is not None and not self.paused:
-            if self._rewinding is not None and self._rewinding.is_waiting:
-                return
-            self.connection.write([commands.flow(self.consumer_id, self._given)])
-            self._given = 0
+        self.given += count
+        if self.given >= self.refill:
+            self.permits.send()
 
-    def pause(self) -> None:
-        """Grant no more permits; what was granted still comes. Thread-safe."""
-        self.paused = True
+    def put_out_of_reach(self) -> None:
+        """Give out nothing more: what is here, and what still comes, is kept aside. Called under the lock."""
+        self._deliveries, self._messages = deque(), deque()
+        self._tells_arrivals = True
 
-    def resume(self) -> None:
-        """Grant what has collected meanwhile. Thread-safe."""
+    def put_within_reach(self) -> None:
+        """Give out again what is here and what comes. Called under the lock."""
+        self._deliveries, self._messages = self.all_deliveries, self._all_messages
+        self._tells_arrivals = self._scaled is not None
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Give messages out again later, ahead of all others: the application did not get them. Thread-safe."""
         with self.lock:
-            self.paused = False
-            self._grant(0)
+            if self.is_alive:
+                self._all_messages.extendleft(reversed(messages))
+                self.given -= len(messages)
+
+    def look_again(self) -> None:
+        """Have whoever waits for messages look again. On the loop."""
+        self._on_arrival(self)
+
+    @property
+    def has_local(self) -> bool:
+        """Whether anything is here that was not given out. Called under the lock."""
+        return bool(self._all_messages or self.all_deliveries)
 
     def forget_deliveries(self) -> None:
         """Forget all that arrived and what was acknowledged of it: the place has moved. Called under the lock."""
@@ -348,13 +378,24 @@ class PartitionConsumer(Handler):
         with self.lock:
             self._drop_queued()
 
-    def _decode_next(self) -> bool:
-        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
+    def _next_delivery(self) -> Delivery | None:
         if self._awaits_key:
-            return False
+            return None
+        scaled = self._scaled
         try:
             delivery = self._deliveries.popleft()
         except IndexError:
+            if scaled is not None:
+                scaled.drained()
+            return None
+        if scaled is not None:
+            scaled.taken(delivery)
+        return delivery
+
+    def _decode_next(self) -> bool:
+        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
+        delivery = self._next_delivery()
+        if delivery is None:
             return False
         self._decoded = None
         key = (delivery.ledger_id, delivery.entry_id)
@@ -362,7 +403,7 @@ class PartitionConsumer(Handler):
             return True
         if self._acks.group.covers(key):
             self.positions.seen = key
-            self._grant(_permits_of(delivery))
+            self._grant(permits_of(delivery))
             return True
         partial = self._acks.group.partial(key)
         try:
@@ -378,9 +419,7 @@ class PartitionConsumer(Handler):
                 decryptor=self._decryptor,
             )
         except KeyWanted as wanted:
-            self._deliveries.appendleft(delivery)
-            self._awaits_key = True
-            self.engine.call(self._fetch_key, wanted)
+            self._wait_for_key(delivery, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
             self.positions.seen = key
@@ -392,7 +431,7 @@ class PartitionConsumer(Handler):
             self._grant(1)
             return True
         self._compare_acks(delivery, decoded, partial)
-        expected = _expected_permits(decoded.entry.parsed.num_messages, delivery)
+        expected = expected_permits(decoded.entry.parsed.num_messages, delivery)
         given = 0 if self._watches_entries and self._keeps_back(decoded) else decoded.wanted
         self._grant(max(0, expected - given))
         if given:
@@ -419,11 +458,20 @@ class PartitionConsumer(Handler):
     def _count(self, decoded: Decoded) -> None:
         if self.stats is not None:
             self.stats.received(decoded.wanted, decoded.payload_bytes())
+        if self._scaled is not None:
+            self._scaled.passed += decoded.wanted
 
     @property
     def is_reader(self) -> bool:
         """Whether the broker keeps no position for this subscription."""
         return not self._durable
+
+    def _wait_for_key(self, delivery: Delivery, wanted: KeyWanted) -> None:
+        self._deliveries.appendleft(delivery)
+        if self._scaled is not None:
+            self._scaled.kept(delivery)
+        self._awaits_key = True
+        self.engine.call(self._fetch_key, wanted)
 
     def _fetch_key(self, wanted: KeyWanted) -> None:
         """Have a private key read in another thread; deliveries wait in order meanwhile. On the loop."""
@@ -450,7 +498,7 @@ class PartitionConsumer(Handler):
         self.note("receive_failed")
         if self._acks.unacked is not None:
             self._acks.unacked.add(key)
-        self._grant(_expected_permits(error.permits, delivery))
+        self._grant(expected_permits(error.permits, delivery))
 
     def _discard(self, delivery: Delivery, error: Corrupt) -> None:
         place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
@@ -474,18 +522,18 @@ class PartitionConsumer(Handler):
 
     def opened(self) -> tuple[int, int]:
         """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
-        return len(self._messages), sum(map(len, self._messages))
+        return len(self._all_messages), sum(map(len, self._all_messages))
 
     def queued_messages(self) -> int:
         """Return how many messages have arrived and were not taken. Thread-safe."""
         with self.lock:
-            opened, waiting = len(self._messages), list(self._deliveries)
-        return opened + sum(map(_permits_of, waiting))
+            opened, waiting = len(self._all_messages), list(self.all_deliveries)
+        return opened + sum(map(permits_of, waiting))
 
     def queued_bytes(self) -> int:
         """Return the bytes that have arrived and were not taken: payloads, and of entries not looked at all of it."""
         with self.lock:
-            return self.opened()[1] + sum(len(delivery.payload) for delivery in self._deliveries)
+            return self.opened()[1] + sum(len(delivery.payload) for delivery in self.all_deliveries)
 
     def note(self, name: str, number: int = 1) -> None:
         """Count something rare, when recording is on. Thread-safe."""
@@ -500,7 +548,7 @@ class PartitionConsumer(Handler):
     @property
     def has_undecoded(self) -> bool:
         """Whether a delivery was not looked at yet. Thread-safe, without lock."""
-        return bool(self._deliveries)
+        return bool(self.all_deliveries)
 
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
@@ -539,22 +587,29 @@ class PartitionConsumer(Handler):
                 return
             if entries is not None and self._acks.request_entries(entries):
                 return
-            returned = len(self._messages) + sum(map(_permits_of, self._deliveries))
+            returned = len(self._all_messages) + sum(map(permits_of, self.all_deliveries))
             self._drop_queued()
             self.chunks.drop_incomplete()
             self._acks.forget_redelivery()
             if self._rewinding is not None:
                 self._epoch += 1
-                self._given += returned
+                self.given += returned
                 self._rewinding.start()
                 return
             connection.write([commands.redeliver(self.consumer_id, (), epoch=None)])
             if returned:
                 self._grant(returned)
+        if self.permits.on_demand:
+            self.engine.call(self._on_arrival, self)
 
     def outstanding(self) -> int:
         """Return how many permits the broker has left, when nothing is queued here."""
-        return self._queue_size - self._given
+        return self.permits.size - self.given
+
+    @property
+    def is_rewinding(self) -> bool:
+        """Whether no permits are given, so that the broker's cursor comes to stand still."""
+        return self._rewinding is not None and self._rewinding.is_waiting
 
     def rewind(self, attachment: int) -> None:
         """Have the broker deliver everything unacknowledged again, if that is the attachment still. Under the lock."""
@@ -680,6 +735,9 @@ class PartitionConsumer(Handler):
         self._acks.stop()
         if self.letters is not None:
             self.letters.abandon()
+        with self.lock:
+            # A closed consumer gives out nothing more; the broker keeps what was not acknowledged.
+            self._drop_queued()
         self.leave()
         self._on_arrival(self)
 
@@ -692,15 +750,3 @@ class PartitionConsumer(Handler):
 def _delivered(delivery: Delivery, size: int) -> int:
     """Return the bit set of the messages the broker thinks are to be delivered."""
     return (1 << size) - 1 if delivery.ack_words is None else bits_of(delivery.ack_words)
-
-
-def _expected_permits(count: int, delivery: Delivery) -> int:
-    """Return how many permits a delivery cost: of a partly acknowledged batch only what is left (client.md F.5)."""
-    return count if delivery.ack_words is None else bits_of(delivery.ack_words).bit_count()
-
-
-def _permits_of(delivery: Delivery) -> int:
-    try:
-        return _expected_permits(parse_entry(delivery.payload, verify=False).num_messages, delivery)
-    except PulsarException:
-        return 1

@@ -213,6 +213,7 @@ class ContainerCore:
             "consumer_name": config.member_name,
             # One batch in work, one on its way.
             "receiver_queue_size": 2 * config.pull_batch_size,
+            "auto_scaled_receiver_queue_size_enabled": config.within_memory_limit,
             "auto_update_partitions_interval_seconds": config.poll_name_server_interval / 1000,
         }
         if self._broadcasting:

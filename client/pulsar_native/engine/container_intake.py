@@ -51,7 +51,7 @@ class Counts:
     sent_back: int = 0
     dead_letters: int = 0
     dropped: int = 0
-    throttled: dict[str, int] = field(default_factory=lambda: {"count": 0, "size": 0, "span": 0})
+    throttled: dict[str, int] = field(default_factory=lambda: {"count": 0, "size": 0, "span": 0, "memory": 0})
 
 
 class Subscribed:
@@ -93,6 +93,8 @@ class PartitionIntake:
         self._hooks = hooks
         self._wake = wake
         self._flow = FlowControl(self._limits(1))
+        # What is unfinished counts there, when that was asked for.
+        self._memory = child.client.memory if config.within_memory_limit else None
         self._held: set[_Key] = set()
         self._attachment = child.attachment
         # Of a subscription that is shared, or whose messages come again, the order says nothing.
@@ -124,7 +126,7 @@ class PartitionIntake:
         if now < self.not_before or not self.may_have_more:
             return []
         self.check_attachment()
-        stopped = self._flow.check(self.queue)
+        stopped = self._flow.check(self.queue, memory_is_full=self._memory_is_full)
         if stopped is not None:
             self._counts.throttled[stopped.reason.value] += 1
             self.not_before = now + THROTTLED
@@ -145,9 +147,15 @@ class PartitionIntake:
                 item = self._accept(message)
                 if item is not None:
                     items.append(item)
+                    if self._memory_is_full:
+                        break
         except PulsarException as error:
             self.failed(error, now)
         return items
+
+    @property
+    def _memory_is_full(self) -> bool:
+        return self._memory is not None and self._memory.is_over(1)
 
     def _next(self) -> Message | None:
         message, self._first = self._first, None
@@ -193,6 +201,8 @@ class PartitionIntake:
             return None
         self._counts.taken += 1
         self._held.add(key)
+        if self._memory is not None:
+            self._memory.receive(len(message))
         return self.queue.put(message, len(message))
 
     def _watch_order(self, message: Message, key: _Key) -> None:
@@ -238,8 +248,14 @@ class PartitionIntake:
     def drop_waiting(self) -> None:
         """Forget what no handler has begun."""
         if not self._broadcasting:
-            for item in self.queue.drop_waiting():
+            for item in self._let_go(self.queue.drop_waiting()):
                 self._held.discard(_key_of(item.position))
+
+    def _let_go(self, items: list[Item]) -> list[Item]:
+        """Count messages no more that have left the queue, and return them."""
+        if self._memory is not None and items:
+            self._memory.take(sum(item.size for item in items))
+        return items
 
     def holds(self, item: Item) -> bool:
         """Return whether a message is ours still. Thread-safe."""
@@ -249,7 +265,7 @@ class PartitionIntake:
 
     def finish(self, items: Iterable[Item], *, acknowledge: bool = True) -> int:
         """Let messages go that are done; return how many still were ours."""
-        done = self.queue.finish(items)
+        done = self._let_go(self.queue.finish(items))
         for item in done:
             self._held.discard(_key_of(item.position))
             if acknowledge:
@@ -263,7 +279,7 @@ class PartitionIntake:
 
     def moved(self, place: MessageId | None) -> None:
         """Forget everything: the partition is read from another place on."""
-        self.queue.clear()
+        self._let_go(self.queue.clear())
         self.queue.begin_at(None)
         self._held.clear()
         self._first = None
@@ -294,6 +310,10 @@ class PartitionIntake:
         """End what runs for this partition."""
         if self._fetch is not None:
             self._fetch.cancel()
+        # What handlers still have is theirs now.
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.take(self.queue.bytes)
 
 
 def _key_of(message: Message) -> _Key:

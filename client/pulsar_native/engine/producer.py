@@ -300,8 +300,8 @@ class PartitionProducer(Handler):
 
     def _memory_full(self) -> PulsarException:
         return MemoryBufferIsFull(
-            f"{self.client.memory.limit} bytes of messages wait for their receipts; raise memory_limit_bytes of the "
-            "client, send slower, or set block_if_queue_full=True",
+            f"{self.client.memory.limit} bytes of messages wait for their receipts, or to be taken by consumers "
+            "whose queues scale; raise memory_limit_bytes of the client, send slower, or set block_if_queue_full=True",
             topic=self.topic.full,
         )
 

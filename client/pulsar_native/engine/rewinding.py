@@ -52,6 +52,9 @@ class Rewinding:
             with consumer.lock:
                 self.is_waiting = False
                 consumer.rewind(self._attachment)
+            if consumer.permits.on_demand:
+                # Whoever waits asks again.
+                consumer.look_again()
 
     async def _quiet(self) -> None:
         """Return when the broker reads nothing, or nothing that counts."""

@@ -86,7 +86,7 @@ class Instruments:
             ("consumer.receive_queue.size", "By", "Bytes of messages not taken yet", self._consumers, _queued_bytes),
         ):
             self._observe(gauge, name, unit, text, live, number)
-        memory = ("By", "Bytes the client keeps for messages without receipt")
+        memory = ("By", "Bytes the client keeps for messages to be sent or taken")
         gauge("pulsar.client.memory.buffer.usage", [lambda _: self._memory("used")], *memory)
         gauge(
             "pulsar.client.memory.buffer.limit",

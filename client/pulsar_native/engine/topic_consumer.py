@@ -77,6 +77,10 @@ class TopicConsumer:
         self._wire_schema = wire_schema
         self._ended = False
         self._paused = False
+        # Whether the pause is a strict one.
+        self.held = False
+        # Whether permits depend on whether somebody waits.
+        self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,6 +97,11 @@ class TopicConsumer:
             raise InvalidConfiguration(
                 "Over several topics or partitions a reader starts at MessageId.earliest or latest, as an id belongs "
                 "to one of them; move each with seek(function) then"
+            )
+        if config.receiver_queue_size == 0 and (len(names) != 1 or any(topics.values())):
+            raise InvalidConfiguration(
+                "receiver_queue_size=0 is for one topic without partitions: of several it is not known which "
+                "to ask for the next message; use receiver_queue_size=1, or subscribe to one partition by its name"
             )
         self.children = [self._child(name, len(names)) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
@@ -113,7 +122,8 @@ class TopicConsumer:
             # A topic that was deleted must not come back because its consumer does.
             create_topic=not self.changes,
         )
-        child.paused = self._paused
+        if self._paused:
+            child.permits.pause(strict=self.held)
         if self.config.consumer_type is ConsumerType.Failover:
             child.on_activity = self._active_changed
         return child
@@ -193,6 +203,10 @@ class TopicConsumer:
     def _put_in(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         self._by_topic.update((child.topic.full, child) for child in added)
         self.children = [*self.children, *added]
+        if self._paused:
+            # Since they were made, too.
+            for child in added:
+                child.permits.pause(strict=self.held)
         self.topics = {**self.topics, topic: count}
 
     def _take_out(self, topic: TopicName) -> list[PartitionConsumer]:
@@ -307,14 +321,24 @@ class TopicConsumer:
         Whoever is woken takes first and leaves the line with `forget_wait` then, which passes the turn on.
         """
         self._waiters.append(wake)
+        if self._wants:
+            self._tell_wanted()
         if self.may_have_more():
             self._wake_first()
+
+    def _tell_wanted(self) -> None:
+        for child in self.children:
+            child.permits.wanted()
 
     def forget_wait(self, wake: Wake) -> None:
         """Leave the line, served or not; the next one is woken when there is more."""
         with contextlib.suppress(ValueError):
             self._waiters.remove(wake)
-        if self._waiters and self.may_have_more():
+        if not self._waiters:
+            return
+        if self._wants:
+            self._tell_wanted()
+        if self.may_have_more():
             self._wake_first()
 
     def has_waiters(self) -> bool:
@@ -412,17 +436,36 @@ class TopicConsumer:
         for child in self.children:
             child.redeliver(None)
 
-    def pause(self) -> None:
-        """Grant no more permits; what was granted still comes. Thread-safe."""
+    def pause(self, *, strict: bool = False) -> None:
+        """Grant no more permits; what was granted still comes, but not to the application if strict. Thread-safe."""
+        # Order of events: noted first, so that a topic that joins at this moment is paused by its own task.
         self._paused = True
+        self.held = self.held or strict
         for child in self.children:
-            child.pause()
+            child.permits.pause(strict=strict)
 
     def resume(self) -> None:
         """Grant what has collected since `pause`, and go on. Thread-safe."""
-        self._paused = False
+        self._paused = self.held = False
         for child in self.children:
-            child.resume()
+            child.permits.resume()
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Give out messages again that the application did not get, after a strict pause. Thread-safe."""
+        by_owner: dict[PartitionConsumer, list[Message]] = {}
+        for message in messages:
+            # One whose topic has gone meanwhile is delivered again by whoever reads it next.
+            with contextlib.suppress(PulsarException):
+                by_owner.setdefault(self.owner(message.message_id()), []).append(message)
+        for child, own in by_owner.items():
+            child.put_back(own)
+            # The pause may have ended meanwhile.
+            child.engine.call(child.look_again)
+
+    @property
+    def asks_for_each(self) -> bool:
+        """Whether there is no queue, and each message is asked for when somebody waits for it."""
+        return self.config.receiver_queue_size == 0
 
     # --- control ----------------------------------------------------------------------------------------------------
 

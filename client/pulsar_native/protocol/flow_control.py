@@ -1,8 +1,9 @@
-"""When a listener container takes no more from a partition: too many, too much, or too far apart.
+"""When a listener container takes no more from a partition: too many, too much, too far apart, or no memory left.
 
-Rules (client.md C201-C205): a limit is passed when there is more than it says; size counts whole MiB; the span holds
-for concurrent containers only. A limit of a topic is shared by its partitions. The log gets the first and every
-1000th time of each reason.
+Rules (client.md C201-C205, N4): a limit is passed when there is more than it says; size counts whole MiB; the span
+holds for concurrent containers only. A limit of a topic is shared by its partitions. The client's memory limit holds
+over all of them, and leaves each partition one message in work. The log gets the first and every 1000th time of each
+reason.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Reason(Enum):
     COUNT = "count"
     SIZE = "size"
     SPAN = "span"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class FlowControl:
         self.limits = limits
         self.times = dict.fromkeys(Reason, 0)
 
-    def check(self, queue: ProcessQueue[Any]) -> Throttled | None:
+    def check(self, queue: ProcessQueue[Any], *, memory_is_full: bool = False) -> Throttled | None:
         """Return why nothing may be taken now, None when it may."""
         limits = self.limits
         if len(queue) > limits.count:
@@ -74,6 +76,8 @@ class FlowControl:
             )
         if limits.span is not None and queue.span > limits.span:
             return self._stop(Reason.SPAN, queue, f"a span of {queue.span} messages is over {limits.span}")
+        if memory_is_full and len(queue):
+            return self._stop(Reason.MEMORY, queue, "the client's memory_limit_bytes is in use")
         return None
 
     def _stop(self, reason: Reason, queue: ProcessQueue[Any], why: str) -> Throttled:

@@ -57,7 +57,18 @@ def test_the_log_gets_the_first_and_every_thousandth_time_of_each_reason() -> No
     assert [number for number, text in enumerate(texts) if text] == [0, 1000, 2000]
     other = control.check(large)
     assert other is not None and other.text is not None and other.times == 1
-    assert control.times == {Reason.COUNT: 2001, Reason.SIZE: 1, Reason.SPAN: 0}
+    assert control.times == {Reason.COUNT: 2001, Reason.SIZE: 1, Reason.SPAN: 0, Reason.MEMORY: 0}
+
+
+@pytest.mark.proves("N4")
+def test_full_memory_stops_the_intake_behind_the_message_in_work() -> None:
+    control = flow(count=3)
+    assert control.check(queue_of(), memory_is_full=True) is None
+    stopped = control.check(queue_of(1), memory_is_full=True)
+    assert stopped is not None and stopped.reason is Reason.MEMORY and "memory_limit_bytes" in (stopped.text or "")
+    # Each limit holds for itself, under that one.
+    over = control.check(queue_of(1, 1, 1, 1), memory_is_full=True)
+    assert over is not None and over.reason is Reason.COUNT
 
 
 @pytest.mark.proves("C202")
