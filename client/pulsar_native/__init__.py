@@ -20,6 +20,7 @@ from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    ConsumerEventListener,
     DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
@@ -109,10 +110,11 @@ from pulsar_native.exceptions import (
     UnsupportedVersionError,
 )
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy
+from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerKeySharedPolicy
 from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
@@ -158,7 +160,9 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerCryptoFailureAction",
     "ConsumerDeadLetterPolicy",
+    "ConsumerEventListener",
     "ConsumerInterceptor",
+    "ConsumerKeySharedPolicy",
     "ConsumerNotFound",
     "ConsumerNotInitialized",
     "ConsumerStats",
@@ -184,6 +188,7 @@ __all__ = [
     "InvalidTxnStatusError",
     "InvalidUrl",
     "KeySharedMode",
+    "KeySharedPolicy",
     "ListenerContainer",
     "LookupError",
     "MemoryBufferIsFull",

@@ -1,7 +1,6 @@
 """What both faces do with their callers' arguments: checking them, and turning a message's parts into what is sent.
 
-Rules: everything is checked here, before anything is sent or lost. Options of the official client that this version
-cannot honour are refused by name rather than ignored.
+Rules: everything is checked here, before anything is sent or lost.
 """
 
 from __future__ import annotations
@@ -15,7 +14,14 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ProducerConfig, ReaderConfig, TopicsChangedListener
+from pulsar_native.config import (
+    BatchReceivePolicy,
+    ConsumerConfig,
+    ConsumerEventListener,
+    ProducerConfig,
+    ReaderConfig,
+    TopicsChangedListener,
+)
 from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.bulk import Slice, slice_size
 from pulsar_native.engine.client import ClientCore
@@ -24,12 +30,15 @@ from pulsar_native.engine.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation, TransactionWork
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
+    ConsumerType,
     InitialPosition,
+    KeySharedMode,
     RegexSubscriptionMode,
     SubscriptionMode,
 )
-from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.producer import Callback
@@ -44,15 +53,6 @@ if TYPE_CHECKING:
 
 _MAX_U64 = (1 << 64) - 1
 _MAX_I64 = (1 << 63) - 1
-
-
-def refuse_unsupported(options: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raise for the first option that has another value than the one this version supports."""
-    for name, (value, supported) in options.items():
-        if value != supported:
-            raise OperationNotSupported(
-                f"{name}={value!r} is not supported by this version of pulsar_native; leave it at {supported!r}"
-            )
 
 
 def producer_chain(interceptors: Sequence[ProducerInterceptor]) -> ProducerChain | None:
@@ -101,6 +101,20 @@ def topics_of(
     return list(topic)
 
 
+def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:
+    """Refuse a listener that would never be told anything, or cannot be."""
+    if listener is None:
+        return
+    if config.consumer_type is not ConsumerType.Failover:
+        raise InvalidConfiguration("consumer_event_listener needs consumer_type=ConsumerType.Failover")
+    for name in ("became_active", "became_inactive"):
+        if not callable(getattr(listener, name, None)):
+            raise InvalidConfiguration(
+                "consumer_event_listener must have the methods became_active and became_inactive; "
+                f"{type(listener).__name__} has no {name}"
+            )
+
+
 def table_view_config(
     topic: str,
     subscription_name: str | None,
@@ -146,6 +160,9 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
         max_pending_chunked_message=config.max_pending_chunked_message,
         auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
         expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,
+        key_shared_policy=None
+        if config.key_hash_range is None
+        else KeySharedPolicy(key_shared_mode=KeySharedMode.Sticky, sticky_ranges=config.key_hash_range),
     )
 
 

@@ -29,6 +29,7 @@ from pulsar_native.enums import (
     SubscriptionMode,
 )
 from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.key_ranges import KeySharedPolicy, Range, checked_ranges
 from pulsar_native.message_id import MessageId
 from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceSource
@@ -70,6 +71,18 @@ class TopicsChangedListener(Protocol):
 
     def on_topics_added(self, topics: list[str]) -> Any: ...
     def on_topics_removed(self, topics: list[str]) -> Any: ...
+
+
+class ConsumerEventListener(Protocol):
+    """Be told when the broker makes this consumer of a Failover subscription the active one of a partition, or another.
+
+    `partition` is -1 on a topic without partitions. A consumer that is not the active one is told so when it has
+    subscribed. The blocking face calls from a listener thread; the asyncio face on the loop, where they may be
+    coroutines. What raises is logged.
+    """
+
+    def became_active(self, consumer: Any, partition: int) -> Any: ...
+    def became_inactive(self, consumer: Any, partition: int) -> Any: ...
 
 
 class Description:
@@ -437,6 +450,7 @@ class ConsumerConfig(Description):
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     priority_level: int = 0
+    key_shared_policy: KeySharedPolicy | None = None
     replicate_subscription_state_enabled: bool = False
     start_message_id: MessageId | None = None
     start_message_id_inclusive: bool = False
@@ -476,11 +490,26 @@ class ConsumerConfig(Description):
         _strings("properties", self.properties)
         _strings("subscription_properties", self.subscription_properties)
         self._check_redelivery()
+        self._check_key_shared()
         _require(
             not self.is_read_compacted or self.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover),
             "is_read_compacted needs an Exclusive or Failover subscription",
         )
         _key_reader(self.crypto_key_reader)
+
+    def _check_key_shared(self) -> None:
+        policy = self.key_shared_policy
+        _require(
+            policy is None or isinstance(policy, KeySharedPolicy),
+            "key_shared_policy must be a ConsumerKeySharedPolicy (or KeySharedPolicy)",
+        )
+        # Readers by range of keys are exclusive.
+        _require(
+            policy is None
+            or self.consumer_type is ConsumerType.KeyShared
+            or self.subscription_mode is SubscriptionMode.NonDurable,
+            "key_shared_policy needs consumer_type=ConsumerType.KeyShared; a reader has key_hash_range",
+        )
 
     def _check_redelivery(self) -> None:
         if self.unacked_messages_timeout_ms:
@@ -524,6 +553,7 @@ class ReaderConfig(Description):
     expire_time_of_incomplete_chunked_message_ms: int = 60_000
     crypto_key_reader: KeyReader | None = None
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    key_hash_range: Sequence[Range] | None = None
 
     def __post_init__(self) -> None:
         self._check_choices()
@@ -538,6 +568,8 @@ class ReaderConfig(Description):
             self.subscription_name is None or bool(str(self.subscription_name).strip()),
             "subscription_name must be None or a non-blank str",
         )
+        if self.key_hash_range is not None:
+            object.__setattr__(self, "key_hash_range", checked_ranges("key_hash_range", self.key_hash_range))
 
     @property
     def topics(self) -> list[str]:

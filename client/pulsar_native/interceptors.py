@@ -43,6 +43,14 @@ class ProducerInterceptor:
 class ConsumerInterceptor:
     """See messages on their way in, and what is said about them. Override what is needed."""
 
+    def on_arrival(self, consumer: Any, message: Message) -> Message:
+        """Return the message to queue: this one or another of its kind. Runs when it arrives, long before it is taken.
+
+        Overriding it has entries opened as they arrive, mostly on the engine's loop, with the consumer locked:
+        acknowledging there is fine, waiting for anything is not.
+        """
+        return message
+
     def before_consume(self, consumer: Any, message: Message) -> Message:
         """Return the message to hand out: this one or another of its kind. Runs before a listener does."""
         return message

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pulsar_native.config import BatchReceivePolicy, DeadLetterPolicy
+from pulsar_native.enums import KeySharedMode
+from pulsar_native.key_ranges import KeySharedPolicy, Range
 
 
 def ConsumerBatchReceivePolicy(max_num_message: int, max_num_bytes: int, timeout_ms: int) -> BatchReceivePolicy:
@@ -30,4 +32,17 @@ def ConsumerDeadLetterPolicy(
         retry_letter_topic=retry_letter_topic,
         dead_letter_producer_options=dead_letter_producer_options or {},
         retry_letter_producer_options=retry_letter_producer_options or {},
+    )
+
+
+def ConsumerKeySharedPolicy(
+    key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
+    allow_out_of_order_delivery: bool = False,
+    sticky_ranges: Sequence[Range] | None = None,
+) -> KeySharedPolicy:
+    """Return how a Key_Shared subscription divides its keys; `sticky_ranges` are pairs of hashes, 0 to 65535."""
+    return KeySharedPolicy(
+        key_shared_mode=key_shared_mode,
+        allow_out_of_order_delivery=allow_out_of_order_delivery,
+        sticky_ranges=sticky_ranges,
     )

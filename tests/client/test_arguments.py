@@ -19,7 +19,7 @@ from pulsar_native.enums import (
     InitialPosition,
     SubscriptionMode,
 )
-from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_list import TopicPattern
@@ -45,12 +45,6 @@ def outgoing(payload: bytes | None = b"x", **parts: Any) -> OutgoingMessage:
 
 
 # --- options ----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_not_there_yet_is_refused_by_name() -> None:
-    arguments.refuse_unsupported({"a": (None, None), "b": (False, False)})
-    with pytest.raises(OperationNotSupported, match=r"b=7 is not supported .* leave it at False"):
-        arguments.refuse_unsupported({"a": (None, None), "b": (7, False)})
 
 
 def test_topics() -> None:

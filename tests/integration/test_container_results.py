@@ -432,7 +432,7 @@ def test_a_handler_may_shut_its_container_down(
 
 
 @pytest.mark.proves("C219")
-def test_java_and_the_ordinary_consumer_read_what_a_container_puts_back(
+def test_the_ordinary_consumer_reads_what_a_container_puts_back(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()

@@ -73,6 +73,7 @@ class Raising(ProducerInterceptor, ConsumerInterceptor, ReaderInterceptor):
         raise ZeroDivisionError("an interceptor's own fault")
 
     before_send = on_send_acknowledgement = on_partitions_change = close = before_consume = before_read = _fail
+    on_arrival = _fail
     on_acknowledge = on_acknowledge_cumulative = on_negative_acks_send = on_ack_timeout_send = _fail
 
 
@@ -253,7 +254,7 @@ class Hearing(ConsumerInterceptor):
         self.log.append((self.name, "close"))
 
 
-@pytest.mark.proves("C186")
+@pytest.mark.proves("C110", "C186")
 def test_a_consumers_interceptors_hear_everything_in_order(
     face: Face, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
@@ -295,7 +296,7 @@ def test_a_consumers_interceptors_hear_everything_in_order(
     assert log[-1] == ("b", "ack", places[2], AlreadyClosed)
 
 
-@pytest.mark.proves("C186")
+@pytest.mark.proves("C110", "C186")
 def test_cumulative_batches_and_partitions(
     face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
@@ -315,7 +316,105 @@ def test_cumulative_batches_and_partitions(
     eventually(lambda: wanted <= {each for each in log if each[1] == "partitions"}, 30)
 
 
-@pytest.mark.proves("C186")
+class Arriving(Hearing):
+    """Note arrivals, too, and put other messages in their place; acknowledge some on the spot."""
+
+    def on_arrival(self, consumer: Any, message: Message) -> Message:
+        self.log.append((self.name, "arrival", message.data(), consumer.subscription_name()))
+        if message.properties().get("drop"):
+            inner = getattr(consumer, "_inner", None)
+            assert inner is not None
+            inner.acknowledge_message(message)
+        return message
+
+
+@pytest.mark.proves("C110")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
+def test_arrival_is_seen_when_it_happens_and_consuming_when_it_does(
+    face: Face, client: Any, topic: NewTopic, eventually: Eventually, stats: Any, kind: ConsumerType
+) -> None:
+    log: Log = []
+    name = topic(partitions=2)
+    early = client.create_producer(name, batching_enabled=False)
+    client.subscribe(name, "sub", kind).close()
+    face.send_all(early, [b"early"])
+    consumer = client.subscribe(
+        name,
+        "sub",
+        kind,
+        interceptors=[Arriving("a", log), Arriving("b", log)],
+        batch_index_ack_enabled=True,
+    )
+    batching = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    face.send_all(batching, [b"1", b"2", b"3"], partition_key="one")
+    face.send_all(batching, [b"dropped"], properties={"drop": "yes"})
+    # Nobody has asked for a message yet.
+    values = [b"early", b"1", b"2", b"3", b"dropped"]
+    eventually(lambda: len(log) >= 12)
+    assert {each[1] for each in log} == {"arrival", "ack"}
+    arrivals = [each for each in log if each[1] == "arrival"]
+    assert sorted(each[2] for each in arrivals) == sorted(2 * values)
+    for value in values:
+        assert [each[0] for each in arrivals if each[2] == value] == ["a", "b"]
+    assert {each[3] for each in arrivals} == {"sub"}
+    del log[:]
+    got = []
+    for _ in range(5):
+        got.append(consumer.receive(10_000))
+        if got[-1].data() == b"2":
+            # An id that does not tell its batch's size, while a later entry is opened already.
+            found = got[-1].message_id()
+            bare = MessageId(found.partition(), found.ledger_id(), found.entry_id(), found.batch_index())
+            consumer.acknowledge(bare)
+            assert log.pop(-1)[:3] == ("b", "ack", bare) and log.pop(-1)[:3] == ("a", "ack", bare)
+    assert sorted(message.data() for message in got) == sorted(values)
+    assert [each[1] for each in log] == ["consume"] * 10
+    for message in got:
+        if message.data() in (b"early", b"1", b"3"):
+            consumer.acknowledge(message)
+    eventually(lambda: all(
+        part["subscriptions"]["sub"]["msgBacklog"] == 0
+        for part in (stats(f"{name}-partition-{number}") for number in range(2))
+    ))  # fmt: skip
+
+
+@pytest.mark.proves("C110")
+def test_a_message_can_be_replaced_as_it_arrives(
+    face: Face, client: Any, topic: NewTopic, broker: Broker, eventually: Eventually
+) -> None:
+    seen: list[bytes] = []
+
+    class Swapping(ConsumerInterceptor):
+        def on_arrival(self, consumer: Any, message: Message) -> Message:
+            if held and message.data() == b"new":
+                return held[0]
+            seen.append(message.data())
+            held.append(message)
+            return message
+
+    held: list[Message] = []
+    name = topic()
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, interceptors=[Raising(), Swapping(), Raising()])
+    producer = client.create_producer(name, batching_enabled=False)
+    face.send_all(producer, [b"old", b"new"])
+    assert [consumer.receive(10_000).data() for _ in range(2)] == [b"old", b"old"]
+    # What comes again arrives again.
+    del held[:], seen[:]
+    broker.admin("PUT", name.replace("://", "/") + "/unload")
+    eventually(lambda: seen == [b"old"])
+
+
+@pytest.mark.proves("C110")
+def test_what_could_not_be_acknowledged_is_told_with_the_error(face: Face, client: Any, topic: NewTopic) -> None:
+    log: Log = []
+    consumer = client.subscribe(topic(), "sub", interceptors=[Hearing("a", log)])
+    consumer.close()
+    with pytest.raises(AlreadyClosed):
+        consumer.acknowledge_cumulative(MessageId(-1, 1, 1, -1))
+    assert log[-1] == ("a", "cumulative", MessageId(-1, 1, 1, -1), AlreadyClosed)
+
+
+@pytest.mark.proves("C110", "C186")
 def test_the_interceptor_comes_before_the_listener(broker: Broker, topic: NewTopic) -> None:
     log: Log = []
     told = threading.Event()

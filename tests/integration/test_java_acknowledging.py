@@ -146,7 +146,52 @@ def test_each_acknowledges_by_the_others_ids(
     eventually(lambda: stats(name)["subscriptions"]["one"]["msgBacklog"] == 2)
 
 
-@pytest.mark.proves("C166", "C159")
+@pytest.mark.proves("C112", "C135", "C170")
+def test_members_of_both_kinds_share_a_batch_by_ids_as_bytes(
+    client: Any, java: JavaClient, java_numbers: tuple[str, list[MessageId]]
+) -> None:
+    """Java holds the messages; we acknowledge some of them by the bytes it tells, it others; then the reverse."""
+    name, _ = java_numbers
+    kind = ConsumerType.Shared
+    theirs = java.consumer(name, "sub", subscriptionType=KIND[kind])
+    messages = theirs.receive(14)
+    ours = client.subscribe(name, "sub", kind, batch_index_ack_enabled=True, ack_receipt_enabled=True)
+    ours.acknowledge([MessageId.deserialize(messages[number].id) for number in (0, 2, 4, 6, 8, 10)])
+    theirs.acknowledge([messages[number] for number in (1, 3, 11)])
+    theirs.close()
+    held = take(ours, 5)
+    assert [int(message.data()) for message in held] == [5, 7, 9, 12, 13]
+    theirs = java.consumer(name, "sub", subscriptionType=KIND[kind])
+    theirs.acknowledge([held[0].message_id().serialize(), held[3].message_id().serialize()])
+    theirs.close()
+    ours.acknowledge(held[4])
+    ours.close()
+    left_by_java(java, name, kind, [7, 9])
+
+
+@pytest.mark.proves("C112", "C136", "C170")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover], ids=lambda kind: kind.name)
+def test_a_successor_acknowledges_cumulatively_by_ids_as_bytes(
+    client: Any, java: JavaClient, java_numbers: tuple[str, list[MessageId]], kind: ConsumerType
+) -> None:
+    """What one received, the next one acknowledges up to the middle of a batch, without having received it."""
+    name, _ = java_numbers
+    theirs = java.consumer(name, "sub", subscriptionType=KIND[kind])
+    fourth = theirs.receive(14)[3].id
+    theirs.close()
+    ours = client.subscribe(name, "sub", kind, batch_index_ack_enabled=True, ack_receipt_enabled=True)
+    ours.acknowledge_cumulative(MessageId.deserialize(fourth))
+    eighth = take(ours, 4)[3]
+    assert int(eighth.data()) == 7
+    ours.close()
+    left_by_java(java, name, kind, range(4, 14))
+    theirs = java.consumer(name, "sub", subscriptionType=KIND[kind])
+    theirs.acknowledge([eighth.message_id().serialize()], "cumulative")
+    theirs.close()
+    assert left_by_us(client, name, kind) == list(range(8, 14))
+
+
+@pytest.mark.proves("C166")
 @pytest.mark.parametrize("index", [0, 1, 9, 10, 12])
 def test_seek_goes_to_the_same_message(
     client: Any, java: JavaClient, java_numbers: tuple[str, list[MessageId]], index: int

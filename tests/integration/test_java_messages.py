@@ -30,7 +30,7 @@ def ids_of(messages: list[JavaMessage]) -> list[MessageId]:
 
 @pytest.mark.parametrize("batching", [True, False], ids=["batch", "single"])
 @pytest.mark.parametrize("compression", list(CompressionType), ids=lambda kind: kind.name)
-@pytest.mark.proves("C51", "C181")
+@pytest.mark.proves("C51")
 class TestEveryCompression:
     """Both ways, in batches and single, below and above the size from which Java compresses."""
 

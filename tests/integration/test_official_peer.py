@@ -180,8 +180,8 @@ def test_a_program_for_the_official_client_runs_on_ours(broker: Broker) -> None:
 # What the official package offers and this version does not yet.
 NOT_YET = {
     "AuthenticationAthenz", "AutoClusterFailover", "ConsoleLogger",
-    "ConsumerKeySharedPolicy", "Context", "DeadLetterPolicyBuilder",
-    "FileLogger", "Function", "IdentitySerDe", "KeySharedPolicy", "LoggerLevel", "MessageBatch",
+    "Context", "DeadLetterPolicyBuilder",
+    "FileLogger", "Function", "IdentitySerDe", "LoggerLevel", "MessageBatch",
     "PickleSerDe", "SerDe", "ServiceInfo", "ServiceInfoProvider", "TableView",
 }  # fmt: skip
 

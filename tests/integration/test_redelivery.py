@@ -108,6 +108,29 @@ def test_redelivery_of_all_starts_over(
 
 @pytest.mark.proves("C145")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
+def test_nothing_is_missing_when_the_broker_was_just_reading(
+    face: Face, client: Any, broker: Broker, topic: NewTopic, kind: ConsumerType
+) -> None:
+    """A rewind that meets a read on its way makes the broker (4.2.4) skip that read's entries."""
+    name = topic()
+    publish(face, client, name, 60)
+    for round_ in range(6):
+        # Read from the disk, which takes a while; the cache answers at once.
+        broker.admin("PUT", name.replace("://", "/") + "/unload")
+        consumer = client.subscribe(name, f"sub{round_}", kind, initial_position=EARLIEST, receiver_queue_size=10)
+        # The fifth gives permits back.
+        assert numbers(consumer, 5) == list(range(5))
+        consumer.redeliver_unacknowledged_messages()
+        assert numbers(consumer, 30) == list(range(30))
+        # And at once again, while what was asked for is on its way.
+        consumer.redeliver_unacknowledged_messages()
+        consumer.redeliver_unacknowledged_messages()
+        assert numbers(consumer, 60) == list(range(60))
+        consumer.close()
+
+
+@pytest.mark.proves("C145")
+@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_what_was_on_its_way_before_does_not_arrive_after(
     face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, kind: ConsumerType
 ) -> None:

@@ -199,6 +199,7 @@ class Relay:
         self._stalled: set[Direction] = set()
         self._delays = {TO_BROKER: 0.0, TO_CLIENT: 0.0}
         self._cut_after: dict[Direction, int | None] = {TO_BROKER: None, TO_CLIENT: None}
+        self._trickles = {TO_BROKER: (0, 0.0), TO_CLIENT: (0, 0.0)}
         self._rules: list[_Rule] = []
         self._connections: list[_Connection] = []
         self._held: deque[tuple[_Connection, Direction, bytes]] = deque()
@@ -269,6 +270,15 @@ class Relay:
     def delay(self, seconds: float, direction: Direction = TO_CLIENT) -> None:
         """Pass every further piece that way late by this long; 0 ends it."""
         self._delays[direction] = seconds
+
+    def trickle(self, size: int, seconds: float, *directions: Direction) -> None:
+        """Pass bytes that way (both ways by default) a few at a time with a pause after each piece; size 0 ends it."""
+        for direction in directions or Direction:
+            self._trickles[direction] = (size, seconds)
+
+    def swallow(self, direction: Direction) -> None:
+        """Let nothing through that way from now on, until `release`; the connections stay open."""
+        self.drop(None, direction, times=None)
 
     def drop(self, command: int | None, direction: Direction, times: int | None = 1) -> None:
         """Swallow the next frames of that command (None: of any); times None: all from now on."""
@@ -463,7 +473,12 @@ class Relay:
             connection.send(direction, frame[:left])
             self.cut()
             return
-        connection.send(direction, frame)
+        size, pause = self._trickles[direction]
+        for start in range(0, len(frame) if size else 0, size or 1):
+            connection.send(direction, frame[start : start + size])
+            time.sleep(pause)
+        if not size:
+            connection.send(direction, frame)
 
 
 class NewRelay(Protocol):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay, command_type
+from support.relay import TO_BROKER, TO_CLIENT, Command, Direction, NewRelay, Relay, command_type
 
 
 def frame(command: int, rest: bytes = b"") -> bytes:
@@ -217,3 +217,29 @@ def test_cut_at_a_command(echo: str, relay: NewRelay) -> None:
 def test_wait_for_gives_up(echo: str, relay: NewRelay) -> None:
     with pytest.raises(TimeoutError, match="0 of 1 frames"):
         relay(echo).wait_for(Command.SEND, timeout=0.05)
+
+
+def test_trickling_changes_nothing_but_the_pieces(echo: str, relay: NewRelay) -> None:
+    through = relay(echo)
+    with connect(through) as client:
+        through.trickle(3, 0.01, TO_CLIENT)
+        started = time.monotonic()
+        client.sendall(frame(6, b"piece by piece"))
+        assert read(client, 24) == frame(6, b"piece by piece")
+        assert time.monotonic() - started >= 0.07
+        through.trickle(0, 0.0)
+        client.sendall(frame(6, b"whole"))
+        assert read(client, 15) == frame(6, b"whole")
+
+
+@pytest.mark.parametrize("direction", [TO_BROKER, TO_CLIENT])
+def test_swallowing_one_way_until_release(echo: str, relay: NewRelay, direction: Direction) -> None:
+    through = relay(echo)
+    with connect(through) as client:
+        through.swallow(direction)
+        client.sendall(frame(6, b"lost"))
+        through.wait_for(Command.SEND)
+        assert silent(client)
+        through.release()
+        client.sendall(frame(6, b"kept"))
+        assert read(client, 14) == frame(6, b"kept")

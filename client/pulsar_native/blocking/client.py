@@ -19,6 +19,7 @@ from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    ConsumerEventListener,
     Credentials,
     DeadLetterPolicy,
     ProducerConfig,
@@ -27,6 +28,7 @@ from pulsar_native.config import (
     TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
+from pulsar_native.engine.activity import Activity
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.listener import ListenerThreads
 from pulsar_native.engine.loop import (
@@ -50,6 +52,7 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.key_ranges import KeySharedPolicy, Range
 from pulsar_native.live import Live
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
@@ -275,7 +278,7 @@ class Client(Live):
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         start_message_id_inclusive: bool = False,
         batch_receive_policy: BatchReceivePolicy | None = None,
-        key_shared_policy: object | None = None,
+        key_shared_policy: KeySharedPolicy | None = None,
         batch_index_ack_enabled: bool = False,
         regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly,
         dead_letter_policy: DeadLetterPolicy | None = None,
@@ -296,6 +299,7 @@ class Client(Live):
         auto_update_partitions_interval_seconds: float = 60,
         auto_scaled_receiver_queue_size_enabled: bool = False,
         topics_changed_listener: TopicsChangedListener | None = None,
+        consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
         """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern (`re.compile`).
@@ -311,11 +315,6 @@ class Client(Live):
 
         Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
         """
-        arguments.refuse_unsupported(
-            {
-                "key_shared_policy": (key_shared_policy, None),
-            }
-        )
         config = ConsumerConfig(
             subscription_name=subscription_name,
             consumer_type=consumer_type,
@@ -340,6 +339,7 @@ class Client(Live):
             properties=properties or {},
             subscription_properties=subscription_properties or {},
             priority_level=priority_level,
+            key_shared_policy=key_shared_policy,
             replicate_subscription_state_enabled=replicate_subscription_state_enabled,
             start_message_id_inclusive=start_message_id_inclusive,
             crypto_key_reader=crypto_key_reader,
@@ -353,16 +353,23 @@ class Client(Live):
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
         )
+        arguments.check_event_listener(consumer_event_listener, config)
         names = arguments.topics_of(topic, config, listener=topics_changed_listener)
         changed = None
         if topics_changed_listener is not None:
             changed = topics_told(topics_changed_listener, self._listeners.assign())
+        activity = None
+        if consumer_event_listener is not None:
+            activity = Activity(consumer_event_listener, self._listeners.assign())
         core = self._started()
         used = schema or BytesSchema()
         decoder = VersionedDecoder(used)
         chain = arguments.consumer_chain(interceptors, reads=False)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain, changed))
-        return Consumer(self, inner, decoder, message_listener)
+        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain, changed, activity))
+        made = Consumer(self, inner, decoder, message_listener)
+        if activity is not None:
+            activity.bind(made)
+        return made
 
     def create_reader(
         self,
@@ -384,6 +391,7 @@ class Client(Live):
         max_pending_chunked_message: int = 10,
         auto_ack_oldest_chunked_message_on_queue_full: bool = False,
         expire_time_of_incomplete_chunked_message_ms: int = 60_000,
+        key_hash_range: Sequence[Range] | None = None,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
         """Read a topic, or several, from a position, without a subscription that stays.
@@ -407,6 +415,7 @@ class Client(Live):
             crypto_failure_action=crypto_failure_action,
             auto_update_partitions=auto_update_partitions,
             auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
+            key_hash_range=key_hash_range,
         )
         wanted = arguments.reader_config(config)
         core = self._started()

@@ -15,6 +15,7 @@ from collections import Counter
 from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
+from pulsar_native.engine.activity import Activity
 from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
 from pulsar_native.engine.letters import with_retry_topic
@@ -247,6 +248,7 @@ class ClientCore:
         wire_schema: pb.Schema | None,
         chain: ConsumerChain | None = None,
         changed: TopicsChanged | None = None,
+        activity: Activity | None = None,
     ) -> TopicConsumer:
         """Subscribe to one or several topics, or to those of a pattern, of whose changes `changed` is told."""
         self._check_open()
@@ -267,6 +269,7 @@ class ClientCore:
             if chain is None
             else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
         )
+        consumer.activity = activity
         if pattern is not None:
             consumer.pattern = PatternTopics(self, consumer, pattern, changed)
         try:

@@ -28,6 +28,7 @@ from pulsar_native.engine.letters import Letters
 from pulsar_native.engine.permits import Permits, ScaledPermits, expected_permits, permits_of
 from pulsar_native.engine.positions import Positions
 from pulsar_native.engine.receipts import Done
+from pulsar_native.engine.rewinding import Rewinding
 from pulsar_native.engine.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_native.consumer")
 
+Shows = Callable[[list[Message]], list[Message]]
+
 
 class PartitionConsumer(Handler):
     """The engine's consumer. Taking and acknowledging are thread-safe and never block; all else is on the loop."""
@@ -76,7 +79,9 @@ class PartitionConsumer(Handler):
         self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
         self.schema = schema
         self.reached_end = False
+        # Whether this is the active consumer of a Failover subscription, by the broker's word on this connection.
         self.is_active: bool | None = None
+        self.on_activity: Callable[[bool, int], None] | None = None
         self.queued = False
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
@@ -84,7 +89,7 @@ class PartitionConsumer(Handler):
         self._create_topic = create_topic
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
-        self.lock = threading.Lock()
+        self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
         # What has arrived, and what of it is opened; and the same within reach of the application: the very same, or
         # nothing at all during a strict pause.
         self.all_deliveries: deque[Delivery] = deque()
@@ -114,6 +119,13 @@ class PartitionConsumer(Handler):
         self.positions = Positions(self, config)
         # Told which entries are asked for again, and why, when there are interceptors.
         self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
+        # The last entry that came since the broker's cursor was last moved.
+        self.newest: pb.MessageIdData | None = None
+        # Where asking for everything again moves the cursor, when it stands still only.
+        rewinds = config.consumer_type not in BY_ENTRY and topic.is_persistent
+        self._rewinding = Rewinding(self) if rewinds else None
+        # Shows messages to interceptors that want to see them arrive, and returns those to queue.
+        self._shows: Shows | None = None
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self._awaits_key = False
         self._key_task: asyncio.Task[None] | None = None
@@ -134,6 +146,7 @@ class PartitionConsumer(Handler):
                 # has may lie before that.
                 self.chunks.drop_incomplete()
             self._attachment += 1
+            self.newest = None
         request_id = self.client.next_request_id()
         frame = commands.subscribe(
             self.config,
@@ -199,6 +212,7 @@ class PartitionConsumer(Handler):
         """Forget the connection."""
         with self.lock:
             super().detached()
+            self.is_active = None
             self._acks.detached()
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
@@ -219,6 +233,7 @@ class PartitionConsumer(Handler):
 
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None:
         """Queue a delivery as it is."""
+        self.newest = message.message_id
         if message.HasField("consumer_epoch") and message.consumer_epoch < self._epoch:
             # Sent before our last request to deliver everything again: the same message follows.
             self._give_back_unread(Delivery(message, payload, self._attachment))
@@ -233,7 +248,9 @@ class PartitionConsumer(Handler):
 
     def on_active_change(self, is_active: bool) -> None:
         """Note whether this consumer of a Failover subscription is the one that gets messages."""
-        self.is_active = is_active
+        changed, self.is_active = is_active is not self.is_active, is_active
+        if changed and self.on_activity is not None:
+            self.on_activity(is_active, self.topic.partition)
 
     def on_end_of_topic(self) -> None:
         """Note that the topic is terminated and everything acknowledged."""
@@ -269,9 +286,25 @@ class PartitionConsumer(Handler):
         while not self._messages:
             if not self._decode_next():
                 return False
-            if self._decoded is not None:
-                self._messages.extend(self._decoded.messages())
+            self._open_decoded()
         return True
+
+    def _open_decoded(self) -> None:
+        if self._decoded is not None:
+            messages = self._decoded.messages()
+            self._messages.extend(messages if self._shows is None else self._shows(messages))
+
+    def show_arrivals(self, shows: Shows) -> None:
+        """Show all messages as they arrive, from `open_arrived` or whoever takes. Before anything has arrived."""
+        self._shows = shows
+        # What is shown may be acknowledged on the spot.
+        self.lock = threading.RLock()
+
+    def open_arrived(self) -> None:
+        """Decode all that has arrived, rather than when it is taken, so that it is shown. Thread-safe."""
+        with self.lock:
+            while self._decode_next():
+                self._open_decoded()
 
     def take_slice(self) -> EntrySlice | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
@@ -572,15 +605,32 @@ class PartitionConsumer(Handler):
             self._drop_queued()
             self.chunks.drop_incomplete()
             self._acks.forget_redelivery()
-            epoch: int | None = None
-            if self.config.consumer_type not in BY_ENTRY:
+            if self._rewinding is not None:
                 self._epoch += 1
-                epoch = self._epoch
-            connection.write([commands.redeliver(self.consumer_id, (), epoch=epoch)])
+                self.given += returned
+                self._rewinding.start()
+                return
+            connection.write([commands.redeliver(self.consumer_id, (), epoch=None)])
             if returned:
                 self._grant(returned)
         if self.permits.on_demand:
             self.engine.call(self._on_arrival, self)
+
+    def outstanding(self) -> int:
+        """Return how many permits the broker has left, when nothing is queued here."""
+        return self.permits.size - self.given
+
+    @property
+    def is_rewinding(self) -> bool:
+        """Whether no permits are given, so that the broker's cursor comes to stand still."""
+        return self._rewinding is not None and self._rewinding.is_waiting
+
+    def rewind(self, attachment: int) -> None:
+        """Have the broker deliver everything unacknowledged again, if that is the attachment still. Under the lock."""
+        if self.connection is not None and self._attachment == attachment:
+            self.newest = None
+            self.connection.write([commands.redeliver(self.consumer_id, (), epoch=self._epoch)])
+        self._grant(0)
 
     @property
     def acks(self) -> Acknowledging:
@@ -594,6 +644,10 @@ class PartitionConsumer(Handler):
 
     def size_of(self, key: EntryKey) -> int:
         """Return the size of the batch being given out when that is the entry, else 0. Called under the lock."""
+        if self._shows is not None and self.last_message is not None:
+            # More may be decoded already.
+            entry = self.last_message.entry
+            return entry.batch_size if (entry.ledger_id, entry.entry_id) == key else 0
         decoded = self._decoded
         return decoded.entry.batch_size if decoded is not None and decoded.entry.key == key else 0
 

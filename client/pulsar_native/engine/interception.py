@@ -48,10 +48,15 @@ class _Chain:
         self.interceptors = tuple(interceptors)
         self._live: Callable[[], Any] = lambda: None
         self._closed = False
+        self.is_bound = False
+        self.on_bound: Callable[[], None] | None = None
 
     def bind(self, live: Any) -> None:
         """Name the producer, consumer or reader that interceptors are to be given."""
         self._live = weakref.ref(live)
+        self.is_bound = True
+        if self.on_bound is not None:
+            self.on_bound()
 
     def tell(self, name: str, *arguments: Any) -> None:
         """Call a method of each with the live object; what raises is logged."""
@@ -129,6 +134,15 @@ class ConsumerChain(_Chain):
     ) -> None:
         super().__init__(interceptors, ReaderInterceptor if reads else ConsumerInterceptor)
         self._reads = reads
+        # Messages are opened as they arrive only for those who want to see that.
+        self.sees_arrival = any(
+            isinstance(each, ConsumerInterceptor) and type(each).on_arrival is not ConsumerInterceptor.on_arrival
+            for each in interceptors
+        )
+
+    def arriving(self, messages: list[Message]) -> list[Message]:
+        """Return the messages to queue."""
+        return [self.pass_on("on_arrival", Message, message) for message in messages]
 
     def arrived(self, message: Message) -> Message:
         """Return the message to hand out."""
@@ -250,6 +264,18 @@ class InterceptedConsumer(TopicConsumer):
         self._hears = chain
         super().__init__(client, config, topics, schema, wire_schema)
         self.chain = chain
+        if chain.sees_arrival:
+            # What arrived before the face had its consumer was left until now.
+            chain.on_bound = lambda: client.engine.call(self._open_all_arrived)
+
+    def _open_all_arrived(self) -> None:
+        for child in self.children:
+            self._arrived(child)
+
+    def _arrived(self, child: PartitionConsumer) -> None:
+        if self._hears.sees_arrival and self._hears.is_bound:
+            child.open_arrived()
+        super()._arrived(child)
 
     def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
         child = super()._child(name, count, config)
@@ -259,6 +285,8 @@ class InterceptedConsumer(TopicConsumer):
             self._hears.said(method, ids)
 
         child.on_redelivery = asked_again
+        if self._hears.sees_arrival:
+            child.show_arrivals(self._hears.arriving)
         return child
 
     def _say(

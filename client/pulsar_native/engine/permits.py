@@ -61,7 +61,7 @@ class Permits:
 
     def _grant(self, number: int) -> None:
         consumer = self._consumer
-        if consumer.connection is not None:
+        if consumer.connection is not None and not consumer.is_rewinding:
             consumer.connection.write([commands.flow(consumer.consumer_id, number)])
             consumer.given -= number
 

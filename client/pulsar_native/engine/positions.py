@@ -86,7 +86,7 @@ class Positions:
 
     async def last_message_id(self) -> MessageId:
         """Return the id of the topic's last deliverable message; entry -1 for an empty topic."""
-        return await self._ask_last(await self._ready())
+        return await self.ask_last(await self._ready())
 
     async def last_and_mark(self) -> tuple[MessageId, MessageId]:
         """Return the last deliverable id, and the subscription's mark-delete position: up to it all is acknowledged."""
@@ -96,7 +96,8 @@ class Positions:
     async def _ready(self) -> Connection:
         return await self._consumer.ready(self._consumer.client.config.operation_timeout_seconds)
 
-    async def _ask_last(self, connection: Connection) -> MessageId:
+    async def ask_last(self, connection: Connection) -> MessageId:
+        """Return the id of the topic's last deliverable message, asked on this connection."""
         consumer = self._consumer
         request_id = consumer.client.next_request_id()
         frame = commands.get_last_message_id(consumer.consumer_id, request_id)
@@ -186,7 +187,7 @@ class Positions:
         """Turn the time sought into a place: an unload takes the cursor along, and with it where the time was."""
         # If it cannot be had now, the broker's mark is asked for when it is needed.
         with contextlib.suppress(PulsarException):
-            await self._ask_last(connection)
+            await self.ask_last(connection)
             mark = self._mark_delete
             if mark is not None and self._start == MessageId.earliest:
                 partition = self._consumer.topic.partition
@@ -195,7 +196,7 @@ class Positions:
 
     async def pin_latest(self, connection: Connection) -> None:
         """Turn `latest` into a fixed place: without it, what is published during an outage would be skipped."""
-        last = await self._ask_last(connection)
+        last = await self.ask_last(connection)
         if last.entry_id() >= 0:
             topic = self._consumer.topic
             self._start = MessageId(last.partition(), last.ledger_id(), last.entry_id(), -1, topic=topic.full)

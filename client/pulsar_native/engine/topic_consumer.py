@@ -23,7 +23,7 @@ from pulsar_native.engine.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.letters import Letters
 from pulsar_native.engine.receipts import AllDone, Done
-from pulsar_native.enums import SubscriptionMode
+from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -40,6 +40,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.columns import EntrySlice
 
 if TYPE_CHECKING:
+    from pulsar_native.engine.activity import Activity
     from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.interception import ConsumerChain
     from pulsar_native.engine.pattern import PatternTopics
@@ -87,6 +88,8 @@ class TopicConsumer:
         self.on_ready: Wake | None = None
         # The interceptors, for the faces to show them what arrives.
         self.chain: ConsumerChain | None = None
+        # Told which partitions this consumer of a Failover subscription is the active one of.
+        self.activity: Activity | None = None
         # A decoder for each topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
@@ -122,7 +125,13 @@ class TopicConsumer:
         )
         if self._paused:
             child.permits.pause(strict=self.held)
+        if self.config.consumer_type is ConsumerType.Failover:
+            child.on_activity = self._active_changed
         return child
+
+    def _active_changed(self, is_active: bool, partition: int) -> None:
+        if self.activity is not None:
+            self.activity.changed(is_active, partition)
 
     async def open(self) -> None:
         """Subscribe to every partition; the first failure closes the others and is raised."""

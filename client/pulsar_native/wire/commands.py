@@ -224,6 +224,12 @@ def subscribe(
     )
     if not create_topic:
         command.force_topic_creation = False
+    policy = config.key_shared_policy
+    if policy is not None:
+        command.keySharedMeta.keySharedMode = int(policy.key_shared_mode)  # type: ignore[assignment]
+        command.keySharedMeta.allowOutOfOrderDelivery = policy.allow_out_of_order_delivery
+        for first, last in policy.sticky_ranges or ():
+            command.keySharedMeta.hashRanges.add(start=first, end=last)
     if not durable and start is not None:
         command.start_message_id.CopyFrom(id_data(start))
     if schema is not None:
