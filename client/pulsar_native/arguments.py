@@ -36,7 +36,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
     SubscriptionMode,
 )
-from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
