@@ -115,6 +115,7 @@ from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerKeySharedPolicy
+from pulsar_native.received_rows import EntryRange, ReceivedRows
 from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
@@ -177,6 +178,7 @@ __all__ = [
     "EncryptionContext",
     "EncryptionKey",
     "EncryptionKeyInfo",
+    "EntryRange",
     "ErrorGettingAuthenticationData",
     "HashingScheme",
     "IncompatibleSchema",
@@ -223,6 +225,7 @@ __all__ = [
     "Reader",
     "ReaderConfig",
     "ReaderInterceptor",
+    "ReceivedRows",
     "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",

@@ -43,6 +43,7 @@ from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.producer import Callback
 from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
@@ -407,12 +408,17 @@ def into_transaction(
     return work.sending(callback)
 
 
-def ids_of(messages: Message | MessageId | Sequence[Message | MessageId]) -> list[MessageId]:
+def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | ReceivedRows) -> list[MessageId]:
     """Return the ids to acknowledge, of one message, one id, or a list of them."""
     if isinstance(messages, Message):
         return [messages.message_id()]
     if isinstance(messages, MessageId):
         return [messages]
+    if isinstance(messages, ReceivedRows):
+        raise InvalidMessage(
+            "Rows of receive_arrow are acknowledged, or refused, as a whole: not in a list, cumulatively or in a "
+            "transaction; use ids of messages for that"
+        )
     if not isinstance(messages, list | tuple):
         raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
     return [ids_of(message)[0] for message in messages]

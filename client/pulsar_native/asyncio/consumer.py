@@ -12,12 +12,14 @@ from pulsar_native.asyncio.part import Part
 from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.receipts import settle
+from pulsar_native.engine.rows import RowsCollector
 from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.waiting import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
@@ -201,10 +203,49 @@ class Consumer(Receiving):
         (message_id,) = arguments.ids_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
+    async def receive_arrow(
+        self,
+        *,
+        max_rows: int = 10_000,
+        max_bytes: int = 8 * _MIB,
+        timeout_millis: int | None = 100,
+        columns: Sequence[str] = ALL_COLUMNS,
+    ) -> ReceivedRows:
+        """Return messages as the rows of an Arrow record batch, as `pulsar_native.Consumer.receive_arrow` does.
+
+        Cancelled while waiting, it leaves what it had collected to the next receive.
+        """
+        check_generation(self._generation)
+        rows = RowsCollector(self._inner, columns, max_rows, max_bytes)
+        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        try:
+            while True:
+                taken = None if self._inner.has_waiters() else rows.take()
+                taken = taken or await self._wait_for(rows.take, deadline)
+                if taken and not rows.full:
+                    continue
+                if self._inner.held:
+                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    rows.put_back()
+                    if taken:
+                        continue
+                return rows.result()
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
+        except asyncio.CancelledError:
+            rows.put_back()
+            raise
+
     async def acknowledge(
-        self, message: Message | MessageId | list[Message | MessageId], *, transaction: Transaction | None = None
+        self,
+        message: Message | MessageId | list[Message | MessageId] | ReceivedRows,
+        *,
+        transaction: Transaction | None = None,
     ) -> None:
-        """Tell the broker that a message, or each of a list, is done; sent within the group time.
+        """Tell the broker that a message, or each of a list, or of what `receive_arrow` returned, is done.
+
+        Sent within the group time.
 
         With `ack_receipt_enabled` it returns when the broker has answered, and raises its error, or `Timeout`; a task
         cancelled meanwhile takes nothing back. (Of a batch nothing is sent, or waited for, before its last message,
@@ -223,6 +264,8 @@ class Consumer(Receiving):
         done = None if receipt is None else settle(receipt)
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, done)
+        elif isinstance(message, ReceivedRows):
+            self._inner.acknowledge_rows(message, done)
         else:
             self._inner.acknowledge(arguments.ids_of(message), done)
         if receipt is not None:
@@ -255,9 +298,15 @@ class Consumer(Receiving):
         if receipt is not None:
             await self._answer(receipt)
 
-    async def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says."""
+    async def negative_acknowledge(self, message: Message | MessageId | ReceivedRows) -> None:
+        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says.
+
+        Takes what `receive_arrow` returned, too.
+        """
         check_generation(self._generation)
+        if isinstance(message, ReceivedRows):
+            self._inner.refuse_rows(message)
+            return
         (message_id,) = arguments.ids_of(message)
         self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
 

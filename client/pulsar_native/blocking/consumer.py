@@ -15,6 +15,7 @@ from pulsar_native.engine.columns import ColumnsRange
 from pulsar_native.engine.loop import (
     check_generation,
 )
+from pulsar_native.engine.rows import RowsCollector
 from pulsar_native.engine.statistics import of_consumer
 from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.waiting import AckWait, Wait
@@ -27,6 +28,7 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport, ConsumerStats
 from pulsar_native.wire.columns import ALL_COLUMNS
@@ -266,10 +268,53 @@ class Consumer(Receiving):
             self._inner.note_failed_receive(batch=True)
             raise
 
+    def receive_arrow(
+        self,
+        *,
+        max_rows: int = 10_000,
+        max_bytes: int = 8 * _MIB,
+        timeout_millis: int | None = 100,
+        columns: Sequence[str] = ALL_COLUMNS,
+    ) -> ReceivedRows:
+        """Return messages as the rows of an Arrow record batch, with what `acknowledge` needs. Blocks.
+
+        Waits until there are `max_rows`, or as many as have at most `max_bytes` of payload (a first one that alone is
+        larger is taken), and at most `timeout_millis` (None: for ever); then there may be fewer rows, or none. Both are
+        exact: an entry is cut, and its rest stays for the next receive of either kind. Rows of a partition are together
+        and in order. Values are payloads as they were published; what cannot be decrypted is no row, and raises
+        `CryptoError` until it is taken with `receive`. Not for consumers with a listener, interceptors, or
+        receiver_queue_size=0. Needs pyarrow (extra `arrow`).
+        """
+        check_generation(self._generation)
+        if self._has_listener:
+            raise InvalidConfiguration("receive_arrow() cannot be used on a consumer with a message_listener")
+        rows = RowsCollector(self._inner, columns, max_rows, max_bytes)
+        deadline = arguments.deadline(timeout_millis, time.monotonic())
+        try:
+            while True:
+                taken = None if self._inner.has_waiters() else rows.take()
+                taken = taken or self._wait_for(rows.take, deadline)
+                if taken and not rows.full:
+                    continue
+                if self._inner.held:
+                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    rows.put_back()
+                    if taken:
+                        continue
+                return rows.result()
+        except PulsarException:
+            self._inner.note_failed_receive(batch=True)
+            raise
+
     def acknowledge(
-        self, message: Message | MessageId | list[Message | MessageId], *, transaction: Transaction | None = None
+        self,
+        message: Message | MessageId | list[Message | MessageId] | ReceivedRows,
+        *,
+        transaction: Transaction | None = None,
     ) -> None:
-        """Tell the broker that a message, or each of a list, is done. Does not block; sent within the group time.
+        """Tell the broker that a message, or each of a list, or of what `receive_arrow` returned, is done.
+
+        Does not block; sent within the group time.
 
         With `ack_receipt_enabled` it blocks until the broker has answered, and raises its error, or `Timeout`. (Of a
         batch nothing is sent, or waited for, before its last message, unless `batch_index_ack_enabled`.)
@@ -285,6 +330,8 @@ class Consumer(Receiving):
         wait = self._receipt() if self._wants_receipts else None
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, wait)
+        elif isinstance(message, ReceivedRows):
+            self._inner.acknowledge_rows(message, wait)
         else:
             self._inner.acknowledge(arguments.ids_of(message), wait)
         if wait is not None:
@@ -323,9 +370,15 @@ class Consumer(Receiving):
         if wait is not None:
             wait.result(self._receipt_seconds)
 
-    def negative_acknowledge(self, message: Message | MessageId) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says. Does not block."""
+    def negative_acknowledge(self, message: Message | MessageId | ReceivedRows) -> None:
+        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says. Does not block.
+
+        Takes what `receive_arrow` returned, too.
+        """
         check_generation(self._generation)
+        if isinstance(message, ReceivedRows):
+            self._inner.refuse_rows(message)
+            return
         (message_id,) = arguments.ids_of(message)
         self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
 

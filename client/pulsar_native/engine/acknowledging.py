@@ -36,6 +36,7 @@ from pulsar_native.protocol.redelivery import (
     in_blocks,
 )
 from pulsar_native.protocol.transactions import Place
+from pulsar_native.received_rows import EntryRange
 from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
 
@@ -124,6 +125,23 @@ class Acknowledging:
         if done is not None:
             done(None)
 
+    def add_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
+        """Note entries, or parts of them, as done."""
+        with self._consumer.lock:
+            for each in ranges:
+                index = -1 if each.indexes is None else 0
+                for entry in each.entries:
+                    self._add((each.ledger_id, entry), index, each.batch_size, each.indexes or 0)
+                    if self._receipts is None and len(self.group) >= self._group_size:
+                        self.send()
+            if done is not None:
+                done = self._await_answer(done)
+            arm = self._after_ack()
+        if arm:
+            self._consumer.engine.call(self._arm_ack_timer)
+        if done is not None:
+            done(None)
+
     def add_left_over(self, keys: Iterable[EntryKey]) -> None:
         """Note entries nobody can use as done. Called under the lock."""
         for key in keys:
@@ -131,11 +149,11 @@ class Acknowledging:
         if self._after_ack():
             self._consumer.engine.call(self._arm_ack_timer)
 
-    def _add(self, key: EntryKey, batch_index: int, batch_size: int) -> None:
+    def _add(self, key: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> None:
         if batch_index < 0 and self._chunks.given:
             for chunk in self._chunks.take_entries(key)[:-1]:
                 self.group.add(chunk, -1, 0)
-        if self._stored and self.group.add(key, batch_index, batch_size):
+        if self._stored and self.group.add(key, batch_index, batch_size, several):
             if self._refused:
                 self._nacks.remove(key)
             if self.unacked is not None:

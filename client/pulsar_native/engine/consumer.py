@@ -16,7 +16,8 @@ import string
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
@@ -42,7 +43,9 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.encryption import Decryptor, KeyWanted
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, Undecryptable, decode
+from pulsar_native.protocol.pieces import Piece, Room
 from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.received_rows import EntryRange
 from pulsar_native.service_url import Address
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
@@ -96,6 +99,8 @@ class PartitionConsumer(Handler):
         self._all_messages: deque[Message] = deque()
         self._deliveries, self._messages = self.all_deliveries, self._all_messages
         self._decoded: Decoded | None = None
+        # From which index on the messages of that entry are neither taken nor opened, when it is taken in pieces.
+        self._cut_at: int | None = None
         # Permits to give back, and how many of them are sent together: set by `permits`.
         self.given = self.refill = 0
         self._scaled = ScaledPermits(self, queue_size) if config.auto_scaled_receiver_queue_size_enabled else None
@@ -197,6 +202,7 @@ class PartitionConsumer(Handler):
             await self.positions.step_back()
 
     def _drop_queued(self) -> None:
+        self._open_cut()
         if self.stats is not None and self._all_messages:
             messages, size = self.opened()
             self.stats.received(-messages, -size)
@@ -283,6 +289,7 @@ class PartitionConsumer(Handler):
 
     def _decode_wanted(self) -> bool:
         """Decode deliveries until there is a message to give out; False when there is none yet."""
+        self._open_cut()
         while not self._messages:
             if not self._decode_next():
                 return False
@@ -303,36 +310,72 @@ class PartitionConsumer(Handler):
     def open_arrived(self) -> None:
         """Decode all that has arrived, rather than when it is taken, so that it is shown. Thread-safe."""
         with self.lock:
+            self._open_cut()
             while self._decode_next():
                 self._open_decoded()
 
     def take_slice(self) -> EntrySlice | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
+        piece = self.take_piece()
+        if piece is None:
+            return None
+        if piece.entry.decryption_failed:
+            # Not fit for columns; the range being read sees by this that it is incomplete.
+            self.undecrypted_count += 1
+        return piece.part
+
+    def take_piece(self, room: Room | None = None) -> Piece | None:
+        """Return as much of the current entry, or of the next one, as there is room for; None when there is none.
+
+        Without room all of it. An entry that cannot be decrypted is none for a room. Thread-safe.
+        """
         with self.lock:
-            first = 0
-            if self._messages:
-                first = max(0, self._messages[0].batch_index)
-                self._messages.clear()
+            messages = self._messages
+            if messages:
+                entry: Any = messages[0].entry
+                run = list(takewhile(lambda message: message.entry is entry, messages))
+                indexes: Sequence[int] = [max(0, message.batch_index) for message in run]
+                sizes = list(map(len, run))
+            elif self._begin_piece():
+                assert self._decoded is not None and self._cut_at is not None
+                entry = self._decoded.entry
+                indexes = self._decoded.indexes(self._cut_at)
+                sizes = self._decoded.sizes(indexes)
             else:
-                while self._decode_next():
-                    if self._decoded is not None:
-                        break
-                else:
-                    return None
-            assert self._decoded is not None
-            part = self._decoded.slice(first)
-            entry = self._decoded.entry
-            if entry.decryption_failed:
-                # Not fit for columns; the range being read sees by this that it is incomplete.
-                self.undecrypted_count += 1
-            left = part.last - first - (part.skip.count(1, first) if part.skip else 0)
-            last = part.last - 1 if entry.is_batch else -1
+                return None
+            if room is not None and entry.decryption_failed:
+                room.locked = entry
+                return None
+            count = len(indexes) if room is None else room.take(sizes)
+            if not count:
+                return None
+            for _ in range(count if messages else 0):
+                messages.popleft()
+            if self._cut_at is not None:
+                self._cut_at = indexes[count] if count < len(indexes) else None
+            piece = Piece(entry, indexes[:count])
+            last = piece.part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
             self.positions.took(place)
             if self._acks.unacked is not None:
                 self._acks.unacked.add(entry.key)
-            self._grant(left)
-            return part
+            self._grant(count)
+            return piece
+
+    def _begin_piece(self) -> bool:
+        """Have an entry with messages to give out decoded; False when there is none yet."""
+        while self._cut_at is None:
+            if not self._decode_next():
+                return False
+            if self._decoded is not None:
+                self._cut_at = 0
+        return True
+
+    def _open_cut(self) -> None:
+        """Make messages of what a piece has left of its entry: somebody asks for them, or counts them."""
+        if self._cut_at is not None and self._decoded is not None:
+            self._all_messages.extend(self._decoded.messages_from(self._cut_at))
+        self._cut_at = None
 
     def _grant(self, count: int) -> None:
         """Count permits to give back and send them once they are half a queue."""
@@ -342,6 +385,7 @@ class PartitionConsumer(Handler):
 
     def put_out_of_reach(self) -> None:
         """Give out nothing more: what is here, and what still comes, is kept aside. Called under the lock."""
+        self._open_cut()
         self._deliveries, self._messages = deque(), deque()
         self._tells_arrivals = True
 
@@ -354,6 +398,7 @@ class PartitionConsumer(Handler):
         """Give messages out again later, ahead of all others: the application did not get them. Thread-safe."""
         with self.lock:
             if self.is_alive:
+                self._open_cut()
                 self._all_messages.extendleft(reversed(messages))
                 self.given -= len(messages)
 
@@ -364,7 +409,7 @@ class PartitionConsumer(Handler):
     @property
     def has_local(self) -> bool:
         """Whether anything is here that was not given out. Called under the lock."""
-        return bool(self._all_messages or self.all_deliveries)
+        return bool(self._all_messages or self.all_deliveries or self._cut_at is not None)
 
     def forget_deliveries(self) -> None:
         """Forget all that arrived and what was acknowledged of it: the place has moved. Called under the lock."""
@@ -381,6 +426,7 @@ class PartitionConsumer(Handler):
     def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
         """Forget what was not taken of entries that come again as a whole. Thread-safe."""
         with self.lock:
+            self._open_cut()
             waiting = self._all_messages
             kept = [each for each in waiting if (each.entry.ledger_id, each.entry.entry_id) not in entries]
             dropped = len(waiting) - len(kept)
@@ -536,12 +582,13 @@ class PartitionConsumer(Handler):
 
     def opened(self) -> tuple[int, int]:
         """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
+        self._open_cut()
         return len(self._all_messages), sum(map(len, self._all_messages))
 
     def queued_messages(self) -> int:
         """Return how many messages have arrived and were not taken. Thread-safe."""
         with self.lock:
-            opened, waiting = len(self._all_messages), list(self.all_deliveries)
+            opened, waiting = self.opened()[0], list(self.all_deliveries)
         return opened + sum(map(permits_of, waiting))
 
     def queued_bytes(self) -> int:
@@ -566,7 +613,7 @@ class PartitionConsumer(Handler):
 
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
-        return bool(self._messages or (self._deliveries and not self._awaits_key))
+        return bool(self._messages or (self._deliveries and not self._awaits_key) or self._cut_at is not None)
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
@@ -580,6 +627,11 @@ class PartitionConsumer(Handler):
         """Note messages as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
         self._acks.add_ids(ids, done)
+
+    def acknowledge_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
+        """Note entries as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
+        self.check_usable()
+        self._acks.add_ranges(ranges, done)
 
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Note everything up to and including a message as done. `done` waits for the receipt. Thread-safe."""
@@ -601,7 +653,7 @@ class PartitionConsumer(Handler):
                 return
             if entries is not None and self._acks.request_entries(entries):
                 return
-            returned = len(self._all_messages) + sum(map(permits_of, self.all_deliveries))
+            returned = self.opened()[0] + sum(map(permits_of, self.all_deliveries))
             self._drop_queued()
             self.chunks.drop_incomplete()
             self._acks.forget_redelivery()

@@ -33,6 +33,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.pieces import Piece, Room
+from pulsar_native.received_rows import EntryRange, ReceivedRows
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
@@ -280,6 +282,15 @@ class TopicConsumer:
 
         return self._next(slice_of)
 
+    def take_piece(self, room: Room) -> tuple[PartitionConsumer, Piece | None] | None:
+        """Return what there is room for of the next entry, with its consumer; no piece when it does not fit."""
+
+        def piece_of(child: PartitionConsumer) -> tuple[PartitionConsumer, Piece | None] | None:
+            piece = child.take_piece(room)
+            return (child, piece) if piece is not None or room.full or room.locked is not None else None
+
+        return self._next(piece_of)
+
     def _next(self, take: Callable[[PartitionConsumer], T | None]) -> T | None:
         while True:
             try:
@@ -401,6 +412,32 @@ class TopicConsumer:
             child.acknowledge(own, done)
         if done is not None and not grouped:
             done(None)
+
+    def acknowledge_rows(self, received: ReceivedRows, done: Done | None = None) -> None:
+        """Acknowledge what was received as rows; `done` waits for the receipts."""
+        grouped = self._by_owner(received)
+        if done is not None and len(grouped) > 1:
+            done = AllDone(len(grouped), done)
+        for child, own in grouped.items():
+            child.acknowledge_ranges(own, done)
+        if done is not None and not grouped:
+            done(None)
+
+    def refuse_rows(self, received: ReceivedRows) -> None:
+        """Ask for what was received as rows again after the configured delay."""
+        for child, own in self._by_owner(received).items():
+            for each in own:
+                for entry in each.entries:
+                    child.negative_acknowledge(MessageId(-1, each.ledger_id, entry, -1), each.redelivery_count)
+
+    def _by_owner(self, received: ReceivedRows) -> dict[PartitionConsumer, list[EntryRange]]:
+        grouped: dict[PartitionConsumer, list[EntryRange]] = {}
+        for each in received.ranges:
+            child = self._by_topic.get(each.topic)
+            if child is None:
+                raise self._unread("entry", each.topic)
+            grouped.setdefault(child, []).append(each)
+        return grouped
 
     async def acknowledge_in(
         self, work: TransactionWork, ids: Sequence[MessageId], *, cumulative: bool = False

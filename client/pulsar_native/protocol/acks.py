@@ -101,8 +101,10 @@ class AckGroup:
         known = self._partial.get(entry)
         return known[1] if known else 0
 
-    def add(self, entry: EntryKey, batch_index: int, batch_size: int) -> bool:
+    def add(self, entry: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> bool:
         """Acknowledge one message, or the whole entry with index -1; return whether the entry is now complete.
+
+        With any other index, `several` may be a bit set of indexes that are meant instead.
 
         Size 0 = unknown (an id made elsewhere): such a batch is not complete before its size is learnt.
         """
@@ -114,7 +116,7 @@ class AckGroup:
             self._complete[entry] = batch_size or 1
             return True
         bits, size, told = self._open(entry, batch_size)
-        bits &= ~(1 << batch_index)
+        bits &= ~(several or 1 << batch_index)
         if not bits:
             theirs = ((1 << size) - 1) & ~told
             if theirs:

@@ -21,7 +21,6 @@ from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, same_size, split_batch
-from pulsar_native.wire.columns import EntrySlice
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
 
@@ -185,16 +184,24 @@ class Decoded:
             return sum([end - start for _, start, end in places])
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
-    def slice(self, first: int = 0) -> EntrySlice:
-        """Return the same messages, from an index on, as columns want them."""
-        entry = self.entry
-        count = entry.parsed.num_messages if entry.is_batch else 1
-        skip = self.skip
-        if not self.wanted and skip is None:
-            first = count
-        return EntrySlice(
-            entry.parsed, entry.body, entry.ledger_id, entry.entry_id, first, count, skip, entry.first_chunk
-        )
+    def indexes(self, first: int = 0) -> Sequence[int]:
+        """Return the batch indexes of the same messages, from one on; 0 without a batch."""
+        count = self.wanted if self.places is None else len(self.places)
+        if self.skip is None:
+            return range(first, count)
+        return [index for index in range(first, count) if not self.skip[index]]
+
+    def sizes(self, indexes: Sequence[int]) -> list[int]:
+        """Return the bytes of these messages' payloads."""
+        places = self.places
+        if places is None:
+            return [len(self.entry.body)]
+        return [places[index][2] - places[index][1] for index in indexes]
+
+    def messages_from(self, first: int) -> list[Message]:
+        """Return the messages to be given out from an index on."""
+        messages = self.messages()
+        return [message for message in messages if message.batch_index >= first] if first else messages
 
 
 class StartFilter:

@@ -17,6 +17,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import words_of
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor
 from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
+from pulsar_native.protocol.pieces import Piece
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import parse_entry
 from support.entry_bytes import PUBLISHED, assemble, batch_entry, metadata_of, single_entry
@@ -163,9 +164,15 @@ def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
     assert [message.data() for message in result.messages()] == [b"%d" % index for index in expected]
     # The same for columns: also when it goes on in the middle.
     first = data.draw(st.integers(0, count))
-    part = result.slice(first)
-    given_out = [index for index in range(part.first, part.last) if not (part.skip and part.skip[index])]
-    assert given_out == [index for index in expected if index >= first]
+    indexes = result.indexes(first)
+    assert list(indexes) == [index for index in expected if index >= first]
+    assert result.sizes(indexes) == [len(message) for message in result.messages_from(first)]
+    if indexes:
+        piece = Piece(result.entry, indexes)
+        assert list(piece.part.picked()) == list(indexes) and len(piece.part) == len(indexes)
+        assert [message.data() for message in piece.messages()] == [b"%d" % index for index in indexes]
+        bits = (1 << count) - 1 if piece.bits is None else piece.bits
+        assert [index for index in range(count) if bits >> index & 1] == list(indexes)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +196,7 @@ def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
 def test_a_single_message_and_the_start(start: MessageId, inclusive: bool, wanted: int) -> None:
     result = decoded(single_entry(b"x"), start=StartFilter(start, inclusive))
     assert result.wanted == wanted and len(result.messages()) == wanted
-    part = result.slice()
-    assert (part.last - part.first, part.skip) == (wanted, None)
+    assert result.indexes() == range(wanted)
 
 
 @given(
@@ -336,7 +342,7 @@ def test_what_cannot_be_decrypted_is_kept_discarded_or_given_out_whole() -> None
     assert message.message_id() == MessageId(2, 5, 6, -1) and message.sequence_id() == 8
     context = message.encryption_context()
     assert context is not None and context.is_decryption_failed() and context.batch_size() == 3
-    assert len(result.slice()) == 1
+    assert len(result.indexes()) == 1
     # A start behind the entry leaves it out, one inside gives it out: which of its messages are wanted cannot be told.
     for start, wanted in ((MessageId(2, 5, 6, -1), 0), (MessageId(2, 5, 6, 2), 0), (MessageId(2, 5, 6, 1), 1)):
         assert decoded(ENCRYPTED, decryptor=consume, start=StartFilter(start, False)).wanted == wanted
