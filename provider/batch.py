@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_pulsar import checks
 
 if TYPE_CHECKING:
-    from pulsar_native import Consumer, Message, MessageId
+    from pulsar_native import Consumer, EntryRange, Message, MessageId
+
+# What is received at once as rows, at most.
+_MOST_ROWS = 20_000
+_MOST_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,16 @@ def _number(name: str, value: object, *, least: float = 1) -> float | None:
 
 @dataclass
 class _Place:
-    """The messages of one topic or partition in the batch. `entries`: (ledger, entry) to indexes taken and size."""
+    """The messages of one topic or partition in the batch.
+
+    `entries`: (ledger, entry) to indexes taken and size; `whole`: [ledger, first entry, last entry] taken as a whole.
+    """
 
     count: int = 0
     first: str | None = None
     last: str | None = None
     entries: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    whole: list[list[int]] = field(default_factory=list)
 
 
 class Batch:
@@ -99,6 +107,32 @@ class Batch:
         if self._limits.inline_bytes is not None:
             self.inline_bytes += line
             self.messages.append(record)
+        self._note_limits()
+
+    def room(self) -> tuple[int, int]:
+        """Return how many rows, and bytes of payload, to take next: what is left, and never too much at once."""
+        limits = self._limits
+        rows = _MOST_ROWS if limits.messages is None else limits.messages - self.count
+        size = _MOST_BYTES if limits.bytes is None else limits.bytes - self.bytes
+        return min(rows, _MOST_ROWS), min(size, _MOST_BYTES)
+
+    def add_rows(self, entries: EntryRange, size: int) -> None:
+        """Take rows with so many bytes of payload into the batch."""
+        place = self._places.setdefault(entries.topic, _Place())
+        place.count += len(entries)
+        place.last = str(entries.last_message_id())
+        place.first = place.first or str(entries.first_message_id())
+        if entries.indexes is None:
+            _append(place.whole, entries.ledger_id, entries.first_entry, entries.last_entry)
+        else:
+            key = (entries.ledger_id, entries.first_entry)
+            bits, _ = place.entries.get(key, (0, 0))
+            place.entries[key] = (bits | entries.indexes, entries.batch_size)
+        self.count += len(entries)
+        self.bytes += size
+        self._note_limits()
+
+    def _note_limits(self) -> None:
         if self._limits.messages is not None and self.count >= self._limits.messages:
             self.stop_reason = "max_messages"
         elif self._limits.bytes is not None and self.bytes >= self._limits.bytes:
@@ -123,7 +157,7 @@ class Batch:
         """Return what is to be acknowledged, by topic: [ledger, first entry, last entry], or one message of an entry
         as [ledger, entry, batch index, batch size]; in a form JSON can hold.
         """
-        return {name: _ranges(place.entries) for name, place in self._places.items()}
+        return {name: [*place.whole, *_ranges(place.entries)] for name, place in self._places.items()}
 
 
 def _ranges(entries: Mapping[tuple[int, int], tuple[int, int]]) -> list[list[int]]:
@@ -131,11 +165,17 @@ def _ranges(entries: Mapping[tuple[int, int], tuple[int, int]]) -> list[list[int
     for (ledger, entry), (bits, size) in sorted(entries.items()):
         if size > 1 and bits != (1 << size) - 1:
             found.extend([ledger, entry, index, size] for index in range(size) if bits >> index & 1)
-        elif found and len(found[-1]) == 3 and found[-1][0] == ledger and found[-1][2] == entry - 1:
-            found[-1][2] = entry
         else:
-            found.append([ledger, entry, entry])
+            _append(found, ledger, entry, entry)
     return found
+
+
+def _append(ranges: list[list[int]], ledger: int, first: int, last: int) -> None:
+    """Add entries to ranges: to the last one if they follow it."""
+    if ranges and len(ranges[-1]) == 3 and ranges[-1][0] == ledger and ranges[-1][2] == first - 1:
+        ranges[-1][2] = last
+    else:
+        ranges.append([ledger, first, last])
 
 
 def acknowledge(consumers: Sequence[Consumer], entries: Mapping[str, Sequence[Sequence[int]]]) -> None:

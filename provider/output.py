@@ -1,8 +1,8 @@
-"""A JSONL file that is either there as a whole or not at all.
+"""A file that is either there as a whole or not at all.
 
-Rules: lines go to a temporary name beside the target; `commit` makes them durable and moves them over the target, in
-one step on a local disk and as the store can on others; until then the target stays as it was. Without a path it
-takes lines and keeps nothing. Not thread-safe.
+Rules: what is written goes to a temporary name beside the target; `commit` makes it durable and moves it over the
+target, in one step on a local disk and as the store can on others; until then the target stays as it was. Without a
+path it takes lines and keeps nothing. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ class Output:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._temporary.open("wb")
             self._left_over = True
+
+    @property
+    def file(self) -> IO[bytes]:
+        """The open file, for those who write it themselves; they must not close it."""
+        assert self._file is not None
+        return self._file
 
     def write(self, line: bytes) -> None:
         """Add a line."""

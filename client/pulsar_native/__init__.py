@@ -121,8 +121,10 @@ from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
 from pulsar_native.txn_id import TxnId
+from pulsar_native.wire.columns import ALL_COLUMNS, arrow_schema
 
 __all__ = [
+    "ALL_COLUMNS",
     "AdminClient",
     "AlreadyClosed",
     "Authentication",
@@ -249,5 +251,6 @@ __all__ = [
     "UnknownError",
     "UnsupportedVersionError",
     "__version__",
+    "arrow_schema",
     "exceptions",
 ]

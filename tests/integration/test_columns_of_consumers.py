@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 import pulsar_native.asyncio
 from pulsar_native import (
+    ALL_COLUMNS,
     AlreadyClosed,
     Client,
     CompressionType,
@@ -32,7 +33,6 @@ from pulsar_native import (
     ReceivedRows,
 )
 from pulsar_native.message import KeyedMessage, Message
-from pulsar_native.wire.columns import ALL_COLUMNS
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 
@@ -94,14 +94,15 @@ def test_rows_are_the_messages_and_are_made_without_them(
     producer = plain_client.create_producer(
         name, batching_enabled=True, batching_max_publish_delay_ms=60_000, compression_type=compression
     )
-    for group in (
+    groups: list[list[dict[str, Any]]] = [
         [{"content": b"plain"}, {"content": b""}],
         [
             {"content": b"full", "partition_key": "k", "properties": {"a": "1"}, "event_timestamp": 1500},
             {"content": None},
         ],
         [{"content": b"single", "partition_key": b"\xff"}],
-    ):
+    ]
+    for group in groups:
         for each in group:
             producer.send_async(each.pop("content"), None, **each)
         producer.flush()

@@ -132,6 +132,14 @@ def record_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([(name, types[name]) for name in columns]))
 
 
+def arrow_schema(columns: Sequence[str] = ALL_COLUMNS) -> pyarrow.Schema:
+    """Return the Arrow schema of these columns as `receive_arrow` and `arrow_batches` give them. Needs pyarrow."""
+    import pyarrow as pa
+
+    types = _types(pa, "binary")
+    return pa.schema([(name, types[name]) for name in columns])
+
+
 def _types(pa: Any, value_type: str) -> dict[str, Any]:
     time = pa.timestamp("us", tz="UTC")
     return {
