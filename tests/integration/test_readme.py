@@ -53,7 +53,7 @@ PRINTED = {
     "How much is sent ahead": "b'1'\nb'2' 16777216",
     "When handling fails": "b'bad' persistent://public/default/docs-",
     "Positions, readers and tables": "b'b'\nb'c'\nb'red'",
-    "Columns": "3 [",
+    "Columns": "[{'value': b'1', '__key': b'ann'}, {'value': b'2', '__key': b'bob'}]",
     "Schemas": "Order(customer='ann', amount=12.5)\n12.5",
     "Encryption": "b'secret'",
     "What goes on": "ProducerStats(",

@@ -171,8 +171,8 @@ def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
         piece = Piece(result.entry, indexes)
         assert list(piece.part.picked()) == list(indexes) and len(piece.part) == len(indexes)
         assert [message.data() for message in piece.messages()] == [b"%d" % index for index in indexes]
-        bits = (1 << count) - 1 if piece.bits is None else piece.bits
-        assert [index for index in range(count) if bits >> index & 1] == list(indexes)
+        taken = (1 << count) - 1 if piece.bits is None else piece.bits
+        assert [index for index in range(count) if taken >> index & 1] == list(indexes)
 
 
 @pytest.mark.parametrize(
