@@ -41,7 +41,7 @@ from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor,
 from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema import BytesSchema, Schema, StringSchema

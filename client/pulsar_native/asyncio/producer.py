@@ -19,7 +19,7 @@ from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.schema import Schema
 from pulsar_native.stats import CloseReport, ProducerStats
 

@@ -195,7 +195,7 @@ class Receiving(Part):
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
-        return [message_id for child in self._inner.children for message_id in list(child.discarded)]
+        return [message_id for child in self._inner.children for message_id in list(child.opening.discarded)]
 
     def close(self, timeout: float | None = None) -> CloseReport:
         """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent.

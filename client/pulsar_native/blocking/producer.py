@@ -28,7 +28,7 @@ from pulsar_native.enums import (
 from pulsar_native.exceptions import OperationNotSupported, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.stats import CloseReport, ProducerStats
 

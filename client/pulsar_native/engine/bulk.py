@@ -23,7 +23,7 @@ from pulsar_native.exceptions import AlreadyClosed, BulkSendError, PulsarExcepti
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.protocol.transactions import TransactionCore
 
 # With these the broker may have stored the message and only its receipt is missing.

@@ -67,8 +67,8 @@ class ColumnsRange:
         self._ends: dict[PartitionConsumer, MessageId | None] = dict.fromkeys(consumer.children, end)
         self._open = set(consumer.children)
         self._parts: dict[PartitionConsumer, _Part] = {}
-        self._undecrypted = {child: child.undecrypted_count for child in consumer.children}
-        self._discarded = {child: child.discarded_count for child in consumer.children}
+        self._undecrypted = {child: child.opening.undecrypted_count for child in consumer.children}
+        self._discarded = {child: child.opening.discarded_count for child in consumer.children}
         self._begun = {child: child.positions.taken_entry() for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
@@ -155,15 +155,16 @@ class ColumnsRange:
         collected.bytes += nbytes([part])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
-        if child.undecrypted_count != self._undecrypted[child]:
+        if child.opening.undecrypted_count != self._undecrypted[child]:
             raise CryptoError(
                 "An encrypted entry cannot be decrypted: the range is incomplete; give the reader a crypto_key_reader "
                 "with the private key (the log says which)",
                 topic=child.topic.full,
             )
-        if child.discarded_count != self._discarded[child]:
+        if child.opening.discarded_count != self._discarded[child]:
             raise ChecksumError(
-                f"Entry {child.discarded[-1]} cannot be read (damaged or unknown in form): the range is incomplete",
+                f"Entry {child.opening.discarded[-1]} cannot be read (damaged or unknown in form): "
+                "the range is incomplete",
                 topic=child.topic.full,
             )
 

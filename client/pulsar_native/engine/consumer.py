@@ -14,7 +14,6 @@ import logging
 import random
 import string
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
@@ -22,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.acknowledging import BY_ENTRY, Acknowledging
-from pulsar_native.engine.chunking import Chunking, assembly_of
+from pulsar_native.engine.chunking import assembly_of
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
+from pulsar_native.engine.leaving import close, unsubscribe
 from pulsar_native.engine.letters import Letters
+from pulsar_native.engine.opening import Opening
 from pulsar_native.engine.permits import Permits, ScaledPermits, expected_permits, permits_of
 from pulsar_native.engine.positions import Positions
 from pulsar_native.engine.receipts import Done
@@ -40,9 +41,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.acks import bits_of
-from pulsar_native.protocol.encryption import Decryptor, KeyWanted
-from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, Undecryptable, decode
+from pulsar_native.protocol.encryption import KeyWanted
+from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, Undecryptable
 from pulsar_native.protocol.pieces import Piece, Room
 from pulsar_native.protocol.redelivery import EntryKey
 from pulsar_native.received_rows import EntryRange
@@ -86,9 +86,6 @@ class PartitionConsumer(Handler):
         self.is_active: bool | None = None
         self.on_activity: Callable[[bool, int], None] | None = None
         self.queued = False
-        self.discarded: deque[MessageId] = deque(maxlen=1000)
-        self.discarded_count = 0
-        self.undecrypted_count = 0
         self._create_topic = create_topic
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
@@ -115,7 +112,7 @@ class PartitionConsumer(Handler):
         self.stats: ConsumerRecorder | None = client.consumer_recorder()
         self.chunks = assembly_of(config)
         self._acks = Acknowledging(self, config, self.chunks)
-        self._chunking = Chunking(self, self.chunks, self._acks)
+        self.opening = Opening(self, self.chunks, self._acks)
         # Whether entries are looked at for more than their messages, once each.
         self._watches_entries = self.letters is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
@@ -131,7 +128,6 @@ class PartitionConsumer(Handler):
         self._rewinding = Rewinding(self) if rewinds else None
         # Shows messages to interceptors that want to see them arrive, and returns those to queue.
         self._shows: Shows | None = None
-        self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self._awaits_key = False
         self._key_task: asyncio.Task[None] | None = None
 
@@ -321,7 +317,7 @@ class PartitionConsumer(Handler):
             return None
         if piece.entry.decryption_failed:
             # Not fit for columns; the range being read sees by this that it is incomplete.
-            self.undecrypted_count += 1
+            self.opening.undecrypted_count += 1
         return piece.part
 
     def take_piece(self, room: Room | None = None) -> Piece | None:
@@ -465,32 +461,20 @@ class PartitionConsumer(Handler):
             self.positions.seen = key
             self._grant(permits_of(delivery))
             return True
-        partial = self._acks.group.open_here(key)
         try:
-            decoded = decode(
-                delivery,
-                together=self._chunking.put_together,
-                topic=self.topic.full,
-                partition=self.topic.partition,
-                schema=self.schema,
-                start=self.positions.filter,
-                missing=partial,
-                max_message_size=self.connection.max_message_size if self.connection else 1 << 23,
-                decryptor=self._decryptor,
-            )
+            decoded = self.opening.open(delivery, self.connection)
         except KeyWanted as wanted:
             self._wait_for_key(delivery, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
             self.positions.seen = key
-            self._refuse(delivery, error)
+            self._grant(self.opening.refuse(delivery, error, self.connection))
             return True
         self.positions.seen = key
         if decoded is None:
             # A chunk of a message that is not complete yet.
             self._grant(1)
             return True
-        self._compare_acks(delivery, decoded, partial)
         expected = expected_permits(decoded.entry.parsed.num_messages, delivery)
         given = 0 if self._watches_entries and self._keeps_back(decoded) else decoded.wanted
         self._grant(max(0, expected - given))
@@ -505,16 +489,6 @@ class PartitionConsumer(Handler):
             self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
         return self.letters is not None and decoded.wanted > 0 and self.letters.keeps(decoded)
 
-    def _compare_acks(self, delivery: Delivery, decoded: Decoded, partial: int | None) -> None:
-        """Compare what the broker and we know to be acknowledged of a batch."""
-        key = decoded.entry.key
-        if (delivery.ack_words is not None or partial is not None) and decoded.entry.is_batch:
-            self._acks.group.add_entry(key, _delivered(delivery, decoded.entry.batch_size), decoded.entry.batch_size)
-        if partial is not None and _delivered(delivery, decoded.entry.batch_size) & ~partial:
-            # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
-            # here, but the broker must hear of them before another consumer gets them.
-            self._acks.resend(key)
-
     def _count(self, decoded: Decoded) -> None:
         if self.stats is not None:
             self.stats.received(decoded.wanted, decoded.payload_bytes())
@@ -527,6 +501,7 @@ class PartitionConsumer(Handler):
         return not self._durable
 
     def _wait_for_key(self, delivery: Delivery, wanted: KeyWanted) -> None:
+        """Have a private key read in another thread; deliveries wait in order meanwhile."""
         self._deliveries.appendleft(delivery)
         if self._scaled is not None:
             self._scaled.kept(delivery)
@@ -534,46 +509,15 @@ class PartitionConsumer(Handler):
         self.engine.call(self._fetch_key, wanted)
 
     def _fetch_key(self, wanted: KeyWanted) -> None:
-        """Have a private key read in another thread; deliveries wait in order meanwhile. On the loop."""
         if self.is_alive:
             self._key_task = self.engine.spawn(self._learn_key(wanted))
 
     async def _learn_key(self, wanted: KeyWanted) -> None:
-        fetched = await asyncio.to_thread(self._decryptor.fetch, wanted)
+        learn = await asyncio.to_thread(self.opening.fetch_key, wanted)
         with self.lock:
-            self._decryptor.learn(fetched)
+            learn()
             self._awaits_key = False
         self._on_arrival(self)
-
-    def _refuse(self, delivery: Delivery, error: Corrupt | Undecryptable) -> None:
-        """Do without a delivery: discard it, or leave it unacknowledged until its time-out."""
-        if isinstance(error, Corrupt):
-            if error.reason == pb.CommandAck.ValidationError.DecryptionError:
-                self.undecrypted_count += 1
-            self._discard(delivery, error)
-            return
-        key = (delivery.ledger_id, delivery.entry_id)
-        self.undecrypted_count += 1
-        _log.error("%s: entry %d:%d is not delivered: %s", self.describe(), *key, error)
-        self.note("receive_failed")
-        if self._acks.unacked is not None:
-            self._acks.unacked.add(key)
-        self._grant(expected_permits(error.permits, delivery))
-
-    def _discard(self, delivery: Delivery, error: Corrupt) -> None:
-        place = MessageId(self.topic.partition, delivery.ledger_id, delivery.entry_id, -1, topic=self.topic.full)
-        self.discarded.append(place)
-        self.discarded_count += 1
-        self.note("receive_failed")
-        _log.error("%s: discarding entry %s, which cannot be read: %s", self.describe(), place, error)
-        if self.connection is not None:
-            key = (delivery.ledger_id, delivery.entry_id)
-            # A message in chunks that cannot be read as a whole goes as a whole.
-            items: list[commands.AckItem] = [(*each, None) for each in self.chunks.take_entries(key) or (key,)]
-            self.connection.write(
-                [commands.ack(self.consumer_id, items, cumulative=False, validation_error=error.reason)]
-            )
-        self._grant(error.permits)
 
     def has_queued(self) -> bool:
         """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
@@ -718,83 +662,11 @@ class PartitionConsumer(Handler):
 
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; on failure the consumer goes on."""
-        connection = await self.ready(self.client.config.operation_timeout_seconds)
-        await self._end_letters(self.client.config.operation_timeout_seconds)
-        self._acks.flush()
-        self.state = State.CLOSING
-        request_id = self.client.next_request_id()
-        try:
-            frame = commands.unsubscribe(self.consumer_id, request_id, force=force)
-            await self.ask(request_id, frame, connection, pb.CommandSuccess)
-        except PulsarException:
-            self.state = State.CONNECTING if self.connection is None else State.READY
-            if self.connection is None:
-                # Lost meanwhile: nothing came back for a consumer that was about to go.
-                self.reconnect()
-            raise
-        connection.remove_consumer(self.consumer_id)
-        self.abandon()
+        await unsubscribe(self, force=force)
 
     async def close(self, timeout: float | None = None) -> ConsumerClose:
-        """Send what was acknowledged and leave the subscription, which stays at the broker.
-
-        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for as
-        long as acknowledgements want to be sent.
-        """
-        if self.state not in (State.CONNECTING, State.READY):
-            self.state = State.CLOSED
-            return self._report(0, None)
-        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
-        deadline = self.engine.loop.time() + limit
-        # Counted from here: coming back sends what was acknowledged, too.
-        before = self.acks_sent
-        if timeout is not None and self.connection is None and len(self._acks.group):
-            with contextlib.suppress(PulsarException):
-                await self.ready(timeout)
-        await self._end_letters(max(0.0, deadline - self.engine.loop.time()))
-        self._acks.flush()
-        self.state = State.CLOSING
-        connection = self.connection
-        counts = None
-        if connection is not None and connection.is_open:
-            counts = await self._say_goodbye(connection, deadline)
-            connection.remove_consumer(self.consumer_id)
-        report = self._report(self.acks_sent - before, counts)
-        self.abandon()
-        return report
-
-    async def _say_goodbye(self, connection: Connection, deadline: float) -> pb.CommandConsumerStatsResponse | None:
-        """Leave the subscription, and return what the broker counts, asked in the same breath."""
-        request_id = self.client.next_request_id()
-        frame = commands.consumer_stats(self.consumer_id, request_id)
-        asked = self.engine.spawn(connection.request(request_id, frame, pb.CommandConsumerStatsResponse))
-        # The question is written when its task has begun, so ahead of the goodbye; its answer comes ahead, too.
-        await asyncio.sleep(0)
-        request_id = self.client.next_request_id()
-        counts: pb.CommandConsumerStatsResponse | None = None
-        try:
-            # If that fails, the broker forgets the consumer with the connection.
-            with contextlib.suppress(PulsarException):
-                frame = commands.close_consumer(self.consumer_id, request_id)
-                left = max(0.0, deadline - self.engine.loop.time())
-                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
-            if asked.done() and asked.exception() is None:
-                counts = asked.result()
-        finally:
-            asked.cancel()
-        return counts
-
-    def _report(self, acks_sent: int, counts: pb.CommandConsumerStatsResponse | None) -> ConsumerClose:
-        return ConsumerClose(
-            topic=self.topic.full,
-            subscription_name=self.config.subscription_name,
-            consumer_name=self.name,
-            queued=self.queued_messages(),
-            acks_sent=acks_sent,
-            acks_left=len(self._acks.group),
-            unacked=counts.unackedMessages if counts is not None else None,
-            backlog=counts.msgBacklog if counts is not None else None,
-        )
+        """Send what was acknowledged and leave the subscription, which stays at the broker. See `leaving.close`."""
+        return await close(self, timeout)
 
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
@@ -811,13 +683,3 @@ class PartitionConsumer(Handler):
             self._drop_queued()
         self.leave()
         self._on_arrival(self)
-
-    async def _end_letters(self, seconds: float) -> None:
-        """Let dead letters on their way arrive: what has arrived is acknowledged, and not delivered again."""
-        if self.letters is not None:
-            await self.letters.close(seconds)
-
-
-def _delivered(delivery: Delivery, size: int) -> int:
-    """Return the bit set of the messages the broker thinks are to be delivered."""
-    return (1 << size) - 1 if delivery.ack_words is None else bits_of(delivery.ack_words)

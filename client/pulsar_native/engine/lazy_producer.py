@@ -17,7 +17,7 @@ from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer import Full, PartitionProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.protocol.transactions import TransactionCore
 from pulsar_native.stats import ProducerClose
 

@@ -22,8 +22,8 @@ from pulsar_native.engine.producer import Full, PartitionProducer
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.producer import Callback
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
+from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.registered import wire_schema
 from pulsar_native.stats import ProducerClose

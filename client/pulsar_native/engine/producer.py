@@ -38,7 +38,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.producer import Callback, NoRoomForChunks, ProducerCore, Receipt, SendOp
+from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore, Receipt
+from pulsar_native.protocol.send_ops import Callback, SendOp
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName

@@ -17,7 +17,7 @@ from math import log2
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pulsar_native.protocol.producer import SendOp
+from pulsar_native.protocol.send_ops import SendOp
 from pulsar_native.stats import ClientStats, ConsumerStats, ProducerStats
 
 if TYPE_CHECKING:

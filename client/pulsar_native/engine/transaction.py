@@ -28,7 +28,7 @@ from pulsar_native.exceptions import (
     TransactionNotFound,
 )
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.producer import Callback
+from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.protocol.transactions import TransactionCore
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import commands

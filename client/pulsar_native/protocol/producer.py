@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
 from itertools import accumulate
 
@@ -26,21 +26,17 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.encryption import Encryptor
+from pulsar_native.protocol.open_batch import Kind, OpenBatch, shared_keys, single_fields, split_by_key
+from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.codec import encode_batch
 from pulsar_native.wire.compression import compress
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
 
 _log = logging.getLogger(__name__)
-
-Callback = Callable[[PulsarException | None, MessageId | None], None]
-# What the messages of an entry have in common: the version of their schema, and their transaction if any.
-Kind = bytes | None | tuple[bytes | None, TransactionCore]
 
 # An entry of exactly the broker's maximum passes the broker but not its storage (client.md F.1): keep clear of it.
 _SIZE_RESERVE = 128
@@ -58,143 +54,12 @@ class NoRoomForChunks(Exception):
         self.needed = needed
 
 
-class SendOp:
-    """One entry on its way: its bytes, and whom to tell."""
-
-    __slots__ = (
-        "callbacks",
-        "count",
-        "created",
-        "highest_sequence_id",
-        "parts",
-        "sequence_id",
-        "size",
-        "transaction",
-        "was_damaged",
-        "written",
-    )
-
-    def __init__(
-        self,
-        sequence_id: int,
-        highest_sequence_id: int,
-        parts: Sequence[bytes | memoryview],
-        callbacks: list[Callback | None],
-        size: int,
-        created: float,
-    ) -> None:
-        self.sequence_id = sequence_id
-        self.highest_sequence_id = highest_sequence_id
-        self.parts = parts
-        self.callbacks = callbacks
-        self.count = len(callbacks)
-        self.size = size
-        self.created = created
-        self.written = False
-        # The broker refused it for its checksum, so it cannot have it from then.
-        self.was_damaged = False
-        # Resent or not, it stays in the transaction it was sent in.
-        self.transaction: TransactionCore | None = None
-
-    def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
-        """Call the callbacks, each with its own message id; `place` is (partition, ledger, entry)."""
-        for index, callback in enumerate(self.callbacks):
-            if callback is None:
-                continue
-            message_id = None if place is None else self._id(place, index, topic)
-            try:
-                callback(error, message_id)
-            except Exception:
-                # The application's callback is not ours to trust: the other messages' callbacks are still owed.
-                _log.exception("A send callback failed for a message to %s", topic)
-
-    def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
-        partition, ledger, entry = place
-        if self.count == 1:
-            return MessageId(partition, ledger, entry, -1, topic=topic)
-        return MessageId(partition, ledger, entry, index, batch_size=self.count, topic=topic)
-
-    def is_intact(self) -> bool:
-        """Return whether the bytes still have the checksum they were given: if so, they were damaged on the way."""
-        head, body = self.parts
-        start = 8 + int.from_bytes(head[4:8], "big") + 2
-        return crc32c(body, crc32c(head[start + 4 :])) == int.from_bytes(head[start : start + 4], "big")
-
-
-class ChunkOp(SendOp):
-    """One chunk of a message; the last one carries the message's callback and size.
-
-    All chunks share the sequence id, so only the last may count as published: the others name the id before.
-    """
-
-    __slots__ = ("_places", "is_last")
-
-    def __init__(
-        self,
-        sequence_id: int,
-        parts: Sequence[bytes | memoryview],
-        callback: Callback | None,
-        size: int,
-        created: float,
-        *,
-        is_last: bool,
-        places: list[tuple[int, int, int]],
-    ) -> None:
-        super().__init__(sequence_id, sequence_id if is_last else sequence_id - 1, parts, [callback], size, created)
-        self.is_last = is_last
-        # Shared by the message's chunks: where those with a receipt lie.
-        self._places = places
-
-    def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
-        """Note the chunk's place; call the callback with the message's when this is the last one."""
-        if place is not None:
-            self._places.append(place)
-        super().complete(error, place, topic)
-
-    def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
-        # Of a message it has already, the broker drops the last chunk only, and says so at once, before the receipts of
-        # the others: whichever it was taken for, the message is a duplicate.
-        for each in self._places:
-            if each[1] < 0:
-                return MessageId(*each, -1, topic=topic)
-        return MessageId(*place, -1, topic=topic, first_chunk=MessageId(*self._places[0], -1, topic=topic))
-
-
 class Receipt(Enum):
     """What a receipt means for the queue."""
 
     COMPLETED = auto()
     IGNORED = auto()
     OUT_OF_STEP = auto()
-
-
-class _OpenBatch:
-    """Messages collected for one entry."""
-
-    __slots__ = (
-        "callbacks",
-        "created",
-        "fields",
-        "first_key",
-        "ids",
-        "kind",
-        "payloads",
-        "potential_duplicates",
-        "size",
-        "wall",
-    )
-
-    def __init__(self) -> None:
-        self.payloads: list[bytes] = []
-        self.ids: list[int] = []
-        self.fields: list[bytes] = []
-        self.callbacks: list[Callback | None] = []
-        self.size = 0
-        self.created = 0.0
-        self.wall = 0
-        self.first_key: OutgoingMessage | None = None
-        self.potential_duplicates = False
-        self.kind: Kind = None
 
 
 class ProducerCore:
@@ -240,7 +105,7 @@ class ProducerCore:
         # Transactions whose broker knows that they have messages here, until they end.
         self.transactions: set[TransactionCore] = set()
         self._batch_room = self._room_of_a_batch()
-        self._batch = _OpenBatch()
+        self._batch = OpenBatch()
 
     # --- connection -----------------------------------------------------------------------------------------------
 
@@ -406,7 +271,7 @@ class ProducerCore:
         wall_ms: int,
     ) -> list[SendOp]:
         metadata, transaction = self._metadata(sequence_id, wall_ms, kind)
-        _single_fields(metadata, extras)
+        single_fields(metadata, extras)
         body = self._compressed(metadata, payload, 1)
         if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
             return self._add_chunks(metadata, payload, body, callback, now, transaction)
@@ -491,17 +356,17 @@ class ProducerCore:
         batch = self._batch
         if not batch.ids:
             return []
-        self._batch = _OpenBatch()
+        self._batch = OpenBatch()
         if not self._by_key:
             return self._entry_of(batch, batch.ids[0])
         # The broker's deduplication wants ids that grow. Those of several keys interleave, so each entry goes out under
         # its highest id only, in that order, as Java's key-based batches do.
         ready: list[SendOp] = []
-        for part in sorted(_split_by_key(batch), key=lambda part: max(part.ids)):
+        for part in sorted(split_by_key(batch), key=lambda part: max(part.ids)):
             ready += self._entry_of(part, max(part.ids))
         return ready
 
-    def _entry_of(self, batch: _OpenBatch, sequence_id: int) -> list[SendOp]:
+    def _entry_of(self, batch: OpenBatch, sequence_id: int) -> list[SendOp]:
         """Make an entry of a batch and queue it; what cannot be encoded goes to `failed`."""
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
@@ -509,10 +374,10 @@ class ProducerCore:
         metadata, transaction = self._metadata(batch.ids[0], batch.wall, batch.kind)
         try:
             if count == 1:
-                _single_fields(metadata, batch.first_key)
+                single_fields(metadata, batch.first_key)
                 body = batch.payloads[0]
             else:
-                _shared_keys(metadata, batch.first_key)
+                shared_keys(metadata, batch.first_key)
                 metadata.num_messages_in_batch = count
                 metadata.highest_sequence_id = highest
                 body = encode_batch(batch.payloads, batch.ids, batch.fields)
@@ -667,77 +532,3 @@ class ProducerCore:
     def _release(self, op: SendOp) -> None:
         self.pending_messages -= op.count
         self.pending_bytes -= op.size
-
-
-def _single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None) -> None:
-    """Write the fields of a message that is not part of a batch into the entry's metadata."""
-    if extras is None:
-        return
-    if extras.properties:
-        metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in extras.properties.items())
-    if extras.partition_key is not None:
-        metadata.partition_key = extras.partition_key
-        metadata.partition_key_b64_encoded = extras.key_is_base64
-    if extras.ordering_key:
-        key = extras.ordering_key
-        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
-    if extras.event_timestamp:
-        metadata.event_time = extras.event_timestamp
-    if extras.replicate_to:
-        metadata.replicate_to.extend(extras.replicate_to)
-    if extras.deliver_at is not None:
-        metadata.deliver_at_time = extras.deliver_at
-    if extras.null_value:
-        metadata.null_value = True
-    if extras.null_partition_key:
-        metadata.null_partition_key = True
-
-
-def _shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) -> None:
-    """Write the first message's keys into a batch's metadata: by them the broker chooses a Key_Shared consumer."""
-    if first is None:
-        return
-    if first.partition_key is not None:
-        metadata.partition_key = first.partition_key
-        metadata.partition_key_b64_encoded = first.key_is_base64
-    if first.ordering_key:
-        key = first.ordering_key
-        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
-
-
-def _split_by_key(batch: _OpenBatch) -> list[_OpenBatch]:
-    """Return a batch for each key (the ordering key, else the partition key), in order of their first messages."""
-    parts: dict[tuple[bool, bytes | str] | None, _OpenBatch] = {}
-    for payload, sequence_id, fields, callback in zip(
-        batch.payloads, batch.ids, batch.fields, batch.callbacks, strict=True
-    ):
-        single = pb.SingleMessageMetadata.FromString(fields)
-        key: tuple[bool, bytes | str] | None = None
-        if single.ordering_key:
-            key = (True, single.ordering_key)
-        elif single.HasField("partition_key"):
-            key = (False, single.partition_key)
-        part = parts.get(key)
-        if part is None:
-            part = parts[key] = _OpenBatch()
-            part.created, part.wall, part.first_key = batch.created, batch.wall, _message_of(single)
-            part.potential_duplicates, part.kind = batch.potential_duplicates, batch.kind
-        part.payloads.append(payload)
-        part.ids.append(sequence_id)
-        part.fields.append(fields)
-        part.callbacks.append(callback)
-    return list(parts.values())
-
-
-def _message_of(single: pb.SingleMessageMetadata) -> OutgoingMessage:
-    """Return a message's own fields, from their form in a batch; the payload is not among them."""
-    return OutgoingMessage(
-        b"",
-        properties={pair.key: pair.value for pair in single.properties},
-        partition_key=single.partition_key if single.HasField("partition_key") else None,
-        key_is_base64=single.partition_key_b64_encoded,
-        ordering_key=single.ordering_key.decode(),
-        event_timestamp=single.event_time,
-        null_value=single.null_value,
-        null_partition_key=single.null_partition_key,
-    )

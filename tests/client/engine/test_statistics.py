@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pulsar_native.engine.statistics import PRODUCER_COUNTS, Latencies, ProducerRecorder, Recorder
-from pulsar_native.protocol.producer import SendOp
+from pulsar_native.protocol.send_ops import SendOp
 
 
 @pytest.mark.proves("C183")
