@@ -6,6 +6,7 @@ others. Parquet holds the client's columns as they come; nothing is decoded, and
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_pulsar import checks
@@ -39,6 +40,9 @@ class Form(Protocol):
     def finish(self) -> None:
         """Write what is left; the output is complete then."""
 
+    def discard(self) -> None:
+        """Let go of the output, complete or not, before it is discarded itself."""
+
 
 class Lines:
     """A line of JSON for each message."""
@@ -64,6 +68,9 @@ class Lines:
 
     def finish(self) -> None:
         """Every line is written already."""
+
+    def discard(self) -> None:
+        """Nothing is held."""
 
 
 class Rows:
@@ -107,6 +114,13 @@ class Rows:
         """Write the last rows, and what makes the file complete."""
         self._write()
         self._writer.close()
+
+    def discard(self) -> None:
+        """End the writer, which would write to the closed file when it is collected."""
+        if self._writer is not None:
+            # Of an output that is not wanted any more.
+            with contextlib.suppress(Exception):
+                self._writer.close()
 
 
 def _payload_bytes(rows: pyarrow.RecordBatch) -> int:

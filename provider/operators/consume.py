@@ -236,11 +236,11 @@ class ConsumeBatchOperator(BaseOperator):
 
         started = time.monotonic()
         output = Output(self.path)
+        form: Form = Rows(output) if self._format() == "parquet" else Lines(output, self.decode or "auto")
         try:
             with staged(self._action(), "write"):
                 output.open()
             with staged(self._action(), "receive"):
-                form: Form = Rows(output) if self._format() == "parquet" else Lines(output, self.decode or "auto")
                 self._receive(consumers, batch, form, started)
             if self._killed:
                 raise AirflowException(f"{self._action()} was killed; nothing is acknowledged")
@@ -248,6 +248,7 @@ class ConsumeBatchOperator(BaseOperator):
                 form.finish()
                 size = output.commit()
         finally:
+            form.discard()
             output.discard()
         seconds = time.monotonic() - started
         manifest = {

@@ -31,10 +31,12 @@ from pulsar_native import (
     InvalidMessage,
     MessageId,
     ReceivedRows,
+    Timeout,
 )
 from pulsar_native.message import KeyedMessage, Message
 from support.brokers import Broker, NewTopic
 from support.faces import Face
+from support.relay import TO_CLIENT, Command, NewRelay
 
 EARLIEST = InitialPosition.Earliest
 SHARED = ConsumerType.Shared
@@ -341,14 +343,26 @@ def test_encrypted_entries_are_rows_only_when_they_can_be_read(
     assert numbers(consumer.receive_arrow(max_rows=1, timeout_millis=LONG)) == [6]
 
 
-def test_receipts(client: Any, plain_client: Client, topic: NewTopic, stats: Stats) -> None:
+def test_receipts(
+    face: Face, broker: Broker, plain_client: Client, topic: NewTopic, stats: Stats, relay: NewRelay
+) -> None:
     names = [topic(), topic()]
     for name in names:
         publish(plain_client, name, 3, 1, 1)
+    through = relay(broker.service_url)
+    client = face.client(through.service_url, operation_timeout_seconds=3)
     consumer = subscribed(client, names, ack_receipt_enabled=True)
-    consumer.acknowledge(consumer.receive_arrow(max_rows=10, timeout_millis=LONG))
+    first = consumer.receive_arrow(max_rows=10, timeout_millis=LONG)
+    consumer.acknowledge(first)
     # The broker has answered.
     assert [stats(name)["subscriptions"]["sub"]["msgBacklog"] for name in names] == [0, 0]
+    for name in names:
+        publish(plain_client, name, 2)
+    second = consumer.receive_arrow(max_rows=4, timeout_millis=LONG)
+    # The answer for one of the topics does not come.
+    through.drop(Command.ACK_RESPONSE, TO_CLIENT, times=1)
+    with pytest.raises(Timeout):
+        consumer.acknowledge(second)
 
 
 def test_what_cannot_be_is_refused(face: Face, client: Any, plain_client: Client, topic: NewTopic) -> None:
