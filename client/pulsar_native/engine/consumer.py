@@ -331,12 +331,12 @@ class PartitionConsumer(Handler):
                 entry: Any = messages[0].entry
                 run = list(takewhile(lambda message: message.entry is entry, messages))
                 indexes: Sequence[int] = [max(0, message.batch_index) for message in run]
-                sizes = list(map(len, run))
+                sizes = [] if room is None else list(map(len, run))
             elif self._begin_piece():
                 assert self._decoded is not None and self._cut_at is not None
                 entry = self._decoded.entry
                 indexes = self._decoded.indexes(self._cut_at)
-                sizes = self._decoded.sizes(indexes)
+                sizes = [] if room is None else self._decoded.sizes(indexes)
             else:
                 return None
             if room is not None and entry.decryption_failed:
