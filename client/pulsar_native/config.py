@@ -32,7 +32,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.key_ranges import KeySharedPolicy, Range, checked_ranges
 from pulsar_native.message_id import MessageId
 from pulsar_native.redelivery_backoff import RedeliveryBackoff
-from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceSource
+from pulsar_native.service_info import AutoClusterFailover, Credentials, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
 
@@ -40,21 +40,6 @@ if TYPE_CHECKING:
     import ssl
 
 MIB = 1024 * 1024
-
-
-class Credentials(Protocol):
-    """What a client needs of an authentication plug-in; `pulsar_native.auth` has the ready ones.
-
-    `auth_data` and `http_headers` may block and are called off the engine's loop.
-    """
-
-    method_name: str
-
-    def auth_data(self) -> bytes: ...
-    def http_headers(self) -> dict[str, str]: ...
-    def tls_certificate(self) -> tuple[str, str] | None: ...
-    def start(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Router(Protocol):

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.service_url import ServiceUrl
 
-if TYPE_CHECKING:
-    from pulsar_native.config import Credentials
+
+class Credentials(Protocol):
+    """What a client needs of an authentication plug-in; `pulsar_native.auth` has the ready ones.
+
+    `auth_data` and `http_headers` may block and are called off the engine's loop.
+    """
+
+    method_name: str
+
+    def auth_data(self) -> bytes: ...
+    def http_headers(self) -> dict[str, str]: ...
+    def tls_certificate(self) -> tuple[str, str] | None: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from pulsar_native.config import (
     ClientConfig,
     ConsumerConfig,
     ConsumerEventListener,
-    Credentials,
     DeadLetterPolicy,
     ProducerConfig,
     ReaderConfig,
@@ -59,7 +58,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
-from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.service_info import Credentials, ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 
 _MIB = 1024 * 1024

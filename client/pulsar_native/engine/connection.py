@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pulsar_native import _version
-from pulsar_native.config import ClientConfig, Credentials
+from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import Piece, Transport, dial
 from pulsar_native.exceptions import (
@@ -35,6 +35,7 @@ from pulsar_native.protocol.connection import (
     Phase,
     connection_lost,
 )
+from pulsar_native.service_info import Credentials
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from pulsar_native.config import ClientConfig, Credentials
+from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.service import Service
 from pulsar_native.engine.tls import TlsContexts
@@ -34,6 +34,7 @@ from pulsar_native.http_exchange import REDIRECTS, HttpAnswer, exchange, redirec
 from pulsar_native.http_refusal import kind_of, reason_of
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.key_value import definition_from_rest
+from pulsar_native.service_info import Credentials
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb

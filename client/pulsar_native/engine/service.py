@@ -15,13 +15,19 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from pulsar_native.config import ClientConfig, Credentials
+from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import dial
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException
 from pulsar_native.protocol.failover import FailoverCore
 from pulsar_native.protocol.hosts import HostRotation
-from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
+from pulsar_native.service_info import (
+    AutoClusterFailover,
+    Credentials,
+    PolledServiceInfo,
+    ServiceInfo,
+    ServiceInfoProvider,
+)
 from pulsar_native.service_url import Address, ServiceUrl
 
 if TYPE_CHECKING:
