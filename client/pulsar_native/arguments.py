@@ -453,11 +453,17 @@ def redelivery_count_of(message: Message | MessageId) -> int:
     return message.redelivery_count() if isinstance(message, Message) else 0
 
 
+_NUMBERS = (int, float)
+
+
 def deadline(timeout_millis: float | None, now: float) -> float | None:
     """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
     if timeout_millis is None:
         return None
-    if isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float):
+    # Exact types first: it is asked for each message.
+    if type(timeout_millis) not in _NUMBERS and (
+        isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float)
+    ):
         raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
     return now + timeout_millis / 1000
 

@@ -163,7 +163,7 @@ class Consumer(Receiving):
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        deadline = None if timeout_millis is None else arguments.deadline(timeout_millis, self._loop.time())
         try:
             message = await self._take(deadline)
         except PulsarException:

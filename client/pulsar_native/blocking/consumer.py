@@ -238,7 +238,7 @@ class Consumer(Receiving):
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
         if self._has_listener:
             raise InvalidConfiguration("receive() cannot be used on a consumer with a message_listener")
-        deadline = arguments.deadline(timeout_millis, time.monotonic())
+        deadline = None if timeout_millis is None else arguments.deadline(timeout_millis, time.monotonic())
         try:
             message = self._take(deadline)
         except PulsarException:

@@ -60,6 +60,7 @@ class Acknowledging:
         self._group_time = config.acknowledgment_group_time_ms / 1000
         self._group_size = config.max_acknowledgment_group_size
         self.group = AckGroup(batch_index=config.batch_index_ack_enabled)
+        self._tells_parts = config.batch_index_ack_enabled or config.ack_receipt_enabled
         self._ack_timer_armed = False
         self._receipts = AckReceipts(consumer, self.group) if config.ack_receipt_enabled else None
         self._nacks = NegativeAcknowledgements(
@@ -89,10 +90,11 @@ class Acknowledging:
     def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
         """Note one message as done; with receipts `done` is told of the broker's answer."""
         with self._consumer.lock:
-            self._add(key, batch_index, batch_size)
+            whole = self._add(key, batch_index, batch_size)
             if done is not None:
                 done = self._await_answer(done)
-            arm = self._after_ack()
+            # A part of a batch is nothing to send yet, unless parts are told.
+            arm = (whole or self._tells_parts) and self._after_ack()
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
         if done is not None:
@@ -149,17 +151,20 @@ class Acknowledging:
         if self._after_ack():
             self._consumer.engine.call(self._arm_ack_timer)
 
-    def _add(self, key: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> None:
+    def _add(self, key: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> bool:
+        """Note messages of an entry as done; return whether it is done as a whole. Called under the lock."""
         if batch_index < 0 and self._chunks.given:
             for chunk in self._chunks.take_entries(key)[:-1]:
                 self.group.add(chunk, -1, 0)
-        if self._stored and self.group.add(key, batch_index, batch_size, several):
-            if self._refused:
-                self._nacks.remove(key)
-            if self.unacked is not None:
-                self.unacked.remove(key)
-            if self._has_more_to_forget:
-                self._forget_entry(key)
+        if not self._stored or not self.group.add(key, batch_index, batch_size, several):
+            return False
+        if self._refused:
+            self._nacks.remove(key)
+        if self.unacked is not None:
+            self.unacked.remove(key)
+        if self._has_more_to_forget:
+            self._forget_entry(key)
+        return True
 
     def _forget_entry(self, key: EntryKey) -> None:
         if self.late is not None:

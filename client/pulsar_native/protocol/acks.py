@@ -115,7 +115,9 @@ class AckGroup:
             self._partial_dirty.pop(entry, None)
             self._complete[entry] = batch_size or 1
             return True
-        bits, size, told = self._open(entry, batch_size)
+        known = self._partial.get(entry)
+        # All but the first of a batch, without a call: it is done for each message.
+        bits, size, told = known if known is not None and known[1] else self._open(entry, batch_size)
         bits &= ~(several or 1 << batch_index)
         if not bits:
             theirs = ((1 << size) - 1) & ~told

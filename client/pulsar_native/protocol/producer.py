@@ -177,7 +177,7 @@ class ProducerCore:
             batch.size + size > self._max_bytes
             or batch.size + size > self._batch_room
             or duplicate != batch.potential_duplicates
-            or kind != batch.kind
+            or (kind is not batch.kind and kind != batch.kind)
         ):
             ready = self.close_batch()
             batch = self._batch
@@ -192,7 +192,13 @@ class ProducerCore:
         batch.fields.append(fields)
         batch.callbacks.append(callback)
         batch.size += size
-        self._note(sequence_id, len(payload))
+        # As `_note` does, without a call: this is done for each message.
+        if sequence_id >= self._next_sequence_id:
+            self._next_sequence_id = sequence_id + 1
+        if not duplicate:
+            self.last_pushed = sequence_id
+        self.pending_messages += 1
+        self.pending_bytes += len(payload)
         if len(batch.ids) >= self._max_messages or batch.size >= self._max_bytes:
             ready += self.close_batch()
         return ready
