@@ -10,11 +10,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pulsar_native import AdminClient, Client
+from support.brokers import Broker
 
 HOME = Path(tempfile.mkdtemp(prefix="airflow-tests-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
@@ -67,3 +70,17 @@ def airflow_home(airflow_db: None) -> Path:
 def pulsar_conn(broker: Any, connection: Callable[..., str]) -> str:
     """Define the connection pulsar_default to the shared broker and return its id."""
     return connection(service_url=broker.service_url, admin_url=broker.admin_url)
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """Give a client of the shared broker."""
+    with Client(broker.service_url) as made:
+        yield made
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[AdminClient]:
+    """Give the admin client of the shared broker."""
+    with AdminClient(broker.admin_url) as made:
+        yield made

@@ -95,15 +95,26 @@ class Acknowledging:
                 done = self._await_answer(done)
             # A part of a batch is nothing to send yet, unless parts are told.
             arm = (whole or self._tells_parts) and self._after_ack()
-        if arm:
-            self._consumer.engine.call(self._arm_ack_timer)
-        if done is not None:
-            done(None)
+        if arm or done is not None:
+            self._conclude(arm, done)
 
     def _await_answer(self, done: Done) -> Done | None:
         """Have `done` told of the broker's answer; return it when there is none to wait for. Called under the lock."""
         waits = self._stored and self._receipts is not None and self._receipts.wait(done)
         return None if waits else done
+
+    def _gathered(self, done: Done | None) -> tuple[bool, Done | None]:
+        """Send the group when it is due; return whether the timer must be armed, and whom to tell. Under the lock."""
+        if done is not None:
+            done = self._await_answer(done)
+        return self._after_ack(), done
+
+    def _conclude(self, arm: bool, done: Done | None) -> None:
+        """Do what `_gathered` left to be done without the lock."""
+        if arm:
+            self._consumer.engine.call(self._arm_ack_timer)
+        if done is not None:
+            done(None)
 
     def add_ids(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Note several messages as done."""
@@ -119,13 +130,8 @@ class Acknowledging:
                     # An id made elsewhere does not tell its batch's size; it may stay unknown.
                     size = self.group.size_of(key) or self._consumer.size_of(key)
                 self._add(key, index, size)
-            if done is not None:
-                done = self._await_answer(done)
-            arm = self._after_ack()
-        if arm:
-            self._consumer.engine.call(self._arm_ack_timer)
-        if done is not None:
-            done(None)
+            arm, done = self._gathered(done)
+        self._conclude(arm, done)
 
     def add_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
         """Note entries, or parts of them, as done."""
@@ -136,13 +142,8 @@ class Acknowledging:
                     self._add((each.ledger_id, entry), index, each.batch_size, each.indexes or 0)
                     if self._receipts is None and len(self.group) >= self._group_size:
                         self.send()
-            if done is not None:
-                done = self._await_answer(done)
-            arm = self._after_ack()
-        if arm:
-            self._consumer.engine.call(self._arm_ack_timer)
-        if done is not None:
-            done(None)
+            arm, done = self._gathered(done)
+        self._conclude(arm, done)
 
     def add_left_over(self, keys: Iterable[EntryKey]) -> None:
         """Note entries nobody can use as done. Called under the lock."""
@@ -199,13 +200,8 @@ class Acknowledging:
             self.group.add_cumulative(key, index, size or self._consumer.size_of(key))
             # In the middle of a batch, the rest of it stays watched.
             self._unwatch(key if index < 0 or index == size - 1 else (key[0], key[1] - 1))
-            if done is not None:
-                done = self._await_answer(done)
-            arm = self._after_ack()
-        if arm:
-            self._consumer.engine.call(self._arm_ack_timer)
-        if done is not None:
-            done(None)
+            arm, done = self._gathered(done)
+        self._conclude(arm, done)
 
     def _check_cumulative(self) -> None:
         if self._config.consumer_type in BY_ENTRY:

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +17,11 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from pulsar_native import AdminClient, Client, Consumer, ConsumerType, InitialPosition
 from pulsar_native.schema import AvroSchema, JsonSchema, Schema
-from support.brokers import Broker, NewTopic
+from support.brokers import NewTopic
 from support.tasks import StateStore, clear_and_run, context_of, dag_in, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 Read = Callable[[], list[dict[str, Any]]]
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[Client]:
-    """Give a client of the shared broker."""
-    with Client(broker.service_url) as made:
-        yield made
-
-
-@pytest.fixture
-def admin(broker: Broker) -> Iterator[AdminClient]:
-    """Give the admin client of the shared broker."""
-    with AdminClient(broker.admin_url) as made:
-        yield made
 
 
 def fill(client: Client, topic: str, values: Sequence[Any], *, batch: int = 1000, **options: Any) -> None:

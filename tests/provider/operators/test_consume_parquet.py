@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,10 @@ from airflow.sdk.exceptions import AirflowException
 from airflow_provider_pulsar import batch, formats
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition, Message, MessageId, arrow_schema
-from support.brokers import Broker, NewTopic
+from support.brokers import NewTopic
 from support.tasks import StateStore, context_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[Client]:
-    """Give a client of the shared broker."""
-    with Client(broker.service_url) as made:
-        yield made
-
-
-@pytest.fixture
-def admin(broker: Broker) -> Iterator[AdminClient]:
-    """Give the admin client of the shared broker."""
-    with AdminClient(broker.admin_url) as made:
-        yield made
 
 
 def fill(client: Client, topic: str, start: int, stop: int, *, batch: int = 1000) -> None:

@@ -42,13 +42,6 @@ ROWS = [
 
 
 @pytest.fixture
-def admin(broker: Broker) -> Iterator[AdminClient]:
-    """Give the admin client of the shared broker."""
-    with AdminClient(broker.admin_url) as client:
-        yield client
-
-
-@pytest.fixture
 def once(namespace: Callable[[], str], admin: AdminClient, topic: NewTopic) -> Callable[..., str]:
     """Give a factory of topics in a namespace with deduplication."""
     name = namespace()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,6 @@ from support.brokers import Broker, NewTopic
 from support.tasks import context_of, dag_in, define_connection, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[Client]:
-    """Give a client of the shared broker."""
-    with Client(broker.service_url) as made:
-        yield made
 
 
 def send(client: Client, topic: str, count: int, *, batch: int = 100, first: int = 0, name: str | None = None) -> None:

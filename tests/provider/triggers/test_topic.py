@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,17 +13,10 @@ import pytest
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
 from pulsar_native import Client
-from support.brokers import Broker, NewTopic
+from support.brokers import NewTopic
 from support.tasks import define_connection
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
-
-
-@pytest.fixture
-def client(broker: Broker) -> Iterator[Client]:
-    """Give a client of the shared broker."""
-    with Client(broker.service_url) as made:
-        yield made
 
 
 async def event_of(trigger: TopicTrigger) -> dict[str, Any]:
