@@ -20,8 +20,10 @@ from pulsar_native import (
     ConsumerType,
     InitialPosition,
     MessageId,
+    NotConnected,
     OperationNotSupported,
     PulsarException,
+    Result,
     TransactionState,
 )
 from support.brokers import Broker, NewTopic, OwnBroker
@@ -249,6 +251,36 @@ def test_what_is_sent_again_stays_in_its_transaction(
     for outcome in outcomes:
         outcome.result(30)
     assert [each.data() for each in read_all(name)] == [b"first", b"kept", b"plain"]
+
+
+def test_without_deduplication_nothing_is_twice_in_a_transaction(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, read_all: ReadAll
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url, max_backoff_interval_ms=200)
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=False)
+    doubtful, later = client.new_transaction(), client.new_transaction()
+    for transaction in (doubtful, later):
+        producer.send(b"first", transaction=transaction)
+    through.drop(Command.SEND_RECEIPT, TO_CLIENT, times=None)
+    outcomes = [face.enqueue(producer, b"stored", transaction=doubtful), face.enqueue(producer, b"plain")]
+    through.wait_for(Command.SEND_RECEIPT, 4)
+    through.refuse()
+    through.release()
+    through.cut()
+    eventually(lambda: not producer.is_connected())
+    # What is written for the first time on the next connection is no matter of doubt.
+    outcomes.append(face.enqueue(producer, b"later", transaction=later))
+    through.accept()
+    assert [each.result(30)[0] for each in outcomes] == [Result.NotConnected, Result.Ok, Result.Ok]
+    # What may be there twice takes the rest of its transaction with it.
+    with pytest.raises(NotConnected, match="deduplication"):
+        doubtful.commit()
+    later.commit()
+    assert doubtful.state() is TransactionState.ABORTED
+    found = [each.data() for each in read_all(name)]
+    assert found == [b"first", b"plain", b"plain", b"later"]
 
 
 def test_messages_of_a_transaction_that_is_over_are_not_sent_again(

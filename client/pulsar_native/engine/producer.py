@@ -155,9 +155,12 @@ class PartitionProducer(Handler):
             )
             self.connection = connection
             ended = self._take_ended()
+            doubtful = self._take(partial(self.core.take_doubtful, answer.last_sequence_id))
             for op in self.core.pending:
                 connection.write(op.parts)
         self._fail_ended(ended)
+        for op in doubtful:
+            self._completed(op, self._may_be_stored(), None)
 
     @property
     def is_started(self) -> bool:
@@ -172,6 +175,8 @@ class PartitionProducer(Handler):
     def detached(self) -> None:
         """Forget the connection; what is sent meanwhile is queued."""
         with self._lock:
+            if self.connection is not None:
+                self.core.disconnected()
             super().detached()
 
     def is_final(self, error: PulsarException) -> bool:
@@ -305,13 +310,17 @@ class PartitionProducer(Handler):
 
     def _take_ended(self) -> list[SendOp]:
         """Take what must not be written any more out of the queue. Called under the lock."""
+        return self._take(partial(self.core.take_ended, time.monotonic()))
+
+    def _take(self, take: Callable[[], list[SendOp]]) -> list[SendOp]:
+        """Take entries of transactions out of the queue. Called under the lock."""
         if not self.core.transactions:
             return []
         before = list(self.core.pending)
-        ended = self.core.take_ended(time.monotonic())
-        if ended and self._flush_waiters:
+        taken = take()
+        if taken and self._flush_waiters:
             # Who waits for one of them waits for what stands before it instead.
-            gone, last_kept = set(ended), None
+            gone, last_kept = set(taken), None
             stands_before: dict[SendOp, SendOp | None] = {}
             for op in before:
                 if op in gone:
@@ -323,7 +332,7 @@ class PartitionProducer(Handler):
             ready = [done for op, done in moved if op is None]
             if ready:
                 self.engine.call(self.engine.loop.call_soon, _all_done, ready)
-        return ended
+        return taken
 
     def _fail_ended(self, ended: list[SendOp]) -> None:
         if ended:
@@ -408,6 +417,14 @@ class PartitionProducer(Handler):
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed something we think is still behind another: start over, everything is resent.
             self.connection.close("a receipt came out of step")
+
+    def _may_be_stored(self) -> PulsarException:
+        return NotConnected(
+            "The connection was lost before the broker confirmed the message, and the topic has no deduplication: sent "
+            "again, it may be in the transaction twice. The transaction can only be aborted; do it again in a new one. "
+            "Turn on deduplication for the namespace to have transactions outlive connections",
+            topic=self.topic.full,
+        )
 
     def _lost_to_deduplication(self) -> PulsarException:
         return ChecksumError(

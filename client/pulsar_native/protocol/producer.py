@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from itertools import accumulate
 
@@ -121,6 +121,12 @@ class ProducerCore:
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
                 self.last_published = last_sequence_id
                 self._next_sequence_id = last_sequence_id + 1
+
+    def disconnected(self) -> None:
+        """Note that the connection is gone: whether the broker has what waits for its receipt, nobody knows."""
+        if self.transactions:
+            for op in self.pending:
+                op.may_be_stored = True
 
     def _room_of_a_batch(self) -> int:
         encryption = 0 if self._encryptor is None else self._encryptor.overhead
@@ -523,9 +529,23 @@ class ProducerCore:
         if isinstance(self._batch.kind, tuple) and self._batch.kind[1] in ended:
             self.close_batch()
         self.transactions -= ended
-        taken = [op for op in self.pending if op.transaction in ended]
+        return self._take(lambda op: op.transaction in ended)
+
+    def take_doubtful(self, last_sequence_id: int) -> list[SendOp]:
+        """Take what may be stored already, and would be twice in its transaction if it was written again.
+
+        `last_sequence_id` is what PRODUCER_SUCCESS told: a broker that deduplicates and has something of this producer
+        tells its highest id, and drops what comes again. One that tells none would store it a second time.
+        """
+        if last_sequence_id >= 0 or not self.transactions:
+            return []
+        return self._take(lambda op: op.may_be_stored and op.transaction is not None)
+
+    def _take(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
+        taken = [op for op in self.pending if is_wanted(op)]
         if taken:
-            self.pending = deque(op for op in self.pending if op.transaction not in ended)
+            gone = set(taken)
+            self.pending = deque(op for op in self.pending if op not in gone)
         for op in taken:
             self._release(op)
         return taken

@@ -27,12 +27,12 @@ class SendOp:
         "count",
         "created",
         "highest_sequence_id",
+        "may_be_stored",
         "parts",
         "sequence_id",
         "size",
         "transaction",
         "was_damaged",
-        "written",
     )
 
     def __init__(
@@ -51,7 +51,8 @@ class SendOp:
         self.count = len(callbacks)
         self.size = size
         self.created = created
-        self.written = False
+        # Written to a connection that was lost before the receipt.
+        self.may_be_stored = False
         # The broker refused it for its checksum, so it cannot have it from then.
         self.was_damaged = False
         # Resent or not, it stays in the transaction it was sent in.

@@ -211,6 +211,21 @@ def test_what_is_over_is_taken_out_wherever_it_is(core: TransactionCore) -> None
     assert [made.receipt(number)[1] is not None for number in (0, 1, 2)] == [True, False, True]
 
 
+def test_what_may_be_stored_is_taken_out_unless_the_broker_deduplicates(core: TransactionCore) -> None:
+    made = producer(batching_enabled=False)
+    made.transactions.add(core)
+    add(made, b"in it", core)
+    add(made, b"plain", None)
+    made.disconnected()
+    # Not written yet, so written for the first time on the next connection.
+    add(made, b"later", core)
+    assert made.take_doubtful(0) == []
+    assert [op.sequence_id for op in made.take_doubtful(-1)] == [0]
+    assert [op.sequence_id for op in made.pending] == [1, 2] and made.pending_messages == 2
+    made.disconnected()
+    assert [op.sequence_id for op in made.take_doubtful(-1)] == [2]
+
+
 def test_a_plain_batch_stays_open_when_a_transaction_ends(core: TransactionCore) -> None:
     made = producer(batching_enabled=True)
     made.transactions.add(core)
