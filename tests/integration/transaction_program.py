@@ -20,6 +20,8 @@ from pulsar_native import ConsumerType, InitialPosition, PulsarException, Timeou
 # The time after which the broker lets go of what a dead program has left.
 TTL_SECONDS = 1.5
 IDLE_MILLIS = 3_500
+# A broker that was just started takes seconds to give out the first message of a subscription.
+FIRST_MILLIS = 12_000
 AT_ONCE = 5
 # A broker that takes long to start does not keep the program away for longer.
 QUICK: dict[str, Any] = {"max_backoff_interval_ms": 500}
@@ -58,10 +60,12 @@ def move(url: str, source: str, target: str, kind: str, deaths: Deaths) -> None:
     with pulsar_native.Client(url, **QUICK) as client:
         consumer = client.subscribe(source, "mover", **options_of(kind))
         producer = client.create_producer(target, batching_enabled=True)
+        patience = FIRST_MILLIS
         while True:
             messages = []
             try:
-                messages.append(consumer.receive(IDLE_MILLIS))
+                messages.append(consumer.receive(patience))
+                patience = IDLE_MILLIS
                 while len(messages) < AT_ONCE:
                     messages.append(consumer.receive(20))
             except Timeout:
@@ -85,10 +89,12 @@ async def move_async(url: str, source: str, target: str, kind: str, deaths: Deat
     async with pulsar_native.asyncio.Client(url, **QUICK) as client:
         consumer = await client.subscribe(source, "mover", **options_of(kind))
         producer = await client.create_producer(target, batching_enabled=True)
+        patience = FIRST_MILLIS
         while True:
             messages = []
             try:
-                messages.append(await consumer.receive(IDLE_MILLIS))
+                messages.append(await consumer.receive(patience))
+                patience = IDLE_MILLIS
                 while len(messages) < AT_ONCE:
                     messages.append(await consumer.receive(20))
             except Timeout:
