@@ -40,7 +40,7 @@ def test_java_reads_what_we_committed(
     kept, gone = client.new_transaction(), client.new_transaction()
     for transaction in (kept, gone):
         text = b"kept" if transaction is kept else b"gone"
-        face.send_all(producer, [text + b"%d" % number for number in range(3)], transaction=transaction)
+        face.send_all(producer, [text + b"%d" % number for number in range(3)], txn=transaction)
     face.send_all(producer, [b"plain"])
     consumer = java_in_transactions.consumer(name)
     assert consumer.poll(timeout_ms=500) == []
@@ -79,7 +79,7 @@ def test_one_subscription_of_both(face: Face, client: Any, java_in_transactions:
     ours = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST, batch_index_ack_enabled=True)
     messages = [ours.receive(20_000) for _ in range(10)]
     undone = client.new_transaction()
-    ours.acknowledge(messages[:5], transaction=undone)
+    ours.acknowledge(messages[:5], txn=undone)
     theirs = java_in_transactions.consumer(name, "sub", subscriptionType="Shared", batchIndexAckEnabled=True)
     txn = java_in_transactions.begin()
     # An id of a message of ours, acknowledged by Java in its transaction, conflicts with ours.
@@ -98,7 +98,7 @@ def test_one_subscription_of_both(face: Face, client: Any, java_in_transactions:
     ours = client.subscribe(name, "sub", ConsumerType.Shared, batch_index_ack_enabled=True)
     other = client.new_transaction()
     with pytest.raises(TransactionConflict):
-        ours.acknowledge(messages[8], transaction=other)
+        ours.acknowledge(messages[8], txn=other)
     other.abort()
     kept.commit()
     theirs.close()
@@ -127,8 +127,8 @@ def test_from_java_to_us_and_back(face: Face, client: Any, java_in_transactions:
     for commit in (False, True):
         messages = [ours.receive(20_000) for _ in range(6)]
         transaction = client.new_transaction()
-        face.send_all(back, [message.data() * 2 for message in messages], transaction=transaction)
-        ours.acknowledge_cumulative(messages[-1], transaction=transaction)
+        face.send_all(back, [message.data() * 2 for message in messages], txn=transaction)
+        ours.acknowledge_cumulative(messages[-1], txn=transaction)
         (transaction.commit if commit else transaction.abort)()
     found = java_in_transactions.consumer(target).receive(6)
     assert sorted(message.data for message in found) == [b"%d%d" % (number, number) for number in range(6)]

@@ -109,7 +109,7 @@ def left_open(client: Any, name: str) -> list[Any]:
     """Return transactions that have a message each, 0 and 1."""
     producer, made = client.create_producer(name), [client.new_transaction() for _ in range(2)]
     for number, transaction in enumerate(made):
-        producer.send(b"%d" % number, transaction=transaction)
+        producer.send(b"%d" % number, txn=transaction)
     return made
 
 
@@ -183,8 +183,8 @@ def test_nothing_is_written_before_the_partition_is_registered(
     through.hold(Command.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, TO_CLIENT)
     transaction = client.new_transaction()
     work = [
-        threading.Thread(target=lambda: producer.send(b"in it", transaction=transaction)),
-        threading.Thread(target=lambda: consumer.acknowledge(message, transaction=transaction)),
+        threading.Thread(target=lambda: producer.send(b"in it", txn=transaction)),
+        threading.Thread(target=lambda: consumer.acknowledge(message, txn=transaction)),
     ]
     for thread in work:
         thread.start()
@@ -196,7 +196,7 @@ def test_nothing_is_written_before_the_partition_is_registered(
     for thread in work:
         thread.join(20)
     # Once is enough.
-    producer.send(b"more", transaction=transaction)
+    producer.send(b"more", txn=transaction)
     transaction.commit()
     assert through.count(Command.ADD_PARTITION_TO_TXN, TO_BROKER) == 1
     assert through.count(Command.TC_CLIENT_CONNECT_REQUEST, TO_BROKER) == 1
@@ -218,7 +218,7 @@ def test_the_end_is_told_again_when_its_answer_is_lost(
     name = topic()
     producer = client.create_producer(name)
     transaction = client.new_transaction()
-    producer.send(b"one", transaction=transaction)
+    producer.send(b"one", txn=transaction)
     through.cut_at(Command.END_TXN_RESPONSE, TO_CLIENT)
     getattr(transaction, end)()
     assert transaction.state() is (TransactionState.COMMITTED if end == "commit" else TransactionState.ABORTED)
@@ -238,11 +238,11 @@ def test_what_is_sent_again_stays_in_its_transaction(
     producer = client.create_producer(name, batching_enabled=False)
     kept, gone = client.new_transaction(), client.new_transaction()
     for transaction in (kept, gone):
-        producer.send(b"first", transaction=transaction)
+        producer.send(b"first", txn=transaction)
     # The broker has it, the client does not know: it goes out again, and is dropped as a duplicate.
     through.drop(Command.SEND_RECEIPT, TO_CLIENT)
-    outcomes = [face.enqueue(producer, b"kept", transaction=kept)]
-    outcomes.append(face.enqueue(producer, b"gone", transaction=gone))
+    outcomes = [face.enqueue(producer, b"kept", txn=kept)]
+    outcomes.append(face.enqueue(producer, b"gone", txn=gone))
     outcomes.append(face.enqueue(producer, b"plain"))
     through.wait_for(Command.SEND, 5)
     through.cut()
@@ -262,16 +262,16 @@ def test_without_deduplication_nothing_is_twice_in_a_transaction(
     producer = client.create_producer(name, batching_enabled=False)
     doubtful, later = client.new_transaction(), client.new_transaction()
     for transaction in (doubtful, later):
-        producer.send(b"first", transaction=transaction)
+        producer.send(b"first", txn=transaction)
     through.drop(Command.SEND_RECEIPT, TO_CLIENT, times=None)
-    outcomes = [face.enqueue(producer, b"stored", transaction=doubtful), face.enqueue(producer, b"plain")]
+    outcomes = [face.enqueue(producer, b"stored", txn=doubtful), face.enqueue(producer, b"plain")]
     through.wait_for(Command.SEND_RECEIPT, 4)
     through.refuse()
     through.release()
     through.cut()
     eventually(lambda: not producer.is_connected())
     # What is written for the first time on the next connection is no matter of doubt.
-    outcomes.append(face.enqueue(producer, b"later", transaction=later))
+    outcomes.append(face.enqueue(producer, b"later", txn=later))
     through.accept()
     assert [each.result(30)[0] for each in outcomes] == [Result.NotConnected, Result.Ok, Result.Ok]
     # What may be there twice takes the rest of its transaction with it.
@@ -291,10 +291,10 @@ def test_messages_of_a_transaction_that_is_over_are_not_sent_again(
     name = topic()
     producer = client.create_producer(name, batching_enabled=True)
     transaction = client.new_transaction(timeout_seconds=1.5)
-    producer.send(b"before", partition_key="a", transaction=transaction)
+    producer.send(b"before", partition_key="a", txn=transaction)
     through.refuse()
     through.cut()
-    lost = [face.enqueue(producer, b"%d" % number, transaction=transaction) for number in range(3)]
+    lost = [face.enqueue(producer, b"%d" % number, txn=transaction) for number in range(3)]
     plain = face.enqueue(producer, b"plain")
     eventually(lambda: transaction.state() is TransactionState.TIME_OUT)
     assert all(each.result(20)[1] is None for each in lost)
@@ -321,12 +321,12 @@ def test_unloads_in_the_middle(
                 numbers = []
                 for _ in range(10):
                     message = consumer.receive(20_000)
-                    face.enqueue(producer, message.data(), transaction=transaction)
+                    face.enqueue(producer, message.data(), txn=transaction)
                     if len(numbers) == 5 and unloads < 2:
                         unloads += 1
                         for name in (source, target):
                             broker.admin("PUT", name.replace("://", "/") + "/unload")
-                    consumer.acknowledge(message, transaction=transaction)
+                    consumer.acknowledge(message, txn=transaction)
                     numbers.append(int(message.data()))
             done = max(numbers) + 1
         except PulsarException:

@@ -70,16 +70,16 @@ def test_what_is_sent_counts_when_it_is_committed(face: Face, client: Any, topic
     producer.send(b"before")
     transaction = client.new_transaction()
     assert transaction.state() is TransactionState.OPEN
-    face.send_all(producer, [b"one", b"two"], transaction=transaction, partition_key="key", properties={"a": "b"})
-    other.send(b"elsewhere", transaction=transaction)
+    face.send_all(producer, [b"one", b"two"], txn=transaction, partition_key="key", properties={"a": "b"})
+    other.send(b"elsewhere", txn=transaction)
     # Plain messages behind those of an open transaction wait with them, whoever sends them.
     face.send_all(producer, [b"plain"])
-    many = producer.send_many([b"%d" % number for number in range(50)], transaction=transaction)
+    many = producer.send_many([b"%d" % number for number in range(50)], txn=transaction)
     assert len(many) == 50
     assert values(received(consumer, 1)) == [b"before"]
     assert gets_nothing(consumer) and gets_nothing(seen_elsewhere, 100)
     # Waits for what has no receipt yet.
-    left = [face.enqueue(producer, b"late", transaction=transaction) for _ in range(3)]
+    left = [face.enqueue(producer, b"late", txn=transaction) for _ in range(3)]
     transaction.commit()
     assert [each.result(20)[0] for each in left] == [Result.Ok] * 3
     assert transaction.state() is TransactionState.COMMITTED
@@ -96,12 +96,12 @@ def test_what_is_sent_is_gone_when_it_is_aborted(face: Face, client: Any, topic:
     consumer = client.subscribe(name, "sub", SHARED, initial_position=EARLIEST)
     with pytest.raises(KeyError, match="on purpose"), client.new_transaction() as transaction:
         for number in range(20):
-            face.enqueue(producer, b"aborted", partition_key=f"key{number}", transaction=transaction)
+            face.enqueue(producer, b"aborted", partition_key=f"key{number}", txn=transaction)
         raise KeyError("on purpose")
     assert transaction.state() is TransactionState.ABORTED
     with client.new_transaction() as transaction:
         for number in range(20):
-            face.enqueue(producer, b"committed", partition_key=f"key{number}", transaction=transaction)
+            face.enqueue(producer, b"committed", partition_key=f"key{number}", txn=transaction)
     assert transaction.state() is TransactionState.COMMITTED
     producer.send(b"plain")
     assert sorted(values(received(consumer, 21))) == [b"committed"] * 20 + [b"plain"]
@@ -114,10 +114,10 @@ def test_entries_are_of_one_transaction_or_of_none(face: Face, client: Any, topi
     first, second = client.new_transaction(), client.new_transaction()
     for transaction in (first, second):
         # Once, so that later messages go straight into the open batch.
-        face.send_all(producer, [b"registered"], transaction=transaction)
+        face.send_all(producer, [b"registered"], txn=transaction)
     order = [first, first, None, None, second, first, None, second, second]
     outcomes = [
-        face.enqueue(producer, b"%d" % number, **({} if transaction is None else {"transaction": transaction}))
+        face.enqueue(producer, b"%d" % number, **({} if transaction is None else {"txn": transaction}))
         for number, transaction in enumerate(order)
     ]
     first.commit()
@@ -135,12 +135,12 @@ def test_large_messages_and_others_beside(face: Face, client: Any, topic: NewTop
         name, chunking_enabled=True, chunk_max_message_size=40_000, batching_enabled=False
     )
     with client.new_transaction() as transaction:
-        producer.send(large, transaction=transaction)
-        producer.send(None, partition_key="k", transaction=transaction)
+        producer.send(large, txn=transaction)
+        producer.send(None, partition_key="k", txn=transaction)
         # Its clusters make it an entry of its own.
-        producer.send(b"local", disable_replication=True, transaction=transaction)
+        producer.send(b"local", disable_replication=True, txn=transaction)
     gone = client.new_transaction()
-    producer.send(large, transaction=gone)
+    producer.send(large, txn=gone)
     gone.abort()
     consumer = client.subscribe(name, "sub", SHARED, initial_position=EARLIEST)
     chunked, null, local = received(consumer, 3)
@@ -148,12 +148,12 @@ def test_large_messages_and_others_beside(face: Face, client: Any, topic: NewTop
     assert gets_nothing(consumer, 300)
     # All chunks are acknowledged together, and come again together.
     undone = client.new_transaction()
-    consumer.acknowledge(chunked, transaction=undone)
+    consumer.acknowledge(chunked, txn=undone)
     undone.abort()
     (again,) = received(consumer, 1)
     assert again.data() == large
     with client.new_transaction() as transaction:
-        consumer.acknowledge([again, null, local], transaction=transaction)
+        consumer.acknowledge([again, null, local], txn=transaction)
     consumer.close()
     assert gets_nothing(client.subscribe(name, "sub", SHARED))
     assert [len(message.data()) for message in read_all(name)] == [150_000, 0, 5]
@@ -182,8 +182,8 @@ def test_interceptors_and_lazy_partitions(face: Face, client: Any, topic: NewTop
     kept, gone = client.new_transaction(), client.new_transaction()
     for transaction in (kept, gone):
         for number in range(10):
-            face.enqueue(producer, b"%d" % number, partition_key=f"key{number}", transaction=transaction)
-        producer.send_many([b"many"] * 5, transaction=transaction)
+            face.enqueue(producer, b"%d" % number, partition_key=f"key{number}", txn=transaction)
+        producer.send_many([b"many"] * 5, txn=transaction)
     kept.commit()
     gone.abort()
     assert sorted(values(read_all(name))) == sorted([b"%d!" % number for number in range(10)] + [b"many!"] * 5)
@@ -195,7 +195,7 @@ def test_a_full_queue_is_waited_for_or_told(face: Face, client: Any, topic: NewT
     producer = client.create_producer(name, batching_enabled=True, max_pending_messages=10, block_if_queue_full=True)
     with client.new_transaction() as transaction:
         for number in range(200):
-            face.enqueue(producer, b"%d" % number, transaction=transaction)
+            face.enqueue(producer, b"%d" % number, txn=transaction)
     assert values(read_all(name)) == [b"%d" % number for number in range(200)]
 
 
@@ -207,9 +207,9 @@ def test_what_failed_is_not_committed(
     client = face.client(through.service_url)
     producer = client.create_producer(name, send_timeout_millis=1_000)
     transaction = client.new_transaction()
-    producer.send(b"half", transaction=transaction)
+    producer.send(b"half", txn=transaction)
     through.drop(Command.SEND_RECEIPT, TO_CLIENT)
-    outcome = face.enqueue(producer, b"unconfirmed", transaction=transaction)
+    outcome = face.enqueue(producer, b"unconfirmed", txn=transaction)
     with pytest.raises(Timeout, match="send_timeout_millis"):
         transaction.commit()
     assert outcome.result(20)[0] is Result.Timeout
@@ -218,8 +218,8 @@ def test_what_failed_is_not_committed(
     # What was refused before it was taken is told at once and does no harm.
     with client.new_transaction() as transaction:
         with pytest.raises(MessageTooBig):
-            producer.send(b"x" * 6_000_000, transaction=transaction)
-        producer.send(b"whole", transaction=transaction)
+            producer.send(b"x" * 6_000_000, txn=transaction)
+        producer.send(b"whole", txn=transaction)
     assert values(read_all(name)) == [b"whole"]
 
 
@@ -238,8 +238,8 @@ def test_what_is_acknowledged_comes_again_after_an_abort_only(
     face.send_all(producer, [b"%d" % number for number in range(6)])
     first = received(consumer, 3)
     aborted = client.new_transaction()
-    consumer.acknowledge(first[0], transaction=aborted)
-    consumer.acknowledge(first[1:], transaction=aborted)
+    consumer.acknowledge(first[0], txn=aborted)
+    consumer.acknowledge(first[1:], txn=aborted)
     # In their first deliveries and once more: 3, 4, 5 were delivered to this consumer but not received.
     aborted.abort()
     again = received(consumer, 6)
@@ -250,8 +250,8 @@ def test_what_is_acknowledged_comes_again_after_an_abort_only(
         assert values(again) == [b"%d" % number for number in range(6)]
     assert gets_nothing(consumer)
     with client.new_transaction() as transaction:
-        consumer.acknowledge(again[:4], transaction=transaction)
-        consumer.acknowledge([message.message_id() for message in again[4:]], transaction=transaction)
+        consumer.acknowledge(again[:4], txn=transaction)
+        consumer.acknowledge([message.message_id() for message in again[4:]], txn=transaction)
     consumer.redeliver_unacknowledged_messages()
     assert gets_nothing(consumer)
     consumer.close()
@@ -270,14 +270,14 @@ def test_everything_up_to_a_message(face: Face, client: Any, topic: NewTopic, ki
     producer.send_many([b"%d" % number for number in range(10, 20)])
     messages = received(consumer, 20)
     aborted = client.new_transaction()
-    consumer.acknowledge_cumulative(messages[4], transaction=aborted)
-    consumer.acknowledge_cumulative(messages[14], transaction=aborted)
+    consumer.acknowledge_cumulative(messages[4], txn=aborted)
+    consumer.acknowledge_cumulative(messages[14], txn=aborted)
     aborted.abort()
     again = received(consumer, 20)
     assert values(again) == [b"%d" % number for number in range(20)]
     assert gets_nothing(consumer)
     with client.new_transaction() as transaction:
-        consumer.acknowledge_cumulative(again[14], transaction=transaction)
+        consumer.acknowledge_cumulative(again[14], txn=transaction)
     consumer.close()
     consumer = client.subscribe(name, "sub", kind, batch_index_ack_enabled=True)
     assert values(received(consumer, 5)) == [b"%d" % number for number in range(15, 20)]
@@ -291,9 +291,9 @@ def test_a_shared_subscription_has_no_such_thing(client: Any, topic: NewTopic, k
     (message,) = received(consumer, 1)
     with client.new_transaction() as transaction:
         with pytest.raises(CumulativeAcknowledgementNotAllowedError):
-            consumer.acknowledge_cumulative(message, transaction=transaction)
+            consumer.acknowledge_cumulative(message, txn=transaction)
         # Refused before it was part of the transaction.
-        consumer.acknowledge(message, transaction=transaction)
+        consumer.acknowledge(message, txn=transaction)
     assert transaction.state() is TransactionState.COMMITTED
 
 
@@ -306,11 +306,11 @@ def test_messages_of_a_batch_one_by_one(client: Any, topic: NewTopic, by_index: 
     messages = received(consumer, 70)
     assert len({message.message_id().entry_id() for message in messages}) == 1
     one, two, three = (client.new_transaction() for _ in range(3))
-    consumer.acknowledge(messages[::2], transaction=one)
+    consumer.acknowledge(messages[::2], txn=one)
     # Others of the same batch may be of another transaction, or of none.
-    consumer.acknowledge(messages[1], transaction=two)
+    consumer.acknowledge(messages[1], txn=two)
     with pytest.raises(TransactionConflict):
-        consumer.acknowledge([messages[3], messages[2]], transaction=three)
+        consumer.acknowledge([messages[3], messages[2]], txn=three)
     for message in messages[5::2]:
         consumer.acknowledge(message)
     two.abort()
@@ -326,7 +326,7 @@ def test_messages_of_a_batch_one_by_one(client: Any, topic: NewTopic, by_index: 
         assert {message.data() for message in received(consumer, 2)} == {b"1", b"3"}
     assert gets_nothing(consumer)
     with client.new_transaction() as last:
-        consumer.acknowledge([messages[1], messages[3]], transaction=last)
+        consumer.acknowledge([messages[1], messages[3]], txn=last)
     consumer.close()
     assert gets_nothing(client.subscribe(name, "sub", SHARED))
 
@@ -338,14 +338,14 @@ def test_two_transactions_want_the_same_message(client: Any, topic: NewTopic) ->
     producer.send(b"one")
     (message,) = received(consumer, 1)
     first, second = client.new_transaction(), client.new_transaction()
-    consumer.acknowledge(message, transaction=first)
+    consumer.acknowledge(message, txn=first)
     # Not to the topic it is acknowledged on: the broker may lock up when both end at once (docs/transactions.md).
-    client.create_producer(topic("out")).send(b"twice", transaction=second)
+    client.create_producer(topic("out")).send(b"twice", txn=second)
     with pytest.raises(TransactionConflict) as raised:
-        consumer.acknowledge(message, transaction=second)
+        consumer.acknowledge(message, txn=second)
     assert raised.value.topic == name
     with pytest.raises(TransactionConflict, match="already"):
-        consumer.acknowledge([message], transaction=first)
+        consumer.acknowledge([message], txn=first)
     # Whoever goes on all the same does not get it committed.
     with pytest.raises(TransactionConflict):
         second.commit()
@@ -354,10 +354,10 @@ def test_two_transactions_want_the_same_message(client: Any, topic: NewTopic) ->
         first.commit()
     (message,) = received(consumer, 1)
     with client.new_transaction() as third:
-        consumer.acknowledge(message, transaction=third)
+        consumer.acknowledge(message, txn=third)
     late = client.new_transaction()
     with pytest.raises(TransactionConflict):
-        consumer.acknowledge(message, transaction=late)
+        consumer.acknowledge(message, txn=late)
     late.abort()
 
 
@@ -369,11 +369,11 @@ def test_several_topics_at_once(face: Face, client: Any, topic: NewTopic) -> Non
     consumer = client.subscribe(names, "sub", SHARED, initial_position=EARLIEST)
     messages = received(consumer, 20)
     aborted = client.new_transaction()
-    consumer.acknowledge(messages, transaction=aborted)
+    consumer.acknowledge(messages, txn=aborted)
     aborted.abort()
     again = received(consumer, 20)
     with client.new_transaction() as transaction:
-        consumer.acknowledge(again, transaction=transaction)
+        consumer.acknowledge(again, txn=transaction)
     consumer.close()
     assert gets_nothing(client.subscribe(names, "sub", SHARED))
 
@@ -387,7 +387,7 @@ def test_ack_time_outs_mind_what_is_acknowledged(plain_client: Any, topic: NewTo
     producer.send(b"one")
     (message,) = received(consumer, 1)
     transaction = plain_client.new_transaction()
-    consumer.acknowledge(message, transaction=transaction)
+    consumer.acknowledge(message, txn=transaction)
     # Longer than the ack time-out: as long as the transaction stands, nothing is asked for again.
     assert gets_nothing(consumer, 2_000)
     transaction.abort()
@@ -397,7 +397,7 @@ def test_ack_time_outs_mind_what_is_acknowledged(plain_client: Any, topic: NewTo
     (message,) = received(consumer, 1)
     assert message.redelivery_count() == 2
     with plain_client.new_transaction() as transaction:
-        consumer.acknowledge(message, transaction=transaction)
+        consumer.acknowledge(message, txn=transaction)
     assert gets_nothing(consumer, 1_500)
 
 
@@ -414,11 +414,11 @@ def test_a_transaction_ends_once(face: Face, client: Any, topic: NewTopic) -> No
             with pytest.raises(InvalidTxnStatusError, match=r"is (COMMITTED|ABORTED)"):
                 getattr(transaction, again)()
         with pytest.raises(InvalidTxnStatusError):
-            producer.send(b"too late", transaction=transaction)
+            producer.send(b"too late", txn=transaction)
         with pytest.raises(InvalidTxnStatusError):
-            producer.send_many([b"too late"], transaction=transaction)
+            producer.send_many([b"too late"], txn=transaction)
         with pytest.raises(InvalidTxnStatusError):
-            consumer.acknowledge(MessageId(-1, 0, 0, -1), transaction=transaction)
+            consumer.acknowledge(MessageId(-1, 0, 0, -1), txn=transaction)
     with client.new_transaction() as transaction:
         transaction.abort()
     assert transaction.state() is TransactionState.ABORTED
@@ -437,17 +437,17 @@ def test_what_takes_too_long(face: Face, client: Any, topic: NewTopic, eventuall
     consumers = [client.subscribe(source, f"sub{kind}", kind, initial_position=EARLIEST) for kind in TYPES]
     after = client.subscribe(target, "after", initial_position=EARLIEST)
     transaction = client.new_transaction(timeout_seconds=1.5)
-    face.send_all(producer, [b"registered"], transaction=transaction)
+    face.send_all(producer, [b"registered"], txn=transaction)
     # In an open batch that nobody sends: it must never be written after the broker has let go of the transaction.
-    open_batch = face.enqueue(producer, b"never", transaction=transaction)
+    open_batch = face.enqueue(producer, b"never", txn=transaction)
     for consumer in consumers:
-        consumer.acknowledge(received(consumer, 1), transaction=transaction)
+        consumer.acknowledge(received(consumer, 1), txn=transaction)
     eventually(lambda: transaction.state() is TransactionState.TIME_OUT)
     assert open_batch.result(20)[0] is Result.InvalidTxnStatusError
     for consumer in consumers:
         assert values(received(consumer, 1)) == [b"one"]
     with pytest.raises(InvalidTxnStatusError, match="timed out after"):
-        producer.send(b"too late", transaction=transaction)
+        producer.send(b"too late", txn=transaction)
     with pytest.raises(InvalidTxnStatusError, match="timed out after"):
         transaction.commit()
     with pytest.raises(InvalidTxnStatusError, match="timed out after"), client.new_transaction(0.3) as transaction:
@@ -460,17 +460,17 @@ def test_what_cannot_take_part(face: Face, client: Any, topic: NewTopic, broker:
     name = topic()
     transaction = client.new_transaction()
     with pytest.raises(InvalidConfiguration, match="new_transaction"):
-        client.create_producer(name).send(b"x", transaction="not one")
+        client.create_producer(name).send(b"x", txn="not one")
     stranger = face.client(broker.service_url)
     with pytest.raises(InvalidConfiguration, match="another client"):
-        stranger.create_producer(name).send(b"x", transaction=transaction)
+        stranger.create_producer(name).send(b"x", txn=transaction)
     with pytest.raises(InvalidConfiguration, match="another client"):
-        stranger.subscribe(name, "sub").acknowledge(MessageId(-1, 0, 0, -1), transaction=transaction)
+        stranger.subscribe(name, "sub").acknowledge(MessageId(-1, 0, 0, -1), txn=transaction)
     fleeting = name.replace("persistent", "non-persistent")
     with pytest.raises(OperationNotSupported, match="non-persistent"):
-        client.create_producer(fleeting).send(b"x", transaction=transaction)
+        client.create_producer(fleeting).send(b"x", txn=transaction)
     with pytest.raises(OperationNotSupported, match="non-persistent"):
-        client.subscribe(fleeting, "sub").acknowledge(MessageId(-1, 0, 0, -1), transaction=transaction)
+        client.subscribe(fleeting, "sub").acknowledge(MessageId(-1, 0, 0, -1), txn=transaction)
     for wrong in (0, -1, True, "60"):
         with pytest.raises(InvalidConfiguration, match="timeout_seconds"):
             client.new_transaction(timeout_seconds=wrong)
@@ -482,7 +482,7 @@ def test_closing_the_client_aborts(face: Face, client: Any, broker: Broker, topi
     leaving = face.client(broker.service_url)
     producer = leaving.create_producer(name)
     transaction = leaving.new_transaction(timeout_seconds=600)
-    producer.send(b"never", transaction=transaction)
+    producer.send(b"never", txn=transaction)
     leaving.close()
     assert transaction.state() is TransactionState.ABORTED
     client.create_producer(name).send(b"at once")
@@ -496,7 +496,7 @@ def test_many_threads_share_a_transaction(plain_client: Any, topic: NewTopic, re
 
     def work(own: int) -> None:
         for number in range(100):
-            producer.send_async(b"%d" % number, None, partition_key=f"{own}-{number % 7}", transaction=transaction)
+            producer.send_async(b"%d" % number, None, partition_key=f"{own}-{number % 7}", txn=transaction)
 
     threads = [threading.Thread(target=work, args=(own,)) for own in range(6)]
     for thread in threads:

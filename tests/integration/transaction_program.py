@@ -74,9 +74,9 @@ def move(url: str, source: str, target: str, kind: str, deaths: Deaths) -> None:
             try:
                 with client.new_transaction(TTL_SECONDS) as transaction:
                     for message in messages:
-                        producer.send_async(b"%d" % (int(message.data()) * 2), None, transaction=transaction)
+                        producer.send_async(b"%d" % (int(message.data()) * 2), None, txn=transaction)
                     deaths.at("sent")
-                    consumer.acknowledge(messages, transaction=transaction)
+                    consumer.acknowledge(messages, txn=transaction)
                     deaths.at("acked")
                     deaths.at("committing")
             except PulsarException as error:
@@ -103,9 +103,9 @@ async def move_async(url: str, source: str, target: str, kind: str, deaths: Deat
             try:
                 async with await client.new_transaction(TTL_SECONDS) as transaction:
                     for message in messages:
-                        await producer.enqueue(b"%d" % (int(message.data()) * 2), transaction=transaction)
+                        await producer.enqueue(b"%d" % (int(message.data()) * 2), txn=transaction)
                     deaths.at("sent")
-                    await consumer.acknowledge(messages, transaction=transaction)
+                    await consumer.acknowledge(messages, txn=transaction)
                     deaths.at("acked")
                     deaths.at("committing")
             except PulsarException as error:

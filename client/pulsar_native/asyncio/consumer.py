@@ -241,7 +241,7 @@ class Consumer(Receiving):
         self,
         message: Message | MessageId | list[Message | MessageId] | ReceivedRows,
         *,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Tell the broker that a message, or each of a list, or of what `receive_arrow` returned, is done.
 
@@ -251,13 +251,13 @@ class Consumer(Receiving):
         cancelled meanwhile takes nothing back. (Of a batch nothing is sent, or waited for, before its last message,
         unless `batch_index_ack_enabled`.)
 
-        In a `transaction` it counts when that is committed. It is sent at once and waits for the answer, each call; a
+        In a `txn` it counts when that is committed. It is sent at once and waits for the answer, each call; a
         list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
         otherwise: the transaction can only be aborted then, and its commit does that.
         """
         check_generation(self._generation)
-        if transaction is not None:
-            work = arguments.work_of(transaction, self._inner.client)
+        if txn is not None:
+            work = arguments.work_of(txn, self._inner.client)
             await self._inner.acknowledge_in(work, arguments.ids_of(message))
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
@@ -283,14 +283,12 @@ class Consumer(Receiving):
                 raise
             raise no_receipt(seconds) from error
 
-    async def acknowledge_cumulative(
-        self, message: Message | MessageId, *, transaction: Transaction | None = None
-    ) -> None:
+    async def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        if transaction is not None:
-            work = arguments.work_of(transaction, self._inner.client)
+        if txn is not None:
+            work = arguments.work_of(txn, self._inner.client)
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None

@@ -76,7 +76,7 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> MessageId:
         """Publish a message and return its id once the broker has stored it.
 
@@ -86,7 +86,7 @@ class Producer(Part):
         return await await_receipt(
             await self.enqueue(
                 content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-                disable_replication, event_timestamp, deliver_at, deliver_after, schema, transaction,
+                disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
             )
         )  # fmt: skip
 
@@ -103,13 +103,13 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> asyncio.Future[MessageId]:
         """Take a message for publishing and return the future of its id; waits only while a full queue blocks.
 
         Messages of one task keep their order, without waiting for each receipt. `schema` is for a value of another
         schema than the producer's: its first use registers it, which may raise `IncompatibleSchema`. In a
-        `transaction`, consumers get it when that is committed; the first message of it to a partition waits for the
+        `txn`, consumers get it when that is committed; the first message of it to a partition waits for the
         broker to know of that.
         """
         check_generation(self._generation)
@@ -140,8 +140,8 @@ class Producer(Part):
                     future.set_result(message_id)  # type: ignore[arg-type]
 
         callback: Callback = done
-        if transaction is not None:
-            callback = arguments.into_transaction(transaction, self._inner, message, done)
+        if txn is not None:
+            callback = arguments.into_transaction(txn, self._inner, message, done)
         try:
             full = child.enqueue(message.payload, fields, message, callback)
             while full is not None:
@@ -172,7 +172,7 @@ class Producer(Part):
         messages: Iterable[Any] | AsyncIterable[Any],
         *,
         progress: Callable[[int], Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> MessageIds:
         """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
 
@@ -180,8 +180,8 @@ class Producer(Part):
         """
         schema, config = self._schema, self._inner.config
         if isinstance(messages, AsyncIterable):
-            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress, transaction)
-        return await self._send_slices(arguments.slices_of(messages, schema, config), progress, transaction)
+            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress, txn)
+        return await self._send_slices(arguments.slices_of(messages, schema, config), progress, txn)
 
     async def send_table(
         self,
@@ -192,24 +192,24 @@ class Producer(Part):
         properties: str | Sequence[str] | Mapping[str, str] = (),
         event_time: str | None = None,
         progress: Callable[[int], Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> MessageIds:
         """Publish the rows of an Arrow table and return their ids in order, as `pulsar_native.Producer.send_table`."""
         slices = arguments.table_slices(
             table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
         )
-        return await self._send_slices(slices, progress, transaction)
+        return await self._send_slices(slices, progress, txn)
 
     async def _send_slices(
         self,
         slices: Iterator[Slice] | AsyncIterator[Slice],
         progress: Callable[[int], Any] | None,
-        transaction: Transaction | None,
+        txn: Transaction | None,
     ) -> MessageIds:
         check_generation(self._generation)
-        if transaction is None:
+        if txn is None:
             return await self._sent(BulkSend(self._inner), slices, progress)
-        own = arguments.sending_work_of(transaction, self._inner)
+        own = arguments.sending_work_of(txn, self._inner)
         with own.bulk(BulkSend(self._inner, own.core)) as work:
             return await self._sent(work, slices, progress)
 

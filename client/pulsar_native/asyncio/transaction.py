@@ -20,8 +20,8 @@ class Transaction(Live):
     """Messages and acknowledgements that count together or not at all; made by `Client.new_transaction`.
 
         async with await client.new_transaction() as transaction:
-            await producer.send(result, transaction=transaction)
-            await consumer.acknowledge(message, transaction=transaction)
+            await producer.send(result, txn=transaction)
+            await consumer.acknowledge(message, txn=transaction)
 
     As in the blocking face.
     """

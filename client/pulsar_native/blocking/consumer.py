@@ -310,7 +310,7 @@ class Consumer(Receiving):
         self,
         message: Message | MessageId | list[Message | MessageId] | ReceivedRows,
         *,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Tell the broker that a message, or each of a list, or of what `receive_arrow` returned, is done.
 
@@ -319,13 +319,13 @@ class Consumer(Receiving):
         With `ack_receipt_enabled` it blocks until the broker has answered, and raises its error, or `Timeout`. (Of a
         batch nothing is sent, or waited for, before its last message, unless `batch_index_ack_enabled`.)
 
-        In a `transaction` it counts when that is committed. It is sent at once and blocks for the answer, each call;
+        In a `txn` it counts when that is committed. It is sent at once and blocks for the answer, each call;
         a list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
         otherwise: the transaction can only be aborted then, and its commit does that.
         """
         check_generation(self._generation)
-        if transaction is not None:
-            self._acknowledge_in(transaction, arguments.ids_of(message), cumulative=False)
+        if txn is not None:
+            self._acknowledge_in(txn, arguments.ids_of(message), cumulative=False)
             return
         wait = self._receipt() if self._wants_receipts else None
         if isinstance(message, Message):
@@ -337,8 +337,8 @@ class Consumer(Receiving):
         if wait is not None:
             wait.result(self._receipt_seconds)
 
-    def _acknowledge_in(self, transaction: Transaction, ids: list[MessageId], *, cumulative: bool) -> None:
-        work = arguments.work_of(transaction, self._inner.client)
+    def _acknowledge_in(self, txn: Transaction, ids: list[MessageId], *, cumulative: bool) -> None:
+        work = arguments.work_of(txn, self._inner.client)
         acknowledging = self._inner.acknowledge_in(work, ids, cumulative=cumulative)
         if self._engine.on_loop():
             # A callback of the client cannot wait; the outcome is seen at the commit.
@@ -355,15 +355,15 @@ class Consumer(Receiving):
             )
         return AckWait()
 
-    def acknowledge_cumulative(self, message: Message | MessageId, *, transaction: Transaction | None = None) -> None:
+    def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done. Blocks as `acknowledge` does.
 
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
         """
         check_generation(self._generation)
         (message_id,) = arguments.ids_of(message)
-        if transaction is not None:
-            self._acknowledge_in(transaction, [message_id], cumulative=True)
+        if txn is not None:
+            self._acknowledge_in(txn, [message_id], cumulative=True)
             return
         wait = self._receipt() if self._wants_receipts else None
         self._inner.acknowledge_cumulative(message_id, wait)

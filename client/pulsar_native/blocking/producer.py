@@ -90,12 +90,12 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> MessageId:
         """Publish a message and return its id. Blocks until the broker has stored it, or the send time-out.
 
         A batch that is open is sent with it. `schema` is for a value of another schema than the producer's: its first
-        use registers it, which may raise `IncompatibleSchema`. In a `transaction`, consumers get it when that is
+        use registers it, which may raise `IncompatibleSchema`. In a `txn`, consumers get it when that is
         committed; raises `InvalidTxnStatusError` when it is not open any more. The id is (-1, -1) when the broker
         dropped a duplicate.
         Raises `Timeout`, `MessageTooBig`, `ProducerQueueIsFull` and others; a raised message may still have been
@@ -104,7 +104,7 @@ class Producer(Part):
         wait = SendWait()
         self._send(
             content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-            disable_replication, event_timestamp, deliver_at, deliver_after, schema, transaction, flush=True,
+            disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn, flush=True,
         )  # fmt: skip
         return wait.result()
 
@@ -122,18 +122,18 @@ class Producer(Part):
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
         schema: Schema[Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> None:
         """Publish a message and return at once; `callback(result, message_id)` is called in the engine's thread.
 
         Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`;
-        and for the first message of another `schema`, or of a `transaction` to a partition. Commit waits for what was
+        and for the first message of another `schema`, or of a `txn` to a partition. Commit waits for what was
         sent in the transaction, and aborts when any of it failed.
         """
         self._send(
             content, None if callback is None else _ResultCallback(callback), properties, partition_key, ordering_key,
             sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema,
-            transaction,
+            txn,
         )  # fmt: skip
 
     def _send(
@@ -150,7 +150,7 @@ class Producer(Part):
         deliver_at: int | None,
         deliver_after: timedelta | int | None,
         schema: Schema[Any] | None,
-        transaction: Transaction | None,
+        txn: Transaction | None,
         *,
         flush: bool = False,
     ) -> None:
@@ -168,7 +168,7 @@ class Producer(Part):
             payload is not None and properties is None and partition_key is None and ordering_key is None
             and sequence_id is None and replication_clusters is None and not disable_replication
             and event_timestamp is None and deliver_at is None and deliver_after is None
-            and version is None and not null_key and transaction is None
+            and version is None and not null_key and txn is None
         ):  # fmt: skip
             full = self._inner.enqueue(payload, b"", None, callback, flush=flush)
             if full is not None:
@@ -190,8 +190,8 @@ class Producer(Part):
         )
         fields = arguments.encoded_fields(message)
         child = self._inner.route(message.payload, message)
-        if transaction is not None:
-            callback = arguments.into_transaction(transaction, self._inner, message, callback)
+        if txn is not None:
+            callback = arguments.into_transaction(txn, self._inner, message, callback)
         try:
             full = child.enqueue(message.payload, fields, message, callback, flush=flush)
             if full is not None:
@@ -232,17 +232,17 @@ class Producer(Part):
         messages: Iterable[Any],
         *,
         progress: Callable[[int], Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> MessageIds:
         """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
 
         Blocks until all are confirmed; at most `max_pending_messages` and the client's memory limit are on their way,
         whatever `block_if_queue_full` says. With `batching_enabled` whole entries are filled at once, without it every
-        message is an entry. All of it may be sent in a `transaction`. `progress(confirmed)` is called in this thread
+        message is an entry. All of it may be sent in a `txn`. `progress(confirmed)` is called in this thread
         now and then, and at the end. Raises `BulkSendError`, which tells what is stored; if nothing was sent yet, the
         error itself.
         """
-        return self._send_slices(arguments.slices_of(messages, self._schema, self._inner.config), progress, transaction)
+        return self._send_slices(arguments.slices_of(messages, self._schema, self._inner.config), progress, txn)
 
     def send_table(
         self,
@@ -253,7 +253,7 @@ class Producer(Part):
         properties: str | Sequence[str] | Mapping[str, str] = (),
         event_time: str | None = None,
         progress: Callable[[int], Any] | None = None,
-        transaction: Transaction | None = None,
+        txn: Transaction | None = None,
     ) -> MessageIds:
         """Publish the rows of an Arrow table and return their ids in order; needs pyarrow.
 
@@ -265,17 +265,17 @@ class Producer(Part):
         slices = arguments.table_slices(
             table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
         )
-        return self._send_slices(slices, progress, transaction)
+        return self._send_slices(slices, progress, txn)
 
     def _send_slices(
-        self, slices: Iterator[Slice], progress: Callable[[int], Any] | None, transaction: Transaction | None
+        self, slices: Iterator[Slice], progress: Callable[[int], Any] | None, txn: Transaction | None
     ) -> MessageIds:
         check_generation(self._generation)
         if self._engine.on_loop():
             raise OperationNotSupported("A bulk send would wait for itself in a callback of the client; use a thread")
-        if transaction is None:
+        if txn is None:
             return self._sent(BulkSend(self._inner), slices, progress)
-        own = arguments.sending_work_of(transaction, self._inner)
+        own = arguments.sending_work_of(txn, self._inner)
         with own.bulk(BulkSend(self._inner, own.core)) as work:
             return self._sent(work, slices, progress)
 

@@ -20,8 +20,8 @@ class Transaction(Live):
     """Messages and acknowledgements that count together or not at all; made by `Client.new_transaction`. Thread-safe.
 
         with client.new_transaction() as transaction:
-            producer.send(result, transaction=transaction)
-            consumer.acknowledge(message, transaction=transaction)
+            producer.send(result, txn=transaction)
+            consumer.acknowledge(message, txn=transaction)
 
     The block commits at its end and aborts on an exception. What is sent in it is given out to consumers when it is
     committed; what was acknowledged in one that is aborted comes again. (PIP-31.)
