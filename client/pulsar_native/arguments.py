@@ -23,11 +23,11 @@ from pulsar_native.config import (
     TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
-from pulsar_native.engine.bulk import Slice, slice_size
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.interception import ConsumerChain, ProducerChain
-from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.engine.transaction import SendOperation, TransactionWork
+from pulsar_native.engine.producing.bulk import Slice, slice_size
+from pulsar_native.engine.producing.partitioned_producer import TopicProducer
+from pulsar_native.engine.transactions.transaction import SendOperation, TransactionWork
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
     ConsumerType,

@@ -21,10 +21,10 @@ from pulsar_native.admin import AdminClient
 from pulsar_native.auth import Authentication
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.connection import Connection, credentials_of
 from pulsar_native.engine.loop import Engine, acquire_thread_engine, generation, release_thread_engine
-from pulsar_native.engine.tls import tls_context
-from pulsar_native.engine.transport import dial
+from pulsar_native.engine.network.connection import Connection, credentials_of
+from pulsar_native.engine.network.tls import tls_context
+from pulsar_native.engine.network.transport import dial
 from pulsar_native.exceptions import AuthenticationError, AuthorizationError, PulsarException, TopicNotFound
 from pulsar_native.service_info import ServiceInfo
 from pulsar_native.service_url import Address, ServiceUrl

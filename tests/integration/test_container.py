@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import pulsar_native.engine.container as engine_container
+import pulsar_native.engine.containers.container as engine_container
 from pulsar_native import (
     ConsumeFromWhere,
     ConsumeOrder,
@@ -25,7 +25,7 @@ from pulsar_native import (
     MessageModel,
     NotAllowedError,
 )
-from pulsar_native.engine.container_intake import PartitionIntake
+from pulsar_native.engine.containers.intake import PartitionIntake
 from support.brokers import Broker, NewTopic
 from support.containers import IN_ORDER, LATER, SUCCESS, Gate, Recorder, Started, numbered, publish
 from support.faces import Face

@@ -26,10 +26,10 @@ from pulsar_native.config import (
     TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
-from pulsar_native.engine.activity import Activity
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consuming.activity import Activity
+from pulsar_native.engine.consuming.pattern import topics_told_on_loop
 from pulsar_native.engine.loop import Engine, check_generation, generation
-from pulsar_native.engine.pattern import topics_told_on_loop
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,

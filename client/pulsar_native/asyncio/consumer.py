@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.columns import ColumnsRange
+from pulsar_native.engine.consuming.columns import ColumnsRange
+from pulsar_native.engine.consuming.receipts import settle
+from pulsar_native.engine.consuming.rows import RowsCollector
+from pulsar_native.engine.consuming.topic_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.receipts import settle
-from pulsar_native.engine.rows import RowsCollector
-from pulsar_native.engine.statistics import of_consumer
-from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
+from pulsar_native.engine.observing.statistics import of_consumer
 from pulsar_native.engine.waiting import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message

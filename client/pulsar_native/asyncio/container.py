@@ -23,8 +23,8 @@ from pulsar_native.container import (
     drain_limit,
     message_listener,
 )
-from pulsar_native.engine.consuming import Consuming, Work
-from pulsar_native.engine.container import ContainerCore, ServiceState
+from pulsar_native.engine.containers.container import ContainerCore, ServiceState
+from pulsar_native.engine.containers.workers import Consuming, Work
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.live import Live

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
 from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.bulk import BulkSend, Slice
 from pulsar_native.engine.interception import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.engine.producer import Full
-from pulsar_native.engine.statistics import of_producer
-from pulsar_native.engine.transaction import SendOperation
+from pulsar_native.engine.observing.statistics import of_producer
+from pulsar_native.engine.producing.bulk import BulkSend, Slice
+from pulsar_native.engine.producing.partitioned_producer import TopicProducer
+from pulsar_native.engine.producing.producer import Full
+from pulsar_native.engine.transactions.transaction import SendOperation
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds

@@ -8,9 +8,9 @@ from typing import Any
 
 from pulsar_native.asyncio.consumer import Receiving
 from pulsar_native.asyncio.part import Part
+from pulsar_native.engine.consuming.table_view import Table, TableMapping
+from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.table_view import Table, TableMapping
-from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport

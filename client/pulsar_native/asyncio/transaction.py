@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.transaction import TransactionWork
+from pulsar_native.engine.transactions.transaction import TransactionWork
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.live import Live

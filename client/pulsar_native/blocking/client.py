@@ -27,16 +27,16 @@ from pulsar_native.config import (
     TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
-from pulsar_native.engine.activity import Activity
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.listener import ListenerThreads
+from pulsar_native.engine.consuming.activity import Activity
+from pulsar_native.engine.consuming.listener import ListenerThreads
+from pulsar_native.engine.consuming.pattern import topics_told
 from pulsar_native.engine.loop import (
     acquire_thread_engine,
     check_generation,
     generation,
     release_thread_engine,
 )
-from pulsar_native.engine.pattern import topics_told
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsar_native import arguments
 from pulsar_native.blocking.part import Part
-from pulsar_native.engine.columns import ColumnsRange
+from pulsar_native.engine.consuming.columns import ColumnsRange
+from pulsar_native.engine.consuming.rows import RowsCollector
+from pulsar_native.engine.consuming.topic_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.loop import (
     check_generation,
 )
-from pulsar_native.engine.rows import RowsCollector
-from pulsar_native.engine.statistics import of_consumer
-from pulsar_native.engine.topic_consumer import SeekTarget, TopicConsumer
+from pulsar_native.engine.observing.statistics import of_consumer
 from pulsar_native.engine.waiting import AckWait, Wait
 from pulsar_native.exceptions import (
     AlreadyClosed,

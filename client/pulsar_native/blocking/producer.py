@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
 from pulsar_native.blocking.part import Part
-from pulsar_native.engine.bulk import BulkSend, Slice
 from pulsar_native.engine.interception import InterceptedProducer
 from pulsar_native.engine.loop import (
     check_generation,
 )
-from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.engine.producer import Full
-from pulsar_native.engine.statistics import of_producer
-from pulsar_native.engine.transaction import SendOperation
+from pulsar_native.engine.observing.statistics import of_producer
+from pulsar_native.engine.producing.bulk import BulkSend, Slice
+from pulsar_native.engine.producing.partitioned_producer import TopicProducer
+from pulsar_native.engine.producing.producer import Full
+from pulsar_native.engine.transactions.transaction import SendOperation
 from pulsar_native.engine.waiting import SendWait, Wait
 from pulsar_native.enums import (
     Result,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.blocking.consumer import Receiving
 from pulsar_native.blocking.part import Part
+from pulsar_native.engine.consuming.table_view import Table, TableMapping
+from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
 from pulsar_native.engine.loop import check_generation
-from pulsar_native.engine.table_view import Table, TableMapping
-from pulsar_native.engine.topic_consumer import TopicConsumer
 from pulsar_native.engine.waiting import Wait
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.schema.versions import VersionedDecoder

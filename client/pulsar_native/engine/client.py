@@ -15,19 +15,18 @@ from collections import Counter
 from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pulsar_native.engine.activity import Activity
-from pulsar_native.engine.consumer import PartitionConsumer
+from pulsar_native.engine.consuming.activity import Activity
+from pulsar_native.engine.consuming.consumer import PartitionConsumer
+from pulsar_native.engine.consuming.letters import with_retry_topic
+from pulsar_native.engine.consuming.pattern import PatternTopics, TopicsChanged
+from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
 from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
-from pulsar_native.engine.letters import with_retry_topic
-from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory import MemoryLimit
-from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.engine.pattern import PatternTopics, TopicsChanged
-from pulsar_native.engine.pool import ConnectionPool
-from pulsar_native.engine.producer import PartitionProducer
-from pulsar_native.engine.service import Service
-from pulsar_native.engine.statistics import (
+from pulsar_native.engine.network.lookup import Lookup
+from pulsar_native.engine.network.pool import ConnectionPool
+from pulsar_native.engine.network.service import Service
+from pulsar_native.engine.observing.statistics import (
     ConsumerRecorder,
     ProducerRecorder,
     StatsClock,
@@ -35,10 +34,11 @@ from pulsar_native.engine.statistics import (
     of_client,
     producer_counts,
 )
-from pulsar_native.engine.telemetry import Instruments, instruments_of
-from pulsar_native.engine.topic_consumer import TopicConsumer
-from pulsar_native.engine.transaction import TransactionWork
-from pulsar_native.engine.transactions import Transactions
+from pulsar_native.engine.observing.telemetry import Instruments, instruments_of
+from pulsar_native.engine.producing.partitioned_producer import TopicProducer
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.transactions.coordinators import Transactions
+from pulsar_native.engine.transactions.transaction import TransactionWork
 from pulsar_native.exceptions import (
     AlreadyClosed,
     IncompatibleSchema,

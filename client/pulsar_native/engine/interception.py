@@ -15,11 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig, ProducerConfig
-from pulsar_native.engine.consumer import PartitionConsumer
-from pulsar_native.engine.partitioned_producer import TopicProducer
-from pulsar_native.engine.producer import Full, PartitionProducer
-from pulsar_native.engine.receipts import Done
-from pulsar_native.engine.topic_consumer import TopicConsumer
+from pulsar_native.engine.consuming.consumer import PartitionConsumer
+from pulsar_native.engine.consuming.receipts import Done
+from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
+from pulsar_native.engine.producing.partitioned_producer import TopicProducer
+from pulsar_native.engine.producing.producer import Full, PartitionProducer
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, OutgoingMessage
@@ -33,7 +33,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
-    from pulsar_native.engine.transaction import TransactionWork
+    from pulsar_native.engine.transactions.transaction import TransactionWork
 
 _log = logging.getLogger("pulsar_native.interceptor")
 

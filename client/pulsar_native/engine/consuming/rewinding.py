@@ -1,0 +1,72 @@
+"""Asking for everything again where the broker rewinds its cursor: Exclusive and Failover subscriptions.
+
+Rules (measured on 4.2.4): a REDELIVER that meets a read on its way loses that read's entries: they come too late to be
+sent, and the cursor goes on behind them, so that they are missing until the next attachment. The broker reads while
+there are permits. So none are given meanwhile, what still comes is dropped (its epoch is an older one), and the request
+is written once the permits are used up or the topic's end is reached. On the loop, but for `is_waiting`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from pulsar_native.exceptions import PulsarException
+
+if TYPE_CHECKING:
+    from pulsar_native.engine.consuming.consumer import PartitionConsumer
+
+# A topic whose last id cannot be reached (its end is compacted away, say) is not waited for longer than this.
+_LIMIT_SECONDS = 3.0
+_PAUSE_SECONDS = 0.02
+
+
+class Rewinding:
+    """The requests of one `PartitionConsumer`, several at a time made one."""
+
+    def __init__(self, consumer: PartitionConsumer) -> None:
+        self._consumer = consumer
+        # Whether no permits are given now.
+        self.is_waiting = False
+        self._attachment = 0
+
+    def start(self) -> None:
+        """Begin to wait, unless that is under way. Under the lock, in any thread."""
+        if not self.is_waiting:
+            self.is_waiting = True
+            self._attachment = self._consumer.attachment
+            self._consumer.engine.call(self._begin)
+
+    def _begin(self) -> None:
+        self._consumer.engine.spawn(self._run())
+
+    async def _run(self) -> None:
+        consumer = self._consumer
+        try:
+            # Without an answer the request is written all the same.
+            with contextlib.suppress(PulsarException, TimeoutError):
+                async with asyncio.timeout(_LIMIT_SECONDS):
+                    await self._quiet()
+        finally:
+            with consumer.lock:
+                self.is_waiting = False
+                consumer.rewind(self._attachment)
+            if consumer.permits.on_demand:
+                # Whoever waits asks again.
+                consumer.look_again()
+
+    async def _quiet(self) -> None:
+        """Return when the broker reads nothing, or nothing that counts."""
+        consumer = self._consumer
+        while consumer.attachment == self._attachment and consumer.outstanding() > 0:
+            connection = consumer.connection
+            if connection is None:
+                return
+            last = await consumer.positions.ask_last(connection)
+            newest = consumer.newest
+            if last.entry_id() < 0 or consumer.is_active is False:
+                return
+            if newest is not None and (newest.ledgerId, newest.entryId) >= (last.ledger_id(), last.entry_id()):
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
