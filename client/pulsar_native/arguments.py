@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
@@ -494,6 +496,27 @@ class BatchCollector:
         messages, self.messages = self.messages, []
         self._bytes = 0
         return messages
+
+    def add_all(self, ready: deque[Message]) -> bool:
+        """Take messages from the left as long as there are any, and return whether the batch is complete."""
+        take, collect = ready.popleft, self.messages.append
+        most, size = self._policy.max_num_bytes, self._bytes
+        limit = self._policy.max_num_messages
+        room = limit - len(self.messages) if limit > 0 else sys.maxsize
+        try:
+            while room > 0:
+                message = take()
+                collect(message)
+                room -= 1
+                size += len(message)
+                if 0 < most <= size:
+                    return True
+        except IndexError:
+            # Somebody else may take from there, too.
+            return False
+        finally:
+            self._bytes = size
+        return True
 
     def add(self, message: Message) -> bool:
         """Take a message and return whether the batch is complete."""

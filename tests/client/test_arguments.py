@@ -206,7 +206,7 @@ class Entry:
 
 
 def message_of(index: int, size: int = 0) -> Message:
-    return Message(Entry(), index, 0, 0, size)  # type: ignore[arg-type]
+    return Message(Entry(), index, (0, 0, size))  # type: ignore[arg-type]
 
 
 def test_ids_of() -> None:

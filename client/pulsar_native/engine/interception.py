@@ -311,6 +311,9 @@ class InterceptedConsumer(TopicConsumer):
         if done is None:
             told(None)
 
+    def _offer_quick_acks(self, children: Iterable[PartitionConsumer]) -> None:
+        """Offer none: interceptors hear of each."""
+
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Acknowledge one received message; `done` waits for the receipt."""
         act = partial(super().acknowledge_message, message)

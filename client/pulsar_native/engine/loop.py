@@ -41,6 +41,8 @@ _process = _Process(0)
 # Engines of the parent, kept so that no destructor touches its loop in the child.
 _abandoned: list[object] = []
 _sockets: weakref.WeakSet[Any] = weakref.WeakSet()
+# What lets the faces do something without asking first whether they are still in the process they were made in.
+_lenders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def generation() -> int:
@@ -62,8 +64,15 @@ def track_socket(sock: Any) -> None:
     _sockets.add(sock)
 
 
+def track_lender(lender: Any) -> None:
+    """Have `call_in_all()` called in a forked child: what it has lent belongs to the parent."""
+    _lenders.add(lender)
+
+
 def _after_fork_in_child() -> None:
     global _process, _sockets
+    for lender in list(_lenders):
+        lender.call_in_all()
     _abandoned.append((_process, list(_sockets)))
     for sock in list(_sockets):
         with contextlib.suppress(OSError):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consuming.acknowledging import BY_ENTRY, Acknowledging
 from pulsar_native.engine.consuming.chunking import assembly_of
+from pulsar_native.engine.consuming.hand import Hand
 from pulsar_native.engine.consuming.leaving import close, unsubscribe
 from pulsar_native.engine.consuming.letters import Letters
 from pulsar_native.engine.consuming.opening import Opening
@@ -98,6 +99,9 @@ class PartitionConsumer(Handler):
         self._decoded: Decoded | None = None
         # From which index on the messages of that entry are neither taken nor opened, when it is taken in pieces.
         self._cut_at: int | None = None
+        # Where a face takes messages without the lock, and whether it does.
+        self.hand = Hand()
+        self._lends = False
         # Permits to give back, and how many of them are sent together: set by `permits`.
         self.given = self.refill = 0
         self._scaled = ScaledPermits(self, queue_size) if config.auto_scaled_receiver_queue_size_enabled else None
@@ -140,6 +144,7 @@ class PartitionConsumer(Handler):
     async def attach(self, connection: Connection) -> None:
         """Subscribe, send what was acknowledged meanwhile, and grant the first permits."""
         with self.lock:
+            self.call_back()
             start = self.positions.resume_at()
             self._drop_queued()
             if self._durable:
@@ -267,21 +272,81 @@ class PartitionConsumer(Handler):
 
     # --- taking (any thread) --------------------------------------------------------------------------------------
 
-    def take(self) -> Message | None:
-        """Return the next message, None when there is none yet. Thread-safe."""
+    def take(self, lend: bool = False) -> Message | None:
+        """Return the next message, None when there is none yet; those behind it may be lent. Thread-safe."""
         with self.lock:
-            messages = self._messages
-            if not messages and not self._decode_wanted():
+            if self.hand:
+                with contextlib.suppress(IndexError):
+                    # Others may take the last one at this moment.
+                    return self.hand.messages.popleft()
+                self._count_taken()
+            if not self._lends or self._messages:
+                return self._take_queued()
+            if not self._begin_piece():
                 return None
-            message = messages.popleft()
-            self.last_message = message
-            unacked = self._acks.unacked
-            if unacked is not None:
-                unacked.add((message.entry.ledger_id, message.entry.entry_id))
-            self.given += 1
-            if self.given >= self.refill:
-                self.permits.send()
+            decoded, first = self._decoded, self._cut_at
+            assert decoded is not None and first is not None
+            if not decoded.is_whole_batch:
+                self._open_cut()
+                return self._take_queued()
+            (message,) = decoded.messages_between(first, first + 1)
+            self._took(message)
+            stop = first + 1
+            if lend:
+                # As many as do not make permits due.
+                stop = min(decoded.wanted, max(stop, first + self.refill - self.given))
+                self.hand.lend(decoded, first + 1, stop)
+            self._cut_at = stop if stop < decoded.wanted else None
             return message
+
+    def _take_queued(self) -> Message | None:
+        """Return the next message of those that are opened. Called under the lock."""
+        messages = self._messages
+        if not messages and not self._decode_wanted():
+            return None
+        message = messages.popleft()
+        self._took(message)
+        unacked = self._acks.unacked
+        if unacked is not None:
+            unacked.add((message.entry.ledger_id, message.entry.entry_id))
+        return message
+
+    def _took(self, message: Message) -> None:
+        """Count a message as given out. Called under the lock."""
+        self.last_message = message
+        self.given += 1
+        if self.given >= self.refill:
+            self.permits.send()
+
+    def begin_to_lend(self) -> None:
+        """Put messages into the hand from now on, unless something is to be done for each when it is taken."""
+        watched = self._shows is not None or self._scaled is not None or self._acks.unacked is not None
+        self._lends = not watched and not self.permits.on_demand
+
+    def end_lending(self) -> None:
+        """Put no more messages into the hand, and take back those that are there. Thread-safe."""
+        with self.lock:
+            self._lends = False
+            self.call_back()
+
+    def count_taken(self) -> None:
+        """Bring `last_message` up to what was taken from the hand. Thread-safe."""
+        with self.lock:
+            self._count_taken()
+
+    def _count_taken(self) -> None:
+        taken, last = self.hand.count()
+        if last is not None:
+            self.last_message = last
+            self._grant(taken)
+
+    def call_back(self) -> None:
+        """Have nothing in hand: what was not taken is queued again, as itself. Called under the lock."""
+        if self.hand:
+            back = self.hand.call_back()
+            self._count_taken()
+            self._all_messages.extendleft(back)
+            self._open_cut()
 
     def _decode_wanted(self) -> bool:
         """Decode deliveries until there is a message to give out; False when there is none yet."""
@@ -326,6 +391,7 @@ class PartitionConsumer(Handler):
         Without room all of it. An entry that cannot be decrypted is none for a room. Thread-safe.
         """
         with self.lock:
+            self.call_back()
             messages = self._messages
             if messages:
                 entry: Any = messages[0].entry
@@ -369,6 +435,7 @@ class PartitionConsumer(Handler):
 
     def _open_cut(self) -> None:
         """Make messages of what a piece has left of its entry: somebody asks for them, or counts them."""
+        self.call_back()
         if self._cut_at is not None and self._decoded is not None:
             self._all_messages.extend(self._decoded.messages_from(self._cut_at))
         self._cut_at = None
@@ -405,7 +472,7 @@ class PartitionConsumer(Handler):
     @property
     def has_local(self) -> bool:
         """Whether anything is here that was not given out. Called under the lock."""
-        return bool(self._all_messages or self.all_deliveries or self._cut_at is not None)
+        return bool(self._all_messages or self.all_deliveries or self._cut_at is not None or self.hand.messages)
 
     def forget_deliveries(self) -> None:
         """Forget all that arrived and what was acknowledged of it: the place has moved. Called under the lock."""
@@ -454,6 +521,7 @@ class PartitionConsumer(Handler):
         if delivery is None:
             return False
         self._decoded = None
+        self._acks.catch_up()
         key = (delivery.ledger_id, delivery.entry_id)
         if delivery.attachment != self._attachment:
             return True
@@ -522,7 +590,7 @@ class PartitionConsumer(Handler):
     def has_queued(self) -> bool:
         """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
         with self.lock:
-            return self._decode_wanted()
+            return bool(self.hand.messages or self._cut_at is not None) or self._decode_wanted()
 
     def opened(self) -> tuple[int, int]:
         """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
@@ -548,7 +616,7 @@ class PartitionConsumer(Handler):
     @property
     def acks_sent(self) -> int:
         """Messages whose acknowledgement was sent, a cumulative one counted once."""
-        return self._acks.group.taken
+        return self._acks.sent
 
     @property
     def has_undecoded(self) -> bool:
@@ -557,7 +625,12 @@ class PartitionConsumer(Handler):
 
     def may_have_more(self) -> bool:
         """Return whether taking again may give a message. Thread-safe, without lock."""
-        return bool(self._messages or (self._deliveries and not self._awaits_key) or self._cut_at is not None)
+        return bool(
+            self._messages
+            or self._cut_at is not None
+            or self.hand.messages
+            or (self._deliveries and not self._awaits_key)
+        )
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
@@ -671,7 +744,7 @@ class PartitionConsumer(Handler):
     def abandon(self) -> None:
         """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
         if self.state is not State.CLOSED:
-            self.note("acks_failed", len(self._acks.group))
+            self.note("acks_failed", self._acks.unsent())
         self.state = State.CLOSED
         if self._key_task is not None:
             self._key_task.cancel()

@@ -29,6 +29,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     await _end_letters(consumer, limit)
     consumer.acks.flush()
     consumer.state = State.CLOSING
+    consumer.acks.end_noting()
     request_id = consumer.client.next_request_id()
     try:
         frame = commands.unsubscribe(consumer.consumer_id, request_id, force=force)
@@ -56,12 +57,13 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
     # Counted from here: coming back sends what was acknowledged, too.
     before = consumer.acks_sent
-    if timeout is not None and consumer.connection is None and len(consumer.acks.group):
+    if timeout is not None and consumer.connection is None and consumer.acks.unsent():
         with contextlib.suppress(PulsarException):
             await consumer.ready(timeout)
     await _end_letters(consumer, max(0.0, deadline - loop.time()))
     consumer.acks.flush()
     consumer.state = State.CLOSING
+    consumer.acks.end_noting()
     connection = consumer.connection
     counts = None
     if connection is not None and connection.is_open:
@@ -105,7 +107,7 @@ def _report(
         consumer_name=consumer.name,
         queued=consumer.queued_messages(),
         acks_sent=acks_sent,
-        acks_left=len(consumer.acks.group),
+        acks_left=consumer.acks.unsent(),
         unacked=counts.unackedMessages if counts is not None else None,
         backlog=counts.msgBacklog if counts is not None else None,
     )

@@ -22,6 +22,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consuming.consumer import PartitionConsumer
 from pulsar_native.engine.consuming.letters import Letters
 from pulsar_native.engine.consuming.receipts import AllDone, Done
+from pulsar_native.engine.loop import track_lender
 from pulsar_native.engine.network.handler import State
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
@@ -43,6 +44,7 @@ from pulsar_native.wire.columns import EntrySlice
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.consuming.acknowledging import Acknowledging
     from pulsar_native.engine.consuming.activity import Activity
     from pulsar_native.engine.consuming.pattern import PatternTopics
     from pulsar_native.engine.interception import ConsumerChain
@@ -108,6 +110,10 @@ class TopicConsumer:
             )
         self.children = [self._child(name, len(names)) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
+        # By topic, where the faces may note messages as done without asking further: `Acknowledging.noted`.
+        self.quick_acks: dict[str, Acknowledging] = {}
+        self._offer_quick_acks(self.children)
+        track_lender(self)
 
     def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
         across = self.config.max_total_receiver_queue_size_across_partitions
@@ -205,6 +211,10 @@ class TopicConsumer:
 
     def _put_in(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         self._by_topic.update((child.topic.full, child) for child in added)
+        self._offer_quick_acks(added)
+        for child in self.children:
+            # From now on they take turns.
+            child.end_lending()
         self.children = [*self.children, *added]
         if self._paused:
             # Since they were made, too.
@@ -220,6 +230,7 @@ class TopicConsumer:
         self.children = [child for child in self.children if child not in gone]
         for child in gone:
             self._by_topic.pop(child.topic.full, None)
+            self.quick_acks.pop(child.topic.full, None)
         self._decoders.pop(topic, None)
         return gone
 
@@ -271,7 +282,25 @@ class TopicConsumer:
 
     def take(self) -> Message | None:
         """Return the next message, None when there is none yet; raises when the consumer is closed."""
-        return self._next(PartitionConsumer.take)
+        # While others wait as well, what follows is for them.
+        return self._next(_take_and_lend if len(self._waiters) < 2 else PartitionConsumer.take)
+
+    def lend(self) -> deque[Message]:
+        """Return where `take` puts what follows, for a face that has nothing to do between taking and handing out.
+
+        Only with a single topic or partition: of several, messages come in turns.
+        """
+        if len(self.children) != 1:
+            return deque()
+        (child,) = self.children
+        child.begin_to_lend()
+        return child.hand.messages
+
+    def call_in_all(self) -> None:
+        """Leave nothing with the faces that they need not ask for: in a forked child, without a lock."""
+        self.quick_acks.clear()
+        for child in self.children:
+            child.hand.messages.clear()
 
     def take_slice(self) -> tuple[PartitionConsumer, EntrySlice] | None:
         """Return the next entry for columns with its consumer, None when there is none yet."""
@@ -390,6 +419,9 @@ class TopicConsumer:
             # It may have been one of ours a moment ago.
             return NotConnected(f"The {what} is of {topic}, which this consumer does not read, or no longer")
         return InvalidConfiguration(f"The {what} is of {topic}, which this consumer does not read")
+
+    def _offer_quick_acks(self, children: Iterable[PartitionConsumer]) -> None:
+        self.quick_acks.update({child.topic.full: child.acks for child in children if child.acks.is_quick})
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Acknowledge one received message; `done` waits for the receipt."""
@@ -557,6 +589,8 @@ class TopicConsumer:
 
     def taken_ids(self) -> list[MessageId]:
         """Return the id of the last message given out of every partition that has given any. Thread-safe."""
+        for child in self.children:
+            child.count_taken()
         taken = [child.positions.last_taken for child in self.children]
         return [message_id for message_id in taken if message_id is not None]
 
@@ -642,6 +676,10 @@ class TopicConsumer:
     def is_connected(self) -> bool:
         """Whether every partition is connected now."""
         return not self._ended and all(child.is_connected for child in self.children)
+
+
+def _take_and_lend(child: PartitionConsumer) -> Message | None:
+    return child.take(lend=True)
 
 
 def _names(topic: TopicName, partitions: int) -> list[TopicName]:
