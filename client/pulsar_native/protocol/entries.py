@@ -9,7 +9,7 @@ face's loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 from pulsar_native.encryption import EncryptionContext
@@ -353,7 +353,7 @@ def _skipped(
     count = len(places)
     compacted = entry.parsed.metadata.compacted_batch_indexes
     whole = not first and delivery.ack_words is None and missing is None and not compacted
-    if whole and not _may_be_compacted(entry):
+    if whole and not _may_be_compacted(entry.body, places):
         return None
     skip = bytearray(count)
     skip[:first] = b"\1" * first
@@ -373,8 +373,25 @@ def _skipped(
 
 # SingleMessageMetadata.compacted_out = true
 _COMPACTED_OUT = b"\x20\x01"
+# From this size of a message on, searching through metadata one by one is quicker than through all there is.
+_LOOK_CLOSER = 128
 
 
-def _may_be_compacted(entry: ReceivedEntry) -> bool:
+def _may_be_compacted(body: bytes, places: list[Place]) -> bool:
     """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
-    return _COMPACTED_OUT in entry.body
+    count = len(places)
+    uniform = same_size(body, count)
+    if uniform is not None:
+        # Metadata of one size, at a fixed distance: one look at each of their bytes for all messages together.
+        size, length = uniform
+        stride = 4 + size + length
+        stop = count * stride
+        columns = [body[4 + offset : stop : stride] for offset in range(size)]
+        tag, value = _COMPACTED_OUT
+        return any(
+            tag in first and value in then and (tag, value) in zip(first, then, strict=True)
+            for first, then in pairwise(columns)
+        )
+    if len(body) > _LOOK_CLOSER * count:
+        return _COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
+    return _COMPACTED_OUT in body
