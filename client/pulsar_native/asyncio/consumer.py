@@ -44,7 +44,6 @@ class Receiving(Part):
         self._attends = decoder.needs_writer or inner.chain is not None
         # What `take` has put there can be had without it.
         self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
-        self._next_in_hand = self._in_hand.popleft
         self._quick_acks = inner.quick_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -168,9 +167,10 @@ class Consumer(Receiving):
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        if timeout_millis is None or type(timeout_millis) is int:
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._next_in_hand()
+                return self._in_hand.popleft()
             except IndexError:
                 pass
         deadline = arguments.deadline(timeout_millis, self._loop.time())
@@ -387,9 +387,10 @@ class Reader(Receiving):
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        if timeout_millis is None or type(timeout_millis) is int:
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._next_in_hand()
+                return self._in_hand.popleft()
             except IndexError:
                 pass
         deadline = arguments.deadline(timeout_millis, self._loop.time())

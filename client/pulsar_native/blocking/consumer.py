@@ -60,7 +60,6 @@ class Receiving(Part):
         self._attends = decoder.needs_writer or inner.chain is not None
         # What `take` has put there can be had without it.
         self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
-        self._next_in_hand = self._in_hand.popleft
         self._quick_acks = inner.quick_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -84,10 +83,10 @@ class Receiving(Part):
                 return None
         return self._attend(message) if self._attends else message
 
-    def _take_now(self) -> Message | None:
+    def _take_now(self, in_hand: deque[Message]) -> Message | None:
         """Return the next message that is here, for the listener."""
         try:
-            return self._in_hand.popleft()
+            return in_hand.popleft()
         except IndexError:
             return self._take(time.monotonic())
 
@@ -120,7 +119,7 @@ class Receiving(Part):
     def _listen(self, listener: Callable[[Message], Any]) -> None:
         self._has_listener = True
         # What is in hand is for the listener alone: receive() is refused.
-        self._next_in_hand = deque[Message]().popleft
+        in_hand, self._in_hand = self._in_hand, deque()
         submit = self._client._listeners.assign()
         scheduled = threading.Event()
         inner = self._inner
@@ -133,7 +132,7 @@ class Receiving(Part):
         def give_all() -> None:
             while self._listening:
                 try:
-                    message = self._take_now()
+                    message = self._take_now(in_hand)
                 except AlreadyClosed:
                     return
                 if message is None:
@@ -250,9 +249,10 @@ class Consumer(Receiving):
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
-        if timeout_millis is None or type(timeout_millis) is int:
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._next_in_hand()
+                return self._in_hand.popleft()
             except IndexError:
                 pass
         return self._receive(timeout_millis)
@@ -498,9 +498,10 @@ class Reader(Receiving):
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
-        if timeout_millis is None or type(timeout_millis) is int:
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._next_in_hand()
+                return self._in_hand.popleft()
             except IndexError:
                 pass
         return self._read_next(timeout_millis)

@@ -127,7 +127,8 @@ class Acknowledging:
             try:
                 self._consumer.check_usable()
             except PulsarException:
-                with contextlib.suppress(ValueError):
+                # Others may note at this moment.
+                with contextlib.suppress(ValueError, RuntimeError):
                     self.noted.remove(message)
                 raise
             self.is_noting = True

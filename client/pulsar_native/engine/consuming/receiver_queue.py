@@ -90,40 +90,46 @@ class ReceiverQueue(Handler):
     def take(self, lend: bool = False) -> Message | None:
         """Return the next message, None when there is none yet; those behind it may be lent. Thread-safe."""
         with self.lock:
-            if self.hand:
-                with contextlib.suppress(IndexError):
-                    # Others may take the last one at this moment.
-                    return self.hand.messages.popleft()
-                self._count_taken()
-            if not self._lends or self._messages:
-                return self._take_queued()
+            if self._lends:
+                return self._take_lending(lend)
+            messages = self._messages
+            if not messages and not self._decode_wanted():
+                return None
+            message = messages.popleft()
+            self._took(message)
+            unacked = self._acks.unacked
+            if unacked is not None:
+                unacked.add((message.entry.ledger_id, message.entry.entry_id))
+            return message
+
+    def _take_lending(self, lend: bool) -> Message | None:
+        """Return the next message of a consumer that lends: from the hand, and now perhaps into it."""
+        if self.hand:
+            with contextlib.suppress(IndexError):
+                # Others may take the last one at this moment.
+                return self.hand.messages.popleft()
+            self._count_taken()
+        if not self._messages:
             if not self._begin_piece():
                 return None
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
-            if not decoded.is_whole_batch:
-                self._open_cut()
-                return self._take_queued()
-            (message,) = decoded.messages_between(first, first + 1)
-            self._took(message)
-            stop = first + 1
-            if lend:
-                # As many as do not make permits due.
-                stop = min(decoded.wanted, max(stop, first + self.refill - self.given))
-                self.hand.lend(decoded, first + 1, stop)
-            self._cut_at = stop if stop < decoded.wanted else None
-            return message
-
-    def _take_queued(self) -> Message | None:
-        """Return the next message of those that are opened. Called under the lock."""
-        messages = self._messages
-        if not messages and not self._decode_wanted():
-            return None
-        message = messages.popleft()
+            if decoded.is_whole_batch:
+                return self._take_from_batch(decoded, first, lend)
+            self._open_cut()
+        message = self._messages.popleft()
         self._took(message)
-        unacked = self._acks.unacked
-        if unacked is not None:
-            unacked.add((message.entry.ledger_id, message.entry.entry_id))
+        return message
+
+    def _take_from_batch(self, decoded: Decoded, first: int, lend: bool) -> Message:
+        (message,) = decoded.messages_between(first, first + 1)
+        self._took(message)
+        stop = first + 1
+        if lend:
+            # As many as do not make permits due.
+            stop = min(decoded.wanted, max(stop, first + self.refill - self.given))
+            self.hand.lend(decoded, first + 1, stop)
+        self._cut_at = stop if stop < decoded.wanted else None
         return message
 
     def _took(self, message: Message) -> None:

@@ -63,6 +63,8 @@ class TopicConsumer(ConsumedTopics):
         super().__init__(client, config, topics, schema, wire_schema)
         # Whether permits depend on whether somebody waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
+        # Whether a face takes what is lent.
+        self._lends = False
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None
@@ -86,7 +88,7 @@ class TopicConsumer(ConsumedTopics):
     def take(self) -> Message | None:
         """Return the next message, None when there is none yet; raises when the consumer is closed."""
         # While others wait as well, what follows is for them.
-        return self._next(_take_and_lend if len(self._waiters) < 2 else PartitionConsumer.take)
+        return self._next(_take_and_lend if self._lends and len(self._waiters) < 2 else PartitionConsumer.take)
 
     def lend(self) -> deque[Message]:
         """Return where `take` puts what follows, for a face that has nothing to do between taking and handing out.
@@ -97,6 +99,7 @@ class TopicConsumer(ConsumedTopics):
             return deque()
         (child,) = self.children
         child.begin_to_lend()
+        self._lends = True
         return child.hand.messages
 
     def call_in_all(self) -> None:
