@@ -133,6 +133,32 @@ def test_a_batch_of_an_old_client_that_numbers_only_the_batch() -> None:
     assert [message.sequence_id() for message in decoded(payload).messages()] == [20, 21]
 
 
+@pytest.mark.parametrize(
+    ("payloads", "others"),
+    [
+        # Of one size at a fixed distance; of several sizes, short ones and long ones: each is searched otherwise.
+        ([b"12345678"] * 100, {"partition_key": ""}),
+        ([bytes(index) for index in range(100)], {}),
+        ([bytes(200 + index) for index in range(100)], {}),
+    ],
+)
+def test_what_was_compacted_away_is_found_however_the_batch_is_searched(
+    payloads: list[bytes], others: dict[str, Any]
+) -> None:
+    singles = [{} if index in (0, 57, 99) else others for index in range(100)]
+    payload = batch_entry(payloads, compacted_out=[0, 57, 99], singles=singles, first_sequence_id=1000)
+    kept = [message.batch_index for message in decoded(payload).messages()]
+    assert kept == [index for index in range(100) if index not in (0, 57, 99)]
+    assert decoded(batch_entry(payloads, compacted_out=range(100))).wanted == 0
+
+
+def test_what_looks_like_compaction_in_a_payload_is_none() -> None:
+    for payloads in ([b"x\x20\x01x"] * 100, [b"\x20\x01" * (100 + index) for index in range(100)]):
+        for singles in (None, [{"properties": {"\x20": "\x01"}}] * 100, [{"properties": {"k": "\x20\x01"}}] * 100):
+            result = decoded(batch_entry(payloads, singles=singles))
+            assert result.is_whole_batch and [message.data() for message in result.messages()] == payloads
+
+
 @pytest.mark.proves("C129")
 @given(st.data())
 def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
