@@ -15,9 +15,6 @@ from typing import Any, Protocol
 from pulsar_native.encryption import EncryptionContext
 from pulsar_native.message_id import MessageId
 
-Place = tuple[int, int, int]
-"""Where a message lies in its entry's body: start of its metadata, start and end of its payload."""
-
 
 class SingleFields(Protocol):
     """Per-message fields, whether they stand in a batch's single metadata or in the entry's own."""
@@ -74,20 +71,21 @@ class Message:
     Not thread-safe while being read for the first time; safe to hand to another thread.
     """
 
-    __slots__ = ("_fields", "_place", "batch_index", "entry")
+    __slots__ = ("_end", "_fields", "_meta_start", "_start", "batch_index", "entry")
 
     _fields: SingleFields
 
-    def __init__(self, entry: EntryView, batch_index: int, place: Place) -> None:
-        # No more than this: it is done for each message there is.
+    def __init__(self, entry: EntryView, batch_index: int, meta_start: int, start: int, end: int) -> None:
+        # No more than this, and no object for it: it is done for each message there is.
         self.entry = entry
         self.batch_index = batch_index
-        self._place = place
+        self._meta_start = meta_start
+        self._start = start
+        self._end = end
 
     def data(self) -> bytes:
         """Return the payload as it was published (decompressed); empty for a null value."""
-        _, start, end = self._place
-        return self.entry.body[start:end]
+        return self.entry.body[self._start : self._end]
 
     def value(self) -> Any:
         """Return the payload decoded by the consumer's schema, None for a null value."""
@@ -97,8 +95,7 @@ class Message:
         try:
             return self._fields
         except AttributeError:
-            meta_start, start, _ = self._place
-            self._fields = fields = self.entry.fields(meta_start, start)
+            self._fields = fields = self.entry.fields(self._meta_start, self._start)
             return fields
 
     def properties(self) -> dict[str, str]:
@@ -207,8 +204,7 @@ class Message:
         return self.entry.broker_timestamp
 
     def __len__(self) -> int:
-        _, start, end = self._place
-        return end - start
+        return self._end - self._start
 
     def __repr__(self) -> str:
         return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"

@@ -133,7 +133,7 @@ class Entry:
 
 
 def message_of(index: int, size: int = 0) -> Message:
-    return Message(Entry(), index, (0, 0, size))  # type: ignore[arg-type]
+    return Message(Entry(), index, 0, 0, size)  # type: ignore[arg-type]
 
 
 def test_ids_of() -> None:
@@ -182,7 +182,7 @@ def test_what_is_taken_at_once_is_as_much_as_what_is_taken_one_by_one(
     for run in runs:
         entry: Any = Entry()
         entry.body = bytes(sum(run) + 5 * len(run))
-        ready = deque(Message(entry, index, (0, 0, length)) for index, length in enumerate(run))
+        ready = deque(Message(entry, index, 0, 0, length) for index, length in enumerate(run))
         # As the faces do: the first comes from the consumer, those that follow it from the hand.
         complete = collector.add(ready.popleft()) or collector.add_all(ready)
         if complete:

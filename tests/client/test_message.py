@@ -46,7 +46,7 @@ def single(**fields: Any) -> pb.MessageMetadata:
 
 def test_reading_a_message_costs_nothing_before_it_is_asked_for() -> None:
     entry = Entry(b"..hello..", single(event_time=9))
-    message = Message(entry, -1, (0, 2, 7))
+    message = Message(entry, -1, 0, 2, 7)
     assert (message.data(), len(message), message.value()) == (b"hello", 5, "HELLO")
     assert (message.publish_timestamp(), message.producer_name(), message.redelivery_count()) == (1234, "p", 3)
     # `value` must know whether it is null: that is the one look into the fields, and the last.
@@ -57,12 +57,12 @@ def test_reading_a_message_costs_nothing_before_it_is_asked_for() -> None:
 
 @pytest.mark.proves("C82")
 def test_ids_tell_where_the_message_lies() -> None:
-    alone = Message(Entry(b"x", single()), -1, (0, 0, 1)).message_id()
+    alone = Message(Entry(b"x", single()), -1, 0, 0, 1).message_id()
     assert alone == MessageId(2, 7, 8, -1)
     assert (alone.batch_size(), alone.topic_name()) == (0, "persistent://public/default/t-partition-2")
     first = MessageId(2, 7, 5)
     entry = Entry(b"x", single(), is_batch=True, batch_size=4, first_chunk=first)
-    batched = Message(entry, 3, (0, 0, 1))
+    batched = Message(entry, 3, 0, 0, 1)
     assert batched.message_id() == MessageId(2, 7, 8, 3)
     assert (batched.message_id().batch_size(), batched.message_id().first_chunk_message_id()) == (4, first)
     assert (batched.topic_name(), batched.index()) == ("persistent://public/default/t-partition-2", 43)
@@ -71,23 +71,23 @@ def test_ids_tell_where_the_message_lies() -> None:
 
 @pytest.mark.proves("C82")
 def test_keys() -> None:
-    text = Message(Entry(b"", single(partition_key="é", ordering_key=b"o")), -1, (0, 0, 0))
+    text = Message(Entry(b"", single(partition_key="é", ordering_key=b"o")), -1, 0, 0, 0)
     assert (text.partition_key(), text.key_bytes(), text.ordering_key()) == ("é", "é".encode(), "o")
     assert text.has_key() and not text.has_base64_encoded_key()
-    raw = Message(Entry(b"", single(partition_key="a2V5MQ==", partition_key_b64_encoded=True)), -1, (0, 0, 0))
+    raw = Message(Entry(b"", single(partition_key="a2V5MQ==", partition_key_b64_encoded=True)), -1, 0, 0, 0)
     assert (raw.partition_key(), raw.key_bytes()) == ("a2V5MQ==", b"key1") and raw.has_base64_encoded_key()
-    none = Message(Entry(b"", single()), -1, (0, 0, 0))
+    none = Message(Entry(b"", single()), -1, 0, 0, 0)
     assert (none.partition_key(), none.ordering_key(), none.has_key()) == ("", "", False)
-    assert Message(Entry(b"", single(partition_key="")), -1, (0, 0, 0)).has_key()
+    assert Message(Entry(b"", single(partition_key="")), -1, 0, 0, 0).has_key()
 
 
 def test_of_a_repeated_property_the_last_counts() -> None:
     pairs = [pb.KeyValue(key="a", value="1"), pb.KeyValue(key="b", value=""), pb.KeyValue(key="a", value="2")]
-    assert Message(Entry(b"", single(properties=pairs)), -1, (0, 0, 0)).properties() == {"a": "2", "b": ""}
+    assert Message(Entry(b"", single(properties=pairs)), -1, 0, 0, 0).properties() == {"a": "2", "b": ""}
 
 
 def test_a_null_value_is_not_decoded() -> None:
-    message = Message(Entry(b"", single(null_value=True)), -1, (0, 0, 0))
+    message = Message(Entry(b"", single(null_value=True)), -1, 0, 0, 0)
     assert message.has_null_value() and message.value() is None and message.data() == b""
 
 
@@ -107,21 +107,21 @@ def test_a_value_with_a_part_in_the_key(fields: dict[str, Any], expected: tuple[
             return key, data, version
 
     entry = Entry(b"v", single(**fields), schema=Pairs(), schema_version=b"\7")
-    assert KeyedMessage(entry, -1, (0, 0, 1)).value() == (*expected, b"\7")
+    assert KeyedMessage(entry, -1, 0, 0, 1).value() == (*expected, b"\7")
 
 
 def test_schema_versions() -> None:
-    assert Message(Entry(b"", single()), -1, (0, 0, 0)).int_schema_version() is None
+    assert Message(Entry(b"", single()), -1, 0, 0, 0).int_schema_version() is None
     entry = Entry(b"", single(), schema_version=b"\0\0\0\0\0\0\1\2")
-    message = Message(entry, -1, (0, 0, 0))
+    message = Message(entry, -1, 0, 0, 0)
     assert (message.schema_version(), message.int_schema_version()) == (b"\0\0\0\0\0\0\1\2", 258)
 
 
 def test_sequence_ids_of_a_batch_numbered_only_as_a_whole() -> None:
     numbered = Entry(b"", pb.SingleMessageMetadata(payload_size=0, sequence_id=7), is_batch=True, batch_size=3)
-    assert Message(numbered, 2, (0, 0, 0)).sequence_id() == 7
+    assert Message(numbered, 2, 0, 0, 0).sequence_id() == 7
     old = Entry(b"", pb.SingleMessageMetadata(payload_size=0), is_batch=True, batch_size=3)
-    assert Message(old, 2, (0, 0, 0)).sequence_id() == 102
+    assert Message(old, 2, 0, 0, 0).sequence_id() == 102
 
 
 @pytest.mark.parametrize(

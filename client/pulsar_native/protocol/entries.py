@@ -8,14 +8,14 @@ face's loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any
 
 from pulsar_native.encryption import EncryptionContext
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
-from pulsar_native.message import KeyedMessage, Message, Place, SingleFields
+from pulsar_native.message import KeyedMessage, Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
@@ -149,12 +149,47 @@ class ReceivedEntry:
         return self.schema.decode(data, self.schema_version)
 
 
+Place = tuple[int, int, int]
+"""Where a message lies in its entry's body: start of its metadata, start and end of its payload."""
+
+
+class EvenPlaces:
+    """The places of a batch whose messages have metadata of one size and payloads of one length: none is made."""
+
+    __slots__ = ("_count", "length", "size", "stride")
+
+    def __init__(self, count: int, size: int, length: int) -> None:
+        self._count = count
+        self.size = size
+        self.length = length
+        self.stride = 4 + size + length
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Place]:
+        return zip(*self.columns(0, self._count), strict=True)
+
+    def columns(self, first: int, stop: int) -> tuple[range, range, range]:
+        """Return where the metadata, and the payloads, of messages begin, and where the payloads end."""
+        stride = self.stride
+        at, behind = first * stride, stop * stride
+        return (
+            range(at + 4, behind + 4, stride),
+            range(at + 4 + self.size, behind + 4 + self.size, stride),
+            range(at + stride, behind + stride, stride),
+        )
+
+
+Places = list[Place] | EvenPlaces
+
+
 class Decoded:
     """What became of a delivery: the entry and which of its messages are to be given out."""
 
     __slots__ = ("entry", "places", "skip", "wanted")
 
-    def __init__(self, entry: ReceivedEntry, places: list[Place] | None, wanted: int, skip: bytes | None):
+    def __init__(self, entry: ReceivedEntry, places: Places | None, wanted: int, skip: bytes | None):
         self.entry = entry
         self.places = places
         self.wanted = wanted
@@ -164,17 +199,22 @@ class Decoded:
         """Return the messages to be given out, in order."""
         places, skip = self.places, self.skip
         if places is None:
-            return [self._kind()(self.entry, -1, (0, 0, len(self.entry.body)))] if self.wanted else []
+            return [self._kind()(self.entry, -1, 0, 0, len(self.entry.body))] if self.wanted else []
         if skip is None:
             return self.messages_between(0, len(places))
         kind, entry = self._kind(), self.entry
-        return [kind(entry, index, place) for index, place in enumerate(places) if not skip[index]]
+        return [kind(entry, index, *place) for index, place in enumerate(places) if not skip[index]]
 
     def messages_between(self, first: int, stop: int) -> list[Message]:
         """Return the messages of a batch from one index up to another, whether they are to be given out or not."""
-        assert self.places is not None
+        places = self.places
+        assert places is not None
+        columns: Iterable[Iterable[int]]
+        columns = (
+            places.columns(first, stop) if isinstance(places, EvenPlaces) else zip(*places[first:stop], strict=True)
+        )
         # Mapped, not written out: a third less for each message there is.
-        return list(map(self._kind(), repeat(self.entry), range(first, stop), self.places[first:stop]))
+        return list(map(self._kind(), repeat(self.entry), range(first, stop), *columns))
 
     def _kind(self) -> type[Message]:
         return KeyedMessage if getattr(self.entry.schema, "takes_key", False) else Message
@@ -190,9 +230,8 @@ class Decoded:
         if places is None:
             return len(self.entry.body)
         if skip is None:
-            uniform = same_size(self.entry.body, len(places))
-            if uniform is not None:
-                return uniform[1] * len(places)
+            if isinstance(places, EvenPlaces):
+                return places.length * len(places)
             return sum([end - start for _, start, end in places])
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
@@ -208,6 +247,8 @@ class Decoded:
         places = self.places
         if places is None:
             return [len(self.entry.body)]
+        if isinstance(places, EvenPlaces):
+            return [places.length] * len(indexes)
         return [places[index][2] - places[index][1] for index in indexes]
 
     def messages_from(self, first: int) -> list[Message]:
@@ -290,7 +331,8 @@ def decode(
     if not parsed.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
     try:
-        places = split_batch(body, permits)
+        uniform = same_size(body, permits)
+        places = split_batch(body, permits) if uniform is None else EvenPlaces(permits, *uniform)
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
     skip = _skipped(entry, delivery, places, first, missing)
@@ -345,7 +387,7 @@ def _plausible(size: int) -> int:
 def _skipped(
     entry: ReceivedEntry,
     delivery: Delivery,
-    places: list[Place],
+    places: Places,
     first: int,
     missing: int | None,
 ) -> bytes | None:
@@ -377,16 +419,13 @@ _COMPACTED_OUT = b"\x20\x01"
 _LOOK_CLOSER = 128
 
 
-def _may_be_compacted(body: bytes, places: list[Place]) -> bool:
+def _may_be_compacted(body: bytes, places: Places) -> bool:
     """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
     count = len(places)
-    uniform = same_size(body, count)
-    if uniform is not None:
-        # Metadata of one size, at a fixed distance: one look at each of their bytes for all messages together.
-        size, length = uniform
-        stride = 4 + size + length
-        stop = count * stride
-        columns = [body[4 + offset : stop : stride] for offset in range(size)]
+    if isinstance(places, EvenPlaces):
+        # One look at each byte of the metadata, for all messages together.
+        stop = count * places.stride
+        columns = [body[4 + offset : stop : places.stride] for offset in range(places.size)]
         tag, value = _COMPACTED_OUT
         return any(
             tag in first and value in then and (tag, value) in zip(first, then, strict=True)

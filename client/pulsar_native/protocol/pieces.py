@@ -77,6 +77,6 @@ class Piece:
         entry: Any = self.entry
         kind = KeyedMessage if getattr(entry.schema, "takes_key", False) else Message
         if not entry.is_batch:
-            return [kind(entry, -1, (0, 0, len(entry.body)))]
+            return [kind(entry, -1, 0, 0, len(entry.body))]
         places = split_batch(entry.body, entry.batch_size)
-        return [kind(entry, index, places[index]) for index in self.part.picked()]
+        return [kind(entry, index, *places[index]) for index in self.part.picked()]
