@@ -27,9 +27,10 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     limit = consumer.client.config.operation_timeout_seconds
     connection = await consumer.ready(limit)
     await _end_letters(consumer, limit)
-    consumer.acks.flush()
     consumer.state = State.CLOSING
+    # Order of events: first nothing more is noted unasked, then all that was is sent.
     consumer.acks.end_noting()
+    consumer.acks.flush()
     request_id = consumer.client.next_request_id()
     try:
         frame = commands.unsubscribe(consumer.consumer_id, request_id, force=force)
@@ -61,9 +62,10 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
         with contextlib.suppress(PulsarException):
             await consumer.ready(timeout)
     await _end_letters(consumer, max(0.0, deadline - loop.time()))
-    consumer.acks.flush()
     consumer.state = State.CLOSING
+    # Order of events: first nothing more is noted unasked, then all that was is sent.
     consumer.acks.end_noting()
+    consumer.acks.flush()
     connection = consumer.connection
     counts = None
     if connection is not None and connection.is_open:
