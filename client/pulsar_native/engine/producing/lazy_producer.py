@@ -17,7 +17,7 @@ from pulsar_native.engine.network.handler import State
 from pulsar_native.engine.producing.producer import Full, PartitionProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_ops import Callback, Told, as_callback
 from pulsar_native.protocol.transactions import TransactionCore
 from pulsar_native.stats import ProducerClose
 
@@ -56,12 +56,18 @@ class LazyPartitionProducer(PartitionProducer):
 
     # --- sending (any thread) ---------------------------------------------------------------------------------------
 
+    def enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+        """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
+        if self._is_joined:
+            return super().enqueue_plain(payload, callback)
+        return self.enqueue(payload, b"", None, callback)
+
     def enqueue(
         self,
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Callback | None,
+        callback: Told | None,
         *,
         flush: bool = False,
     ) -> Full | None:
@@ -70,7 +76,8 @@ class LazyPartitionProducer(PartitionProducer):
             with self._lock:
                 # Once more: it may have come through while this thread waited for the lock.
                 waits = self._must_wait()
-                full = self._put_aside(_Waiting(payload, fields, extras, callback, flush)) if waits else None
+                item = _Waiting(payload, fields, extras, as_callback(callback), flush)
+                full = self._put_aside(item) if waits else None
             if waits:
                 return full
         return super().enqueue(payload, fields, extras, callback, flush=flush)

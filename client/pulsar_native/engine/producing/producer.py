@@ -3,6 +3,10 @@
 Rules: `enqueue` may be called from any thread; it encodes and writes in that thread, under the producer's lock, and
 wakes the loop only to arm a timer. The lock is never held across the application's callbacks. After a reconnect
 everything pending is written again before anything new.
+
+Messages that are nothing but a payload go by `enqueue_plain`: while a batch is open, what would be asked for each of
+them (room in batch, queue and memory, ids, timers) was asked once for many (`_offer`), and they are put into the
+inbox without a lock.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore, Receipt
-from pulsar_native.protocol.send_ops import Callback, SendOp
+from pulsar_native.protocol.send_ops import Callback, SendOp, Told
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
@@ -48,6 +52,12 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
+
+# Bytes taken of the client's memory limit at once for messages to come.
+_AHEAD_BYTES = 16 * 1024
+# How many threads may put a message at the same instant without one passing the limit of the queue.
+_MOST_AT_ONCE = 16
+_MANY = 1 << 30
 
 
 class Full(NamedTuple):
@@ -93,6 +103,8 @@ class PartitionProducer(Handler):
         )
         self._schema = schema
         self._max_pending = max_pending
+        self._inbox = self.core.inbox
+        self._counts_memory = client.memory.limit > 0
         self._lock = threading.Lock()
         # How much room each needs, and how it is woken.
         self._room_waiters: deque[tuple[int, Callable[[], None]]] = deque()
@@ -197,12 +209,84 @@ class PartitionProducer(Handler):
 
     # --- sending --------------------------------------------------------------------------------------------------
 
+    def enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+        """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
+        # A function call here costs as much as all of this; see `Inbox` for why it needs no lock.
+        inbox = self._inbox
+        items = inbox.items
+        if len(items) < inbox.room and len(payload) <= inbox.largest:
+            if callback is None:
+                items.append(payload)
+            else:
+                inbox.tells = True
+                items.append((payload, callback))
+            if not inbox.is_watched:
+                self._look_after()
+            return None
+        full = self.enqueue(payload, b"", None, callback)
+        if full is None:
+            self._offer()
+        return full
+
+    def _look_after(self) -> None:
+        """Take what was put into the inbox while its batch was closed by another thread."""
+        with self._lock:
+            if self._inbox.is_watched or not self._inbox.items:
+                return
+            ready = self.core.look_after(time.monotonic(), time.time_ns() // 1_000_000)
+            self._write(ready)
+            is_over = self.state is not State.READY and self.state is not State.CONNECTING
+        if is_over:
+            self._fail_all(self._refusal())
+        else:
+            self._arm_timers()
+            self._complete_failed()
+
+    def _offer(self) -> None:
+        """Let the next plain messages come through the inbox."""
+        with self._lock:
+            core = self.core
+            if not core.batch_is_open or self.state is not State.READY:
+                return
+            late = core.settle()
+            if late:
+                self._write(late)
+            count = _MANY
+            if self._max_pending:
+                count = self._max_pending - core.pending_messages - _MOST_AT_ONCE
+            size = _MANY
+            if self._counts_memory:
+                if core.ahead < _AHEAD_BYTES // 2:
+                    core.ahead += self.client.memory.reserve_ahead(_AHEAD_BYTES - core.ahead)
+                size = core.ahead
+            core.offer(count, size)
+
+    def _give_back_ahead(self) -> bool:
+        """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
+
+        Called under the lock, with no batch open.
+        """
+        size, self.core.ahead = self.core.ahead, 0
+        if not self._counts_memory or not size:
+            return False
+        if size < 0:
+            # Latecomers had more than was put by for them.
+            self.client.memory.reserve(-size)
+            return False
+        self.client.memory.release(size)
+        return True
+
+    def _makes_room(self, size: int) -> bool:
+        """Send the open batch, as the memory limit is reached; return whether the message was taken all the same."""
+        self._write(self.core.close_batch())
+        return self._give_back_ahead() and self.client.memory.try_reserve(size)
+
     def enqueue(
         self,
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Callback | None,
+        callback: Told | None,
         *,
         flush: bool = False,
     ) -> Full | None:
@@ -216,19 +300,21 @@ class PartitionProducer(Handler):
             if self._max_pending and core.pending_messages >= self._max_pending:
                 self._write(core.close_batch())
                 return Full(self._queue_full(), self.when_room)
-            if not memory.try_reserve(len(payload)):
-                self._write(core.close_batch())
+            if not memory.try_reserve(len(payload)) and not self._makes_room(len(payload)):
                 return Full(self._memory_full(), memory.when_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
             except (NoRoomForChunks, NotRegistered) as missing:
                 memory.release(len(payload))
+                self._write(core.settle())
                 return self._not_taken(missing)
             except BaseException:
                 memory.release(len(payload))
+                self._write(core.settle())
                 raise
             if flush:
                 ready += core.close_batch()
+                self._give_back_ahead()
             if ready:
                 self._write(ready)
             idle = not self._expiry_armed or (core.batch_is_open and not self._batch_timer_armed)
@@ -275,6 +361,7 @@ class PartitionProducer(Handler):
             taken = payloads[:count]
             if not memory.try_reserve(sum(map(len, taken))):
                 self._write(core.close_batch())
+                self._give_back_ahead()
                 return Full(self._memory_full(), memory.when_room)
             own = None if fields is None else fields[:count]
             self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000, kind))
@@ -393,6 +480,7 @@ class PartitionProducer(Handler):
         with self._lock:
             ended = self._take_ended()
             self._write(self.core.close_batch())
+            self._give_back_ahead()
             if self.core.pending:
                 self._flush_waiters.append((self.core.pending[-1], done))
                 done = _nothing
@@ -498,6 +586,7 @@ class PartitionProducer(Handler):
     def _fail_all(self, error: PulsarException) -> None:
         with self._lock:
             ops = self.core.drain()
+            self._give_back_ahead()
         self._complete_failed()
         for op in ops:
             self._completed(op, error, None)
@@ -509,6 +598,7 @@ class PartitionProducer(Handler):
         with self._lock:
             if not self.core.batch_is_open:
                 self._batch_timer_armed = False
+                self._give_back_ahead()
                 return
             due = self.core.batch_due()
             delay = due - time.monotonic()
@@ -556,7 +646,10 @@ class PartitionProducer(Handler):
         if self.connection is not None or timeout is not None:
             await self._drain(deadline)
         report = self._report(confirmed, failed)
-        self.state = State.CLOSING
+        with self._lock:
+            self.state = State.CLOSING
+            # What comes from now on is refused by `enqueue`.
+            self._inbox.withdraw()
         connection = self.connection
         if connection is not None and connection.is_open:
             request_id = self.client.next_request_id()
