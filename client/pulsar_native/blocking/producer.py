@@ -54,6 +54,7 @@ class Producer(Part):
         # For the hot path, which calls as little as it can.
         self._process = this_process()
         self._take_plain = inner.plain_entrance()
+        self._take_waiting = inner.waiting_entrance()
         self._block = inner.config.block_if_queue_full
 
     def _described(self) -> str:
@@ -104,6 +105,16 @@ class Producer(Part):
         stored.
         """
         wait = SendWait()
+        if (
+            type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
+            and ordering_key is None and sequence_id is None and replication_clusters is None
+            and not disable_replication and event_timestamp is None and deliver_at is None and deliver_after is None
+            and schema is None and txn is None and not self._process.is_over
+        ):  # fmt: skip
+            full = self._take_waiting(content, wait)
+            if full is not None:
+                self._wait_for_room(full, partial(self._take_waiting, content, wait))
+            return wait.result()
         self._send(
             content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
             disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn, flush=True,

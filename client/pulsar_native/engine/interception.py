@@ -20,6 +20,7 @@ from pulsar_native.engine.consuming.receipts import Done
 from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
 from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, OutgoingMessage
@@ -198,6 +199,10 @@ class InterceptedProducer(TopicProducer):
     def plain_entrance(self) -> Callable[[bytes, Told | None], Full | None]:
         """Return the way through the interceptors."""
         return lambda payload, callback: self.enqueue(payload, b"", None, callback)
+
+    def waiting_entrance(self) -> Callable[[bytes, SendWait], Full | None]:
+        """Return the way through the interceptors."""
+        return lambda payload, wait: self.enqueue(payload, b"", None, wait, flush=True)
 
     def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:
         """Return what stands for the partition: it is chosen when the interceptors have seen the message."""

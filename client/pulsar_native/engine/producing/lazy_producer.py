@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pulsar_native.engine.network.handler import State
 from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.send_ops import Callback, Told, as_callback
@@ -61,6 +62,12 @@ class LazyPartitionProducer(PartitionProducer):
         if self._is_joined:
             return super().enqueue_plain(payload, callback)
         return self.enqueue(payload, b"", None, callback)
+
+    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+        """Take a message whose sender waits."""
+        if self._is_joined:
+            return super().enqueue_leading(payload, wait)
+        return self.enqueue(payload, b"", None, wait, flush=True)
 
     def enqueue(
         self,

@@ -20,6 +20,7 @@ from pulsar_native.engine.producing.key_renewal import KeyRenewal
 from pulsar_native.engine.producing.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producing.message_schemas import MessageSchemas
 from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import OutgoingMessage
@@ -148,6 +149,13 @@ class TopicProducer:
     def plain_entrance(self) -> Callable[[bytes, Told | None], Full | None]:
         """Return the shortest way in for messages that are nothing but a payload; it takes payload and callback."""
         return self._enqueue_plain if self.is_partitioned else self.children[0].enqueue_plain
+
+    def waiting_entrance(self) -> Callable[[bytes, SendWait], Full | None]:
+        """Return the shortest way in for such a message whose sender waits: it is sent at once."""
+        return self._enqueue_leading if self.is_partitioned else self.children[0].enqueue_leading
+
+    def _enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+        return self.route(payload, None).enqueue_leading(payload, wait)
 
     def _enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
         return self.route(payload, None).enqueue_plain(payload, callback)

@@ -24,6 +24,7 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.network.connection import Connection
 from pulsar_native.engine.network.handler import Handler, State
 from pulsar_native.engine.observing.statistics import ProducerRecorder
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -261,6 +262,22 @@ class PartitionProducer(Handler):
                 size = core.ahead
             core.offer(count, size)
 
+    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+        """Take a message whose sender waits, in a batch of its own, and try to read its receipt in this thread.
+
+        Else as `enqueue` with `flush`. Blocks a few ms at most.
+        """
+        connection = self.connection
+        if connection is None or not connection.begin_lead():
+            return self.enqueue(payload, b"", None, wait, flush=True)
+        try:
+            full = self.enqueue(payload, b"", None, wait, flush=True)
+            if full is None:
+                connection.lead(wait)
+            return full
+        finally:
+            connection.end_lead()
+
     def _give_back_ahead(self) -> bool:
         """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
 
@@ -494,14 +511,38 @@ class PartitionProducer(Handler):
         """Complete the oldest entry with its id."""
         with self._lock:
             outcome, op = self.core.receipt(receipt.sequence_id)
+        self._received(receipt, outcome, op)
+
+    def take_receipt(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
+        """Complete the oldest entry in this thread, not the loop's, if that concerns nobody but this callback's owner.
+
+        Return whether it was so; else nothing is done.
+        """
+        with self._lock:
+            pending = self.core.pending
+            op = pending[0] if pending else None
+            if (
+                op is None
+                or op.sequence_id != receipt.sequence_id
+                or len(op.callbacks) != 1
+                or op.callbacks[0] is not callback
+                or self._flush_waiters
+                or self._room_waiters
+            ):
+                return False
+            outcome, op = self.core.receipt(receipt.sequence_id)
+        self._received(receipt, outcome, op)
+        return True
+
+    def _received(self, receipt: pb.CommandSendReceipt, outcome: Receipt, op: SendOp | None) -> None:
         if op is not None:
-            place = commands.message_id(receipt.message_id)
-            if op.was_damaged and place.entry_id() < 0:
+            ledger, entry = commands.place_of(receipt.message_id)
+            if op.was_damaged and entry < 0:
                 # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
                 self._completed(op, self._lost_to_deduplication(), None)
                 return
             self.confirmed_messages += op.count
-            self._completed(op, None, (self.topic.partition, place.ledger_id(), place.entry_id()))
+            self._completed(op, None, (self.topic.partition, ledger, entry))
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed something we think is still behind another: start over, everything is resent.
             self.connection.close("a receipt came out of step")
