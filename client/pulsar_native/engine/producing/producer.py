@@ -236,6 +236,8 @@ class PartitionProducer(Handler):
                 return
             ready = self.core.look_after(time.monotonic(), time.time_ns() // 1_000_000)
             self._write(ready)
+            if self.core.ahead < 0:
+                self._give_back_ahead()
             is_over = self.state is not State.READY and self.state is not State.CONNECTING
         if is_over:
             self._fail_all(self._refusal())
@@ -281,7 +283,7 @@ class PartitionProducer(Handler):
     def _give_back_ahead(self) -> bool:
         """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
 
-        Called under the lock, with no batch open.
+        Called under the lock, with nothing offered.
         """
         size, self.core.ahead = self.core.ahead, 0
         if not self._counts_memory or not size:

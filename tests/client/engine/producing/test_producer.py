@@ -670,3 +670,21 @@ def test_callbacks_of_others_are_never_called_by_a_sender_that_looks(fake: FakeB
             producer.send_async(b"a%d" % number, lambda _result, _id: callers.add(threading.get_ident()))
             producer.send(b"b%d" % number)
         assert callers == {only(producer._inner).engine.thread}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_was_put_too_late_for_its_batch_is_not_forgotten(fake: FakeBroker, closed: bool) -> None:
+    with Client(fake.url) as client:
+        producer = client.create_producer("t", batching_enabled=True)
+        child = only(producer._inner)
+        if closed:
+            producer.close()
+        # As a thread sees it that looked for room just before another one closed the batch, or the producer.
+        child._inbox.room, child._inbox.largest = 1, 10
+        told: list[Result] = []
+        producer.send_async(b"late", lambda result, _id: told.append(result))
+        deadline = time.monotonic() + 10
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert told == [Result.AlreadyClosed if closed else Result.Ok]
+        nothing_left(child.client, producer._inner)
