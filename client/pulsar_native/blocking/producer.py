@@ -21,7 +21,7 @@ from pulsar_native.engine.loop import (
 from pulsar_native.engine.observing.statistics import of_producer
 from pulsar_native.engine.producing.bulk import BulkSend, Slice
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import Full
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.engine.transactions.transaction import SendOperation
 from pulsar_native.engine.waiting import SendWait, Wait
 from pulsar_native.exceptions import OperationNotSupported, Timeout

@@ -19,7 +19,8 @@ from pulsar_native.engine.consuming.consumer import PartitionConsumer
 from pulsar_native.engine.consuming.receipts import Done
 from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.engine.waiting import SendWait
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor

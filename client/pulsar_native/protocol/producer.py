@@ -227,7 +227,7 @@ class ProducerCore:
             or duplicate != batch.potential_duplicates
             or (kind is not batch.kind and kind != batch.kind)
         ):
-            ready = self.close_batch()
+            ready = self._close()
             batch = self.open_batch
         if not batch.ids:
             batch.created = now
@@ -247,7 +247,7 @@ class ProducerCore:
         if not duplicate:
             self.last_pushed = sequence_id
         if len(batch.ids) >= self._max_messages or batch.size >= self._max_bytes:
-            ready += self.close_batch()
+            ready += self._close()
         return ready
 
     def offer(self, messages: int, payload_bytes: int) -> None:
@@ -369,7 +369,7 @@ class ProducerCore:
         batch.created, batch.wall, batch.first_key, batch.kind = now, wall_ms, first, kind
         self._next_sequence_id = start + count
         self.last_pushed = start + count - 1
-        return ready + self.close_batch()
+        return ready + self._close()
 
     def _note(self, sequence_id: int, size: int) -> None:
         if sequence_id >= self._next_sequence_id:
@@ -395,7 +395,7 @@ class ProducerCore:
         if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
             return self._add_chunks(metadata, payload, body, callback, now, transaction)
         parts = self._frame(metadata, body, sequence_id, sequence_id, 1, transaction)
-        ready = self.close_batch()
+        ready = self._close()
         op = SendOp(sequence_id, sequence_id, parts, [callback], len(payload), now)
         op.transaction = transaction
         self._note(sequence_id, len(payload))
@@ -473,15 +473,19 @@ class ProducerCore:
     def close_batch(self) -> list[SendOp]:
         """Make an entry of the open batch, or one of each key; none when it is empty."""
         late = self.settle()
+        return late + self._close()
+
+    def _close(self) -> list[SendOp]:
+        """Do so without a look into the inbox: whoever is about to use the next id has settled before."""
         batch = self.open_batch
-        if not batch.payloads:
-            return late
+        if not batch.ids:
+            return []
         self.open_batch = OpenBatch()
         if not self._by_key:
-            return late + self._entry_of(batch, batch.ids[0])
+            return self._entry_of(batch, batch.ids[0])
         # The broker's deduplication wants ids that grow. Those of several keys interleave, so each entry goes out under
         # its highest id only, in that order, as Java's key-based batches do.
-        ready = late
+        ready: list[SendOp] = []
         for part in sorted(split_by_key(batch), key=lambda part: max(part.ids)):
             ready += self._entry_of(part, max(part.ids))
         return ready

@@ -307,6 +307,29 @@ def test_latecomers_of_a_refused_message_are_written_all_the_same() -> None:
     assert ids(made.close_batch()) == [[2]]
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_what_comes_while_another_message_is_added_takes_no_id_of_its(
+    monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    made = core(batching_enabled=True, batching_max_messages=2)
+    frame = made._frame
+
+    def framed(*arguments: Any, **options: Any) -> Any:
+        # Another thread puts one at the worst moment, having seen the offer of before.
+        made.inbox.items.append(b"late")
+        return frame(*arguments, **options)
+
+    monkeypatch.setattr(made, "_frame", framed)
+    add(made, b"a", 0.0, None)
+    written = add(made, b"b", 0.0, None, **({"deliver_at": 5} if own else {}))
+    monkeypatch.undo()
+    written += made.look_after(0.0, 1)
+    written += made.close_batch()
+    numbers = [number for entry in ids(written) for number in entry]
+    assert numbers == list(range(len(numbers))) and len(numbers) == 4 - (not own)
+    assert max(op.count for op in written) <= 2
+
+
 def test_an_official_callback_gets_a_result_code() -> None:
     made = core(batching_enabled=True)
     told: list[tuple[Any, Any]] = []

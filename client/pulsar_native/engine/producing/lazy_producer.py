@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pulsar_native.engine.network.handler import State
-from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.producing import refusals
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.engine.waiting import SendWait
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
@@ -107,10 +109,10 @@ class LazyPartitionProducer(PartitionProducer):
         if self.state is not State.READY and self.state is not State.CONNECTING:
             raise self._refusal()
         if self._max_pending and len(self._waiting) >= self._max_pending:
-            return Full(self._queue_full(), self.when_room)
+            return Full(refusals.queue_full(self._max_pending, self.topic.full), self.when_room)
         memory = self.client.memory
         if not memory.try_reserve(len(item.payload)):
-            return Full(self._memory_full(), memory.when_room)
+            return Full(refusals.memory_full(memory.limit, self.topic.full), memory.when_room)
         self._waiting.append(item)
         if not self._is_wanted:
             self._is_wanted = True

@@ -19,7 +19,8 @@ from pulsar_native.engine.network.handler import State
 from pulsar_native.engine.producing.key_renewal import KeyRenewal
 from pulsar_native.engine.producing.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producing.message_schemas import MessageSchemas
-from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.engine.waiting import SendWait
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import PulsarException

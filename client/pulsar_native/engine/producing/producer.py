@@ -18,24 +18,23 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.network.connection import Connection
 from pulsar_native.engine.network.handler import Handler, State
 from pulsar_native.engine.observing.statistics import ProducerRecorder
+from pulsar_native.engine.producing import refusals
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.engine.waiting import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     ChecksumError,
-    MemoryBufferIsFull,
     NotAllowedError,
     NotConnected,
-    OperationNotSupported,
     ProducerBlockedQuotaExceededException,
     ProducerFenced,
-    ProducerQueueIsFull,
     PulsarException,
     Timeout,
     TopicTerminated,
@@ -59,24 +58,6 @@ _AHEAD_BYTES = 16 * 1024
 # How many threads may put a message at the same instant without one passing the limit of the queue.
 _MOST_AT_ONCE = 16
 _MANY = 1 << 30
-
-
-class Full(NamedTuple):
-    """Why a message was not taken, and how to be woken when there is room."""
-
-    error: PulsarException
-    when_room: Callable[[Callable[[], None]], None]
-    # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
-    again: Callable[[], Full | None] | None = None
-    gave_up: Callable[[PulsarException], None] | None = None
-    # Not for want of room: to be waited for whatever block_if_queue_full says.
-    is_short: bool = False
-
-    def refusal(self) -> PulsarException:
-        """Return the error to raise, for a caller that does not wait."""
-        if self.gave_up is not None:
-            self.gave_up(self.error)
-        return self.error
 
 
 class PartitionProducer(Handler):
@@ -173,7 +154,7 @@ class PartitionProducer(Handler):
                 connection.write(op.parts)
         self._fail_ended(ended)
         for op in doubtful:
-            self._completed(op, self._may_be_stored(), None)
+            self._completed(op, refusals.may_be_stored(self.topic.full), None)
 
     @property
     def is_started(self) -> bool:
@@ -270,15 +251,16 @@ class PartitionProducer(Handler):
         Else as `enqueue` with `flush`. Blocks a few ms at most.
         """
         connection = self.connection
-        if connection is None or not connection.begin_lead():
-            return self.enqueue(payload, b"", None, wait, flush=True)
+        leads = False
         try:
+            leads = connection is not None and connection.begin_lead()
             full = self.enqueue(payload, b"", None, wait, flush=True)
-            if full is None:
+            if leads and full is None and connection is not None:
                 connection.lead(wait)
             return full
         finally:
-            connection.end_lead()
+            if leads and connection is not None:
+                connection.end_lead()
 
     def _give_back_ahead(self) -> bool:
         """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
@@ -318,9 +300,9 @@ class PartitionProducer(Handler):
             core = self.core
             if self._max_pending and core.pending_messages >= self._max_pending:
                 self._write(core.close_batch())
-                return Full(self._queue_full(), self.when_room)
+                return Full(refusals.queue_full(self._max_pending, self.topic.full), self.when_room)
             if not memory.try_reserve(len(payload)) and not self._makes_room(len(payload)):
-                return Full(self._memory_full(), memory.when_room)
+                return Full(refusals.memory_full(memory.limit, self.topic.full), memory.when_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
             except (NoRoomForChunks, NotRegistered) as missing:
@@ -373,7 +355,7 @@ class PartitionProducer(Handler):
                 limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
                 if limit <= 0:
                     self._write(core.close_batch())
-                    return Full(self._queue_full(), self.when_room)
+                    return Full(refusals.queue_full(self._max_pending, self.topic.full), self.when_room)
             count = core.fits(payloads, fields, limit)
             if count < 2:
                 return 0
@@ -381,7 +363,7 @@ class PartitionProducer(Handler):
             if not memory.try_reserve(sum(map(len, taken))):
                 self._write(core.close_batch())
                 self._give_back_ahead()
-                return Full(self._memory_full(), memory.when_room)
+                return Full(refusals.memory_full(memory.limit, self.topic.full), memory.when_room)
             own = None if fields is None else fields[:count]
             self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000, kind))
             idle = not self._expiry_armed
@@ -394,12 +376,10 @@ class PartitionProducer(Handler):
     def _not_taken(self, missing: NoRoomForChunks | NotRegistered) -> Full:
         """Return what to wait for: room for all chunks, or the broker's knowing the partition in a transaction."""
         if isinstance(missing, NoRoomForChunks):
-            return Full(self._queue_full(), partial(self.when_room, needed=missing.needed))
-        error = OperationNotSupported(
-            "The first message of a transaction to a partition waits for the broker, which a callback of the client "
-            "cannot do: send one from another thread first",
-            topic=self.topic.full,
-        )
+            return Full(
+                refusals.queue_full(self._max_pending, self.topic.full), partial(self.when_room, needed=missing.needed)
+            )
+        error = refusals.not_joined(self.topic.full)
         return Full(error, partial(self.client.transactions.join, missing.transaction, self), is_short=True)
 
     def joined(self, transaction: TransactionCore) -> None:
@@ -472,20 +452,6 @@ class PartitionProducer(Handler):
             return type(self.failure)(self.failure.message, topic=self.topic.full, broker=self.failure.broker)
         return AlreadyClosed("The producer is closed", topic=self.topic.full)
 
-    def _queue_full(self) -> PulsarException:
-        return ProducerQueueIsFull(
-            f"{self._max_pending} messages wait for their receipts; raise max_pending_messages, send slower, or "
-            "set block_if_queue_full=True",
-            topic=self.topic.full,
-        )
-
-    def _memory_full(self) -> PulsarException:
-        return MemoryBufferIsFull(
-            f"{self.client.memory.limit} bytes of messages wait for their receipts, or to be taken by consumers "
-            "whose queues scale; raise memory_limit_bytes of the client, send slower, or set block_if_queue_full=True",
-            topic=self.topic.full,
-        )
-
     def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
         """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
@@ -541,28 +507,13 @@ class PartitionProducer(Handler):
             ledger, entry = commands.place_of(receipt.message_id)
             if op.was_damaged and entry < 0:
                 # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
-                self._completed(op, self._lost_to_deduplication(), None)
+                self._completed(op, refusals.lost_to_deduplication(self.topic.full), None)
                 return
             self.confirmed_messages += op.count
             self._completed(op, None, (self.topic.partition, ledger, entry))
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed something we think is still behind another: start over, everything is resent.
             self.connection.close("a receipt came out of step")
-
-    def _may_be_stored(self) -> PulsarException:
-        return NotConnected(
-            "The connection was lost before the broker confirmed the message, and the topic has no deduplication: sent "
-            "again, it may be in the transaction twice. The transaction can only be aborted; do it again in a new one. "
-            "Turn on deduplication for the namespace to have transactions outlive connections",
-            topic=self.topic.full,
-        )
-
-    def _lost_to_deduplication(self) -> PulsarException:
-        return ChecksumError(
-            "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as "
-            "those behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
-            topic=self.topic.full,
-        )
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """Recover from, or give up after, an error for one entry."""
