@@ -253,12 +253,13 @@ class ProducerCore:
     def offer(self, messages: int, payload_bytes: int) -> None:
         """Let so much come through the inbox, as far as the open batch has room without being full.
 
-        Nothing where `add` must look at each message: no batch is open, it is of a transaction or another schema, or
-        the broker may know the next ids. To be called settled.
+        Nothing where `add` must look at each message: no batch is open, it is of a transaction, another schema or
+        messages the broker may know, or the broker may know the next ids. To be called settled.
         """
         batch = self.open_batch
         count = len(batch.ids)
-        if not count or batch.kind is not None or self._next_sequence_id <= self.last_pushed:
+        is_fresh = not batch.potential_duplicates and self._next_sequence_id > self.last_pushed
+        if not count or batch.kind is not None or not is_fresh:
             return
         size = min(self._max_bytes - 1, self._batch_room) - batch.size
         messages = min(messages, self._max_messages - 1 - count)

@@ -298,6 +298,16 @@ def test_what_is_offered_leaves_the_last_message_of_a_batch_to_add() -> None:
     assert ids([op]) == [[0, 1, 2]] and list(op.callbacks) == [None] * 3
 
 
+def test_nothing_is_offered_to_a_batch_of_messages_the_broker_may_know() -> None:
+    made = core(batching_enabled=True, last_sequence_id=20)
+    add(made, b"again", 0.0, None, sequence_id=3)
+    made.offer(100, 10_000)
+    assert not made.inbox.room
+    add(made, b"new", 0.0, None)
+    made.offer(100, 10_000)
+    assert made.inbox.room
+
+
 def test_latecomers_of_a_refused_message_are_written_all_the_same() -> None:
     made = core(batching_enabled=True, batching_max_messages=2, max_message_size=2000)
     made.inbox.items += [b"a", b"b", b"c"]
