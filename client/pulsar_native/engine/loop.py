@@ -31,6 +31,8 @@ class _Process:
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
+        # Set in a child: what was made before the fork asks its own process's object, which costs the hot path least.
+        self.is_over = False
         # Re-entrant: a client that is garbage-collected while this thread holds it gives the engine back, too.
         self.lock = threading.RLock()
         self.engine: Engine | None = None
@@ -48,6 +50,11 @@ _lenders: weakref.WeakSet[Any] = weakref.WeakSet()
 def generation() -> int:
     """Return the number of forks between the first process and this one."""
     return _process.generation
+
+
+def this_process() -> _Process:
+    """Return what tells, by `is_over`, that the process has forked since."""
+    return _process
 
 
 def check_generation(made_in: int) -> None:
@@ -79,6 +86,7 @@ def _after_fork_in_child() -> None:
             # Only our copy of the descriptor goes: no TLS goodbye, no FIN, as the parent still holds the connection.
             os.close(sock.detach())
     _sockets = weakref.WeakSet()
+    _process.is_over = True
     _process = _Process(_process.generation + 1)
 
 
