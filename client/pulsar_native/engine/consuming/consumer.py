@@ -315,6 +315,9 @@ class PartitionConsumer(ReceiverQueue):
         if self.connection is not None and self.attachment == attachment:
             self.newest = None
             self.connection.write([commands.redeliver(self.consumer_id, (), epoch=self._epoch)])
+
+    def grant_rewound(self) -> None:
+        """Give the permits back that were kept meanwhile. Under the lock."""
         self._grant(0)
 
     @property
