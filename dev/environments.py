@@ -1,5 +1,8 @@
 """Make what the project runs in: Python environments under .envs/, the broker's jars under .cache/, and a browser.
 
+The client's optional compiled module is made in place with the environment `dev`, for all of them; where no C compiler
+is, the client runs in plain Python and setting up goes on.
+
 Callable as `dev/setup NAME …`. May not import anything but the standard library, since it runs before anything is
 installed. Rules: every target has a stamp that holds a hash of what it was made from, so that a second call costs
 milliseconds and a changed pin is noticed; what is half made has no stamp and is made again; one call at a time.
@@ -13,9 +16,12 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import threading
 import time
 import tomllib
@@ -27,6 +33,7 @@ ENVS = ROOT / ".envs"
 CACHE = ROOT / ".cache"
 REQUIREMENTS = ROOT / "requirements"
 POM = ROOT / "dev" / "broker-pom.xml"
+SPEEDUPS = ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx"
 
 # Which of our own distributions are installed (editable, without their dependencies) into which environment.
 EDITABLE = {
@@ -211,6 +218,50 @@ def _count(pins: Path) -> int:
     return sum(1 for line in pins.read_text().splitlines() if line and not line.startswith((" ", "#")))
 
 
+def make_dev() -> None:
+    """Make the environment the client is developed in, and with its tools the client's compiled module."""
+    make_env("dev")
+    make_speedups()
+
+
+def make_speedups() -> None:
+    """Compile the client's optional module beside its source; where that fails, say so and leave plain Python."""
+    built = SPEEDUPS.with_name(SPEEDUPS.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    build = ROOT / "client" / "hatch_build.py"
+    stamp, key = ENVS / ".speedups", _hash("1", ROOT, sys.version, SPEEDUPS, build, REQUIREMENTS / "dev.txt")
+    if _fresh(stamp, key) and built.exists():
+        return
+    stamp.unlink(missing_ok=True)
+    built.unlink(missing_ok=True)
+    reason = no_speedups()
+    if not reason:
+        try:
+            run("dev: the client's compiled codec", [str(python_of("dev")), str(build)], tries=1)
+        except SetupError as error:
+            reason = str(error).splitlines()[-1]
+    if reason:
+        say(f"dev: the client stays in plain Python, its optional compiled codec cannot be built: {reason}")
+    else:
+        stamp.write_text(key)
+
+
+def no_speedups() -> str:
+    """Return why no module in C can be compiled here, "" when one can; tried out, which takes part of a second."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        return f"there is no C compiler ({compiler[0]}; Debian: apt-get install gcc libc6-dev)"
+    with tempfile.TemporaryDirectory(prefix="speedups-") as folder:
+        source = Path(folder) / "trial.c"
+        source.write_text("#include <Python.h>\n")
+        include = sysconfig.get_path("include")
+        command = [*compiler, "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(source.with_suffix(".so"))]
+        tried = subprocess.run(command, capture_output=True, text=True)
+    if tried.returncode:
+        first = (tried.stderr.splitlines() or ["no message"])[0]
+        return f"{compiler[0]} fails: {first} (Debian: apt-get install gcc libc6-dev python3-dev)"
+    return ""
+
+
 def make_broker() -> None:
     """Copy the broker's jars (about 240 MB, once) to .cache/."""
     need_java()
@@ -293,7 +344,7 @@ def compile_pins(upgrade: bool) -> None:
 
 
 TARGETS: dict[str, Callable[[], None]] = {
-    "dev": lambda: make_env("dev"),
+    "dev": make_dev,
     "spark": make_spark,
     "airflow": lambda: make_env("airflow"),
     "browser": make_browser,

@@ -20,9 +20,10 @@ from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single, same_size, split_batch
+from pulsar_native.wire.codec import parse_single, same_size
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.implementation import split_batch
 
 _ValidationError = pb.CommandAck.ValidationError
 

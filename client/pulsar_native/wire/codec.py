@@ -2,7 +2,8 @@
 
 May not do: compress, checksum or frame a batch; keep state between calls.
 
-Rules: this is the hot path, in plain Python on purpose. What repeats is computed once per run of messages, what differs
+Rules: this is the hot path, in plain Python on purpose; what `_speedups` compiles of it must do the same, and callers
+take those functions from `implementation`. What repeats is computed once per run of messages, what differs
 goes through C-speed primitives (join, strided slices). Sizes a peer wrote are checked against the batch before they
 are used; a walk always moves forward, so a hostile batch costs no more than its length.
 """
@@ -96,6 +97,23 @@ def encode_single_fields(
     if null_partition_key:
         parts.append(_NULL_KEY)
     return b"".join(parts)
+
+
+def text_fields(name: str | None, values: Sequence[str | None]) -> list[bytes]:
+    """Return the metadata field of a property with each of these values, b"" for None; of the key if `name` is None.
+
+    Pure. What repeats is encoded once. Raises `InvalidMessage` for text that is no valid Unicode.
+    """
+    known: dict[str | None, bytes] = {None: b""}
+    found: list[bytes] = []
+    for value in values:
+        field = known.get(value)
+        if field is None:
+            assert value is not None
+            own = encode_single_fields(partition_key=value) if name is None else encode_single_fields({name: value})
+            field = known[value] = own
+        found.append(field)
+    return found
 
 
 def encode_batch(payloads: Sequence[bytes], sequence_ids: Sequence[int], fields: Sequence[bytes] = ()) -> bytes:

@@ -24,8 +24,9 @@ from google.protobuf.message import DecodeError
 
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.wire import implementation
 from pulsar_native.wire.arrow import MapColumn, NumberColumn, TextColumn, numpy_or_none, utf8
-from pulsar_native.wire.codec import parse_single, same_size, sequence_fields, split_batch, varint
+from pulsar_native.wire.codec import parse_single, same_size, sequence_fields, varint
 from pulsar_native.wire.entry import ParsedEntry
 from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
@@ -206,7 +207,7 @@ class _Builder:
             self._add_message_ids(part, picked)
         if self._wants_singles or "value" in self._columns:
             with self._naming(part):
-                if not self._add_one_size(part, picked):
+                if not self._add_scanned(part) and not self._add_one_size(part, picked):
                     self._add_mixed(part, picked)
 
     def _add_message_ids(self, part: EntrySlice, picked: Sequence[int]) -> None:
@@ -231,6 +232,31 @@ class _Builder:
             text = f"Entry {part.ledger_id}:{part.entry_id} cannot be read: {error.message}"
             raise InvalidMessage(text, topic=self._topic) from error
 
+    def _add_scanned(self, part: EntrySlice) -> bool:
+        """Add a batch by the compiled codec; return whether that is there and finds the batch an ordinary one."""
+        columns = self._columns
+        found = implementation.scan_batch(part.body, part.first, part.last, part.skip, part.parsed.metadata.sequence_id)
+        if found is None:
+            return False
+        if "value" in columns:
+            column = columns["value"]
+            column.packed(found, found.value_bytes, *found.values(column.size))
+        if "__key" in columns:
+            column = columns["__key"]
+            keys, ends, missing = found.keys(column.size)
+            column.packed(keys, len(keys), ends, missing)
+        if "__eventTime" in columns:
+            columns["__eventTime"].packed(*found.event_times())
+        if "__messageProperties" in columns:
+            maps = columns["__messageProperties"]
+            ends, names, values = found.properties(maps.keys.rows, maps.keys.size, maps.values.size)
+            maps.keys.packed(names[0], len(names[0]), names[1])
+            maps.values.packed(values[0], len(values[0]), values[1])
+            maps.ends(ends)
+        if "__sequenceId" in columns:
+            columns["__sequenceId"].packed(found.sequence_ids())
+        return True
+
     def _add_one_size(self, part: EntrySlice, picked: Sequence[int]) -> bool:
         """Add a batch of messages of one size without metadata of their own; return whether it is one."""
         sizes = same_size(part.body, part.last)
@@ -247,7 +273,7 @@ class _Builder:
 
     def _add_mixed(self, part: EntrySlice, picked: Sequence[int]) -> None:
         body = part.body
-        places = split_batch(body, part.last)
+        places = implementation.split_batch(body, part.last)
         places = places[part.first :] if part.skip is None else [places[index] for index in picked]
         metas = [body[start:payload] for start, payload, _ in places]
         values = [body[payload:stop] for _, payload, stop in places]
