@@ -257,8 +257,9 @@ def no_speedups() -> str:
         command = [*compiler, "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(source.with_suffix(".so"))]
         tried = subprocess.run(command, capture_output=True, text=True)
     if tried.returncode:
-        first = (tried.stderr.splitlines() or ["no message"])[0]
-        return f"{compiler[0]} fails: {first} (Debian: apt-get install gcc libc6-dev python3-dev)"
+        lines = tried.stderr.splitlines() or ["no message"]
+        said = next((line for line in lines if "error" in line), lines[0])
+        return f"{compiler[0]} fails: {said} (Debian: apt-get install gcc libc6-dev python3-dev)"
     return ""
 
 
