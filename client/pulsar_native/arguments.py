@@ -46,7 +46,7 @@ from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
 from pulsar_native.topic import TopicName
-from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire.implementation import encode_single_fields
 from pulsar_native.wire.table import TableRows
 
 if TYPE_CHECKING:

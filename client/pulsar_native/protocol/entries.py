@@ -20,10 +20,10 @@ from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single, same_size
+from pulsar_native.wire.codec import parse_single
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
-from pulsar_native.wire.implementation import split_batch
+from pulsar_native.wire.implementation import may_be_compacted, payload_bytes, split_batch
 
 _ValidationError = pb.CommandAck.ValidationError
 
@@ -179,10 +179,7 @@ class Decoded:
         if places is None:
             return len(self.entry.body)
         if skip is None:
-            uniform = same_size(self.entry.body, len(places))
-            if uniform is not None:
-                return uniform[1] * len(places)
-            return sum([end - start for _, start, end in places])
+            return payload_bytes(self.entry.body, places)
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def indexes(self, first: int = 0) -> Sequence[int]:
@@ -340,7 +337,7 @@ def _skipped(
     count = len(places)
     compacted = entry.parsed.metadata.compacted_batch_indexes
     whole = not first and delivery.ack_words is None and missing is None and not compacted
-    if whole and not _may_be_compacted(entry):
+    if whole and not may_be_compacted(entry.body, places):
         return None
     skip = bytearray(count)
     skip[:first] = b"\1" * first
@@ -356,12 +353,3 @@ def _skipped(
         if not skip[index] and parse_single(entry.body[meta:payload]).compacted_out:
             skip[index] = 1
     return bytes(skip) if any(skip) else None
-
-
-# SingleMessageMetadata.compacted_out = true
-_COMPACTED_OUT = b"\x20\x01"
-
-
-def _may_be_compacted(entry: ReceivedEntry) -> bool:
-    """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
-    return _COMPACTED_OUT in entry.body

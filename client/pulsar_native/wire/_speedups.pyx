@@ -149,6 +149,25 @@ cdef inline uint8_t* _put_text(uint8_t* to, uint8_t tag, const void* text, Py_ss
     return to + size
 
 
+cdef inline Py_ssize_t _text_width(Py_ssize_t size) noexcept nogil:
+    """Return how much a text of `size` bytes takes, with its tag."""
+    return 1 + _width(<uint64_t>size) + size
+
+
+cdef inline uint8_t* _put_pair(
+    uint8_t* to, const char* key, Py_ssize_t key_size, const char* value, Py_ssize_t size
+) noexcept nogil:
+    """Write a property."""
+    to[0] = _PROPERTIES
+    to = _put(to + 1, <uint64_t>(_text_width(key_size) + _text_width(size)))
+    return _put_text(_put_text(to, 0x0A, key, key_size), 0x12, value, size)
+
+
+cdef inline uint8_t* _put_flag(uint8_t* to, uint8_t tag) noexcept nogil:
+    to[0], to[1] = tag, 1
+    return to + 2
+
+
 # ---- batches ---------------------------------------------------------------------------------------------------------
 
 
@@ -168,6 +187,28 @@ def split_batch(body, count):
             return codec.split_batch(held, count)
         places.append((start, payload, position))
     return places
+
+
+def payload_bytes(body, list places not None):
+    """As `codec.payload_bytes`."""
+    cdef Py_ssize_t total = 0, start, end
+    for _, start, end in places:
+        total += end - start
+    return total
+
+
+def may_be_compacted(bytes body not None, list places not None):
+    """As `codec.may_be_compacted`, but looks at the metadata only."""
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), at, stop
+    for at, stop, _ in places:
+        if at < 0 or stop > total:
+            return True
+        while at < stop - 1:
+            if data[at] == _COMPACTED_OUT and data[at + 1] == 1:
+                return True
+            at += 1
+    return False
 
 
 def encode_batch(payloads, sequence_ids, fields=()):
@@ -204,14 +245,75 @@ def encode_batch(payloads, sequence_ids, fields=()):
     return body
 
 
+def encode_single_fields(
+    properties=None,
+    partition_key=None,
+    key_is_base64=False,
+    ordering_key=None,
+    event_time=0,
+    null_value=False,
+    null_partition_key=False,
+):
+    """As `codec.encode_single_fields`."""
+    cdef tuple pairs = tuple(properties.items()) if properties else ()
+    cdef Py_ssize_t total = 0, size = 0, other = 0
+    cdef uint64_t time = 0
+    cdef const char* text
+    cdef const char* value
+    cdef bytes made
+    cdef uint8_t* to
+    try:
+        for own in pairs:
+            if type(own) is not tuple or len(<tuple>own) != 2:
+                raise TypeError
+            PyUnicode_AsUTF8AndSize((<tuple>own)[0], &size)
+            PyUnicode_AsUTF8AndSize((<tuple>own)[1], &other)
+            total += _text_width(_text_width(size) + _text_width(other))
+        if partition_key is not None:
+            PyUnicode_AsUTF8AndSize(partition_key, &size)
+            total += _text_width(size) + (2 if key_is_base64 else 0)
+        if event_time:
+            if type(event_time) is not int:
+                raise TypeError
+            time = event_time
+            total += 1 + _width(time)
+        if ordering_key is not None:
+            total += _text_width(PyBytes_GET_SIZE(<bytes?>ordering_key))
+    except (TypeError, ValueError, OverflowError):
+        return codec.encode_single_fields(
+            properties, partition_key, key_is_base64, ordering_key, event_time, null_value, null_partition_key
+        )
+    total += (2 if null_value else 0) + (2 if null_partition_key else 0)
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <uint8_t*>PyBytes_AS_STRING(made)
+    for own in pairs:
+        text = PyUnicode_AsUTF8AndSize((<tuple>own)[0], &size)
+        value = PyUnicode_AsUTF8AndSize((<tuple>own)[1], &other)
+        to = _put_pair(to, text, size, value, other)
+    if partition_key is not None:
+        text = PyUnicode_AsUTF8AndSize(partition_key, &size)
+        to = _put_text(to, _PARTITION_KEY, text, size)
+    if time:
+        to[0] = _EVENT_TIME
+        to = _put(to + 1, time)
+    if partition_key is not None and key_is_base64:
+        to = _put_flag(to, _KEY_IS_BASE64)
+    if ordering_key is not None:
+        to = _put_text(to, _ORDERING_KEY, PyBytes_AS_STRING(ordering_key), PyBytes_GET_SIZE(ordering_key))
+    if null_value:
+        to = _put_flag(to, _NULL_VALUE)
+    if null_partition_key:
+        to = _put_flag(to, _NULL_KEY)
+    return made
+
+
 def text_fields(name, values):
     """As `codec.text_fields`."""
     cdef tuple texts = tuple(values)
-    cdef Py_ssize_t name_size = 0, size = 0, pair = 0
+    cdef Py_ssize_t name_size = 0, size = 0
     cdef const char* key = NULL
     cdef const char* text
     cdef bytes made
-    cdef uint8_t* to
     cdef list found = []
     try:
         if name is not None:
@@ -222,15 +324,11 @@ def text_fields(name, values):
                 continue
             text = PyUnicode_AsUTF8AndSize(value, &size)
             if name is None:
-                made = PyBytes_FromStringAndSize(NULL, 1 + _width(<uint64_t>size) + size)
+                made = PyBytes_FromStringAndSize(NULL, _text_width(size))
                 _put_text(<uint8_t*>PyBytes_AS_STRING(made), _PARTITION_KEY, text, size)
             else:
-                pair = 2 + _width(<uint64_t>name_size) + name_size + _width(<uint64_t>size) + size
-                made = PyBytes_FromStringAndSize(NULL, 1 + _width(<uint64_t>pair) + pair)
-                to = <uint8_t*>PyBytes_AS_STRING(made)
-                to[0] = _PROPERTIES
-                to = _put_text(_put(to + 1, <uint64_t>pair), 0x0A, key, name_size)
-                _put_text(to, 0x12, text, size)
+                made = PyBytes_FromStringAndSize(NULL, _text_width(_text_width(name_size) + _text_width(size)))
+                _put_pair(<uint8_t*>PyBytes_AS_STRING(made), key, name_size, text, size)
             found.append(made)
     except (TypeError, UnicodeEncodeError):
         return codec.text_fields(name, texts)

@@ -27,6 +27,7 @@ _U64 = (1 << 64) - 1
 _PROPERTIES = b"\x0a"
 _PARTITION_KEY = b"\x12"
 _PAYLOAD_SIZE = b"\x18"
+_COMPACTED_OUT = b"\x20\x01"
 _EVENT_TIME = b"\x28"
 _KEY_IS_BASE64 = b"\x30\x01"
 _ORDERING_KEY = b"\x3a"
@@ -40,6 +41,7 @@ _LAST = tuple(bytes((value,)) for value in range(128))  # a varint's only or las
 _MORE = tuple(bytes((value | 128,)) for value in range(128))  # a byte that another one follows
 
 
+_WORTH_PICKING = 200  # bytes a message; below, searching the payloads too is quicker than picking out the metadata
 _WORTH_A_RUN = 8  # messages; below, reading them one by one is as quick
 
 
@@ -272,6 +274,21 @@ def _metadata_end(data: bytes, start: int) -> int:
     if stop > len(data):
         raise InvalidMessage("A message's metadata would end behind its batch")
     return stop
+
+
+def payload_bytes(body: bytes, places: list[tuple[int, int, int]]) -> int:
+    """Return how many bytes the payloads of a whole batch have; `places` are what `split_batch` found. Pure."""
+    uniform = same_size(body, len(places))
+    if uniform is not None:
+        return uniform[1] * len(places)
+    return sum([end - start for _, start, end in places])
+
+
+def may_be_compacted(body: bytes, places: list[tuple[int, int, int]]) -> bool:
+    """Return whether any message may be marked as compacted away; a false alarm only costs a closer look. Pure."""
+    if len(body) < _WORTH_PICKING * len(places):
+        return _COMPACTED_OUT in body
+    return _COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
 
 
 def same_size(body: bytes, count: int) -> tuple[int, int] | None:

@@ -33,42 +33,55 @@ name = "python"
 """Which one is in use: "python" or "compiled"."""
 
 split_batch = codec.split_batch
+payload_bytes = codec.payload_bytes
+may_be_compacted = codec.may_be_compacted
 encode_batch = codec.encode_batch
+encode_single_fields = codec.encode_single_fields
 text_fields = codec.text_fields
 # Columns of a batch from its messages, None where that is left to plain Python; and pieces of a column as one.
 scan_batch = _not_scanned
 join_parts = _join
 
 
+FUNCTIONS = (
+    "encode_batch",
+    "encode_single_fields",
+    "join_parts",
+    "may_be_compacted",
+    "payload_bytes",
+    "scan_batch",
+    "split_batch",
+    "text_fields",
+)
+_PYTHON = {function: globals()[function] for function in FUNCTIONS}
+
+
 def use(wanted: str | None) -> None:
     """Choose: "python", "compiled", or None for what is there. Raises `InvalidConfiguration`. Not thread-safe."""
-    global name, split_batch, encode_batch, text_fields, scan_batch, join_parts
     if wanted not in (None, "python", "compiled"):
         raise InvalidConfiguration(f"{VARIABLE} is {wanted!r}; it may be python or compiled, or not be set")
-    name, scan_batch, join_parts = "python", _not_scanned, _join
-    split_batch, encode_batch, text_fields = codec.split_batch, codec.encode_batch, codec.text_fields
-    if wanted == "python":
-        return
-    try:
-        from pulsar_native.wire import _speedups as compiled
-    except ImportError as error:
-        if wanted == "compiled":
-            raise InvalidConfiguration(
-                f"{VARIABLE} is 'compiled', but this installation of pulsar-native has no compiled codec for this "
-                "Python: install a wheel of this platform, build it (a C compiler is needed), or unset the variable"
-            ) from error
-        return
-    name, scan_batch, join_parts = "compiled", compiled.scan_batch, compiled.join_parts
-    split_batch, encode_batch, text_fields = compiled.split_batch, compiled.encode_batch, compiled.text_fields
+    found = None if wanted == "python" else _compiled()
+    if found is None and wanted == "compiled":
+        raise InvalidConfiguration(
+            f"{VARIABLE} is 'compiled', but this installation of pulsar-native has no compiled codec for this Python: "
+            "install a wheel of this platform, build it (a C compiler is needed), or unset the variable"
+        )
+    globals().update(_PYTHON if found is None else found, name="python" if found is None else "compiled")
 
 
 def available() -> Sequence[str]:
     """Return the names of the implementations this installation has."""
+    return ("python",) if _compiled() is None else ("python", "compiled")
+
+
+def _compiled() -> dict[str, Any] | None:
+    """Return the compiled functions; None where they are not built, or were built from another version."""
     try:
-        from pulsar_native.wire import _speedups  # noqa: F401
-    except ImportError:
-        return ("python",)
-    return ("python", "compiled")
+        from pulsar_native.wire import _speedups
+
+        return {function: getattr(_speedups, function) for function in FUNCTIONS}
+    except (ImportError, AttributeError):
+        return None
 
 
 use(os.environ.get(VARIABLE) or None)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.wire import implementation
-from pulsar_native.wire.codec import encode_single_fields
 
 if TYPE_CHECKING:
     import pyarrow
@@ -70,7 +69,7 @@ class TableRows:
             self._properties = {name: name for name in properties}
         self._check()
         self._key_of_bytes = _Memo(_key_of_bytes)
-        self._time_field = _Memo(lambda millis: encode_single_fields(event_time=millis))
+        self._time_field = _Memo(lambda millis: implementation.encode_single_fields(event_time=millis))
 
     # --- checking ---------------------------------------------------------------------------------------------------
 
@@ -133,7 +132,7 @@ class TableRows:
         maps = None
         if self._map is not None:
             maps = [dict(pairs or ()) for pairs in self._column(batch, self._map).to_pylist()]
-            columns.append([encode_single_fields(pairs) for pairs in maps])
+            columns.append([implementation.encode_single_fields(pairs) for pairs in maps])
         keys = times = None
         raw_keys: list[Any] = []
         if self._key is not None:
@@ -149,7 +148,7 @@ class TableRows:
             times = self._times(batch)
             columns.append(list(map(self._time_field.__getitem__, times)))
         if nulls is not None:
-            mark = encode_single_fields(null_value=True)
+            mark = implementation.encode_single_fields(null_value=True)
             columns.append([mark if missing else b"" for missing in nulls])
         fields = list(map(b"".join, zip(*columns, strict=True))) if columns else None
 
@@ -200,7 +199,7 @@ class TableRows:
 
 
 def _key_of_bytes(key: bytes) -> bytes:
-    return encode_single_fields(partition_key=base64.b64encode(key).decode(), key_is_base64=True)
+    return implementation.encode_single_fields(partition_key=base64.b64encode(key).decode(), key_is_base64=True)
 
 
 def _is_bytes(arrow: Any, kind: Any) -> bool:

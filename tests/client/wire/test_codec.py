@@ -16,7 +16,6 @@ from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.wire import implementation
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import (
-    encode_single_fields,
     parse_single,
     payload_size,
     same_size,
@@ -58,7 +57,7 @@ def test_known_bytes() -> None:
     assert implementation.encode_batch([b"hello", b""], [5, 300]) == bytes.fromhex(
         "00000004 1805 4005 68656c6c6f 00000005 1800 40ac02".replace(" ", "")
     )
-    own = encode_single_fields({"a": "b"}, "k", event_time=1, null_value=True)
+    own = implementation.encode_single_fields({"a": "b"}, "k", event_time=1, null_value=True)
     assert own == bytes.fromhex("0a06 0a0161 120162 12016b 2801 4801".replace(" ", ""))
     with_own = implementation.encode_batch([b"x"], [0], [own])
     assert with_own == bytes.fromhex("00000013 1801 0a06 0a0161 120162 12016b 2801 4801 4000 78".replace(" ", ""))
@@ -73,7 +72,7 @@ def test_numbers_on_the_borders_of_their_widths() -> None:
 
 @given(fields)
 def test_fields_are_what_protobuf_reads(own: dict[str, Any]) -> None:
-    single = pb.SingleMessageMetadata.FromString(encode_single_fields(**own))
+    single = pb.SingleMessageMetadata.FromString(implementation.encode_single_fields(**own))
     assert {pair.key: pair.value for pair in single.properties} == own.get("properties", {})
     assert [pair.key for pair in single.properties] == list(own.get("properties", {}))
     assert single.HasField("partition_key") == ("partition_key" in own)
@@ -87,28 +86,28 @@ def test_fields_are_what_protobuf_reads(own: dict[str, Any]) -> None:
 
 
 def test_flag_of_a_key_of_bytes_goes_with_the_key() -> None:
-    single = pb.SingleMessageMetadata.FromString(encode_single_fields(None, "a2V5MQ==", True))
+    single = pb.SingleMessageMetadata.FromString(implementation.encode_single_fields(None, "a2V5MQ==", True))
     assert (single.partition_key, single.partition_key_b64_encoded) == ("a2V5MQ==", True)
-    assert encode_single_fields(key_is_base64=True) == b""
-    assert encode_single_fields({}) == encode_single_fields() == b""
+    assert implementation.encode_single_fields(key_is_base64=True) == b""
+    assert implementation.encode_single_fields({}) == implementation.encode_single_fields() == b""
 
 
 @pytest.mark.parametrize("wrong", [{"properties": {"a": "\ud800"}}, {"properties": {"\ud800": ""}}])
 def test_text_that_is_no_unicode_is_an_invalid_message(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
-        encode_single_fields(**wrong)
+        implementation.encode_single_fields(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"partition_key": "\udfff"}, {"event_time": -1}, {"event_time": U64 + 1}])
 def test_fields_that_cannot_be_written_are_an_invalid_message(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
-        encode_single_fields(**wrong)
+        implementation.encode_single_fields(**wrong)
 
 
 @given(batches())
 def test_batch_is_what_protobuf_reads(batch: Batch) -> None:
     payloads, ids, own = batch
-    encoded = [encode_single_fields(**one) for one in own]
+    encoded = [implementation.encode_single_fields(**one) for one in own]
     body = implementation.encode_batch(payloads, ids, encoded)
     read = plainly(body, len(payloads))
     assert [payload for _, payload in read] == payloads
@@ -129,7 +128,7 @@ def test_batch_is_what_protobuf_reads(batch: Batch) -> None:
 @given(batches(), st.booleans())
 def test_split_finds_what_was_written_whoever_wrote_it(batch: Batch, ours: bool) -> None:
     payloads, ids, own = batch
-    encoded = [encode_single_fields(**one) for one in own]
+    encoded = [implementation.encode_single_fields(**one) for one in own]
     if ours:
         body = implementation.encode_batch(payloads, ids, encoded)
     else:
@@ -282,7 +281,7 @@ def test_count_that_is_too_high_is_found_without_effort(size: int) -> None:
 
 
 def test_every_cut_off_batch_is_invalid() -> None:
-    own = [encode_single_fields({"k": "v"}), b""] * 6
+    own = [implementation.encode_single_fields({"k": "v"}), b""] * 6
     body = implementation.encode_batch([b"abc"] * 12, range(12), own)
     for length in range(len(body)):
         with pytest.raises(InvalidMessage):
@@ -301,7 +300,9 @@ def test_garbage_is_invalid_or_lies_within_the_batch_in_order(body: bytes, count
 @given(batches(), st.data())
 def test_damage_never_reads_past_the_end(batch: Batch, data: st.DataObject) -> None:
     payloads, ids, own = batch
-    body = bytearray(implementation.encode_batch(payloads, ids, [encode_single_fields(**one) for one in own]))
+    body = bytearray(
+        implementation.encode_batch(payloads, ids, [implementation.encode_single_fields(**one) for one in own])
+    )
     for _ in range(3):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(body)

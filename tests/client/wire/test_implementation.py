@@ -31,6 +31,12 @@ def test_the_fastest_there_is_unless_told_otherwise() -> None:
     assert said(SHOW, "python") == "python"
 
 
+def test_what_was_built_from_another_version_is_done_without() -> None:
+    older = "import sys, types; sys.modules['pulsar_native.wire._speedups'] = types.ModuleType('_speedups'); "
+    assert said(older + SHOW, None) == "python"
+    assert "no compiled codec" in said(older + SHOW, "compiled")
+
+
 def test_what_was_not_built_is_done_without() -> None:
     assert said(HIDE + SHOW, None) == said(HIDE + SHOW, "python") == "python"
 
@@ -50,9 +56,6 @@ def test_other_values_are_an_error() -> None:
 
 @pytest.mark.usefixtures("implementation")
 def test_all_functions_are_of_one_implementation() -> None:
-    homes = {
-        getattr(hot, function).__module__.rpartition(".")[2]
-        for function in ("split_batch", "encode_batch", "text_fields", "scan_batch", "join_parts")
-    }
+    homes = {getattr(hot, function).__module__.rpartition(".")[2] for function in hot.FUNCTIONS}
     assert homes == ({"_speedups"} if hot.name == "compiled" else {"codec", "implementation"})
     assert Diagnosis(()).codec == hot.name

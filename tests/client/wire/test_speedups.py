@@ -159,6 +159,67 @@ def test_a_number_that_changes_its_mind_writes_nothing_out_of_place() -> None:
     assert _speedups.encode_batch([b"a"], [Sneaky(5)]) == codec.encode_batch([b"a"], [5])
 
 
+@given(fields)
+def test_fields_are_written_alike(own: dict[str, Any]) -> None:
+    assert _speedups.encode_single_fields(**own) == codec.encode_single_fields(**own)
+
+
+class Pairs(dict[str, str]):
+    """Properties that come as something else than pairs."""
+
+    def items(self) -> Any:
+        return [("a",)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (None, "", True),
+        ({"a": "\ud800"},),
+        ({"\ud800": "a"},),
+        ({"a": 7},),
+        ({7: "a"},),
+        (Pairs(a="b"),),
+        (7,),
+        (None, "\udfff"),
+        (None, b"k"),
+        (None, "k", False, "o"),
+        (None, "k", 1, bytearray(b"o"), 5),
+        (None, None, True, b"", 0, True, True),
+        (None, None, False, None, -1),
+        (None, None, False, None, U64),
+        (None, None, False, None, U64 + 1),
+        (None, None, False, None, 1.5),
+        (None, None, False, None, True),
+        (None, None, False, None, "1"),
+        ({"k" * 200: "é" * 20_000}, "😀" * 100, True, bytes(300), 1 << 63, 1, 1),
+    ],
+)
+def test_fields_that_are_odd_are_written_or_refused_alike(arguments: tuple[Any, ...]) -> None:
+    python, compiled = (
+        outcome(codec.encode_single_fields, *arguments),
+        outcome(_speedups.encode_single_fields, *arguments),
+    )
+    assert compiled == python
+
+
+@given(batches() | batches(plain=True), st.data())
+def test_sizes_and_marks_are_found_alike(batch: Batch, data: st.DataObject) -> None:
+    payloads, ids, own = batch
+    encoded = [codec.encode_single_fields(**one) for one in own]
+    marked = data.draw(st.none() | st.integers(0, len(ids) - 1))
+    if marked is not None:
+        encoded[marked] += b"\x20\x01"
+    body = codec.encode_batch(payloads, ids, encoded)
+    places = codec.split_batch(body, len(ids))
+    assert _speedups.payload_bytes(body, places) == codec.payload_bytes(body, places) == sum(map(len, payloads))
+    for module in (codec, _speedups):
+        # More may be found, never less.
+        assert module.may_be_compacted(body, places) or marked is None
+    assert not _speedups.may_be_compacted(b"\0\0\0\x02\x18\x02\x20\x01", [(4, 6, 8)])
+    assert _speedups.may_be_compacted(b"abc", [(0, 99, 99)]) and _speedups.may_be_compacted(b"abc", [(-9, 2, 2)])
+
+
 @given(st.none() | texts, st.lists(st.none() | texts | long_texts, max_size=20))
 def test_fields_of_text_are_written_alike(name: str | None, values: list[str | None]) -> None:
     assert _speedups.text_fields(name, values) == codec.text_fields(name, values)
