@@ -2,11 +2,14 @@
 
 Rules: never a reason to fail. Without Cython, without a compiler, or when compiling goes wrong, the wheel is the one in
 plain Python for every platform, and is named so. The C file stays in a temporary folder; no debugging symbols.
+Who publishes wheels says which is wanted, by the variable users have too: PULSAR_NATIVE_IMPL=python makes the one for
+every platform, =compiled fails where it cannot compile.
 Run as a program (`python hatch_build.py`), it puts the module beside its source and ends with 1 when that failed.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -51,12 +54,15 @@ class SpeedupsHook(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the module to a wheel, and name the wheel after the platform then."""
-        if self.target_name != "wheel" or version == "editable":
+        wanted = os.environ.get("PULSAR_NATIVE_IMPL")
+        if self.target_name != "wheel" or version == "editable" or wanted == "python":
             return
         self.folder = tempfile.mkdtemp(prefix="speedups-")
         try:
             module = compiled(Path(self.folder))
         except (Exception, SystemExit) as error:  # setuptools ends the program where a compiler is missing
+            if wanted == "compiled":
+                raise
             self.app.display_warning(f"pulsar-native is built in plain Python: {type(error).__name__}: {error}")
             return
         build_data["pure_python"] = False
