@@ -347,6 +347,10 @@ cdef class Singles:
     cdef Py_ssize_t room  # for pairs
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t value_bytes
+    # Whether any message has one: a column of nothing is quicker made at once.
+    cdef readonly bint has_keys
+    cdef readonly bint has_event_times
+    cdef readonly bint has_properties
 
     def __dealloc__(self):
         free(self.rows)
@@ -572,7 +576,10 @@ def scan_batch(bytes body not None, Py_ssize_t first, Py_ssize_t last, skip, uin
         pairs = row.pairs
         if not row.null_value:
             found.value_bytes += row.value.size
+        found.has_keys = found.has_keys or row.has_key
+        found.has_event_times = found.has_event_times or row.event_time != 0
         found.count += 1
+    found.has_properties = pairs > 0
     return found
 
 

@@ -33,6 +33,8 @@ from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata, SingleMessageMeta
 if TYPE_CHECKING:
     import pyarrow
 
+    from pulsar_native.wire._speedups import Singles
+
 ALL_COLUMNS: tuple[str, ...] = (
     "value",
     "__key",
@@ -241,20 +243,17 @@ class _Builder:
         if "value" in columns:
             column = columns["value"]
             column.packed(found, found.value_bytes, *found.values(column.size))
-        if "__key" in columns:
-            column = columns["__key"]
-            keys, ends, missing = found.keys(column.size)
-            column.packed(keys, len(keys), ends, missing)
-        if "__eventTime" in columns:
-            columns["__eventTime"].packed(*found.event_times())
-        if "__messageProperties" in columns:
-            maps = columns["__messageProperties"]
-            ends, names, values = found.properties(maps.keys.rows, maps.keys.size, maps.values.size)
-            maps.keys.packed(names[0], len(names[0]), names[1])
-            maps.values.packed(values[0], len(values[0]), values[1])
-            maps.ends(ends)
         if "__sequenceId" in columns:
             columns["__sequenceId"].packed(found.sequence_ids())
+        for name, there in (
+            ("__key", found.has_keys),
+            ("__eventTime", found.has_event_times),
+            ("__messageProperties", found.has_properties),
+        ):
+            if name in columns and not there:
+                columns[name].nothing(found.count)
+            elif name in columns:
+                _ADD_SCANNED[name](columns[name], found)
         return True
 
     def _add_one_size(self, part: EntrySlice, picked: Sequence[int]) -> bool:
@@ -358,6 +357,29 @@ _NEW: dict[str, Callable[[], Any]] = {
     "__ledgerId": partial(NumberColumn, "q"),
     "__entryId": partial(NumberColumn, "q"),
     "__batchIndex": partial(NumberColumn, "i"),
+}
+
+
+def _add_keys(column: TextColumn, found: Singles) -> None:
+    keys, ends, missing = found.keys(column.size)
+    column.packed(keys, len(keys), ends, missing)
+
+
+def _add_event_times(column: NumberColumn, found: Singles) -> None:
+    column.packed(*found.event_times())
+
+
+def _add_properties(column: MapColumn, found: Singles) -> None:
+    ends, names, values = found.properties(column.keys.rows, column.keys.size, column.values.size)
+    column.keys.packed(names[0], len(names[0]), names[1])
+    column.values.packed(values[0], len(values[0]), values[1])
+    column.ends(ends)
+
+
+_ADD_SCANNED: dict[str, Callable[[Any, Singles], None]] = {
+    "__key": _add_keys,
+    "__eventTime": _add_event_times,
+    "__messageProperties": _add_properties,
 }
 
 _OF_ENTRY: dict[str, Callable[[EntrySlice], bytes | int | None]] = {
