@@ -33,6 +33,7 @@ ENVS = ROOT / ".envs"
 CACHE = ROOT / ".cache"
 REQUIREMENTS = ROOT / "requirements"
 POM = ROOT / "dev" / "broker-pom.xml"
+BUILD = ROOT / "client" / "hatch_build.py"
 SPEEDUPS = ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx"
 
 # Which of our own distributions are installed (editable, without their dependencies) into which environment.
@@ -187,6 +188,8 @@ def make_env(name: str) -> None:
     """Make or refresh one Python environment from its pins, our own packages editable."""
     pins = REQUIREMENTS / f"{name}.txt"
     folder, ours = ENVS / name, EDITABLE[name]
+    if "client" in ours:
+        _drop_old_speedups()
     key = _hash("1", ROOT, sys.version, pins, *(_build_settings(ROOT / part) for part in ours))
     stamp = folder / ".stamp"
     if _fresh(stamp, key):
@@ -226,23 +229,33 @@ def make_dev() -> None:
 
 def make_speedups() -> None:
     """Compile the client's optional module beside its source; where that fails, say so and leave plain Python."""
-    built = SPEEDUPS.with_name(SPEEDUPS.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
-    build = ROOT / "client" / "hatch_build.py"
-    stamp, key = ENVS / ".speedups", _hash("1", ROOT, sys.version, SPEEDUPS, build, REQUIREMENTS / "dev.txt")
-    if _fresh(stamp, key) and built.exists():
+    if _drop_old_speedups():
         return
-    stamp.unlink(missing_ok=True)
-    built.unlink(missing_ok=True)
     reason = no_speedups()
     if not reason:
         try:
-            run("dev: the client's compiled codec", [str(python_of("dev")), str(build)], tries=1)
+            run("dev: the client's compiled codec", [str(python_of("dev")), str(BUILD)], tries=1)
         except SetupError as error:
             reason = str(error).splitlines()[-1]
     if reason:
         say(f"dev: the client stays in plain Python, its optional compiled codec cannot be built: {reason}")
     else:
-        stamp.write_text(key)
+        (ENVS / ".speedups").write_text(_speedups_key())
+
+
+def _drop_old_speedups() -> bool:
+    """Remove a module that was built from another source or for another Python; return whether a good one is there."""
+    built = SPEEDUPS.with_name(SPEEDUPS.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    stamp = ENVS / ".speedups"
+    if _fresh(stamp, _speedups_key()) and built.exists():
+        return True
+    stamp.unlink(missing_ok=True)
+    built.unlink(missing_ok=True)
+    return False
+
+
+def _speedups_key() -> str:
+    return _hash("1", ROOT, sys.version, SPEEDUPS, BUILD)
 
 
 def no_speedups() -> str:

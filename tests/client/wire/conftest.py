@@ -18,6 +18,8 @@ collect_ignore = [] if "compiled" in NAMES else ["test_speedups.py"]
 @pytest.fixture(scope="module", params=NAMES)
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run a module's tests with each implementation."""
+    if request.param not in hot.available():
+        pytest.fail("The compiled codec is not built: dev/setup dev, or .envs/dev/bin/python client/hatch_build.py")
     hot.use(request.param)
     yield request.param
     hot.use(os.environ.get(hot.VARIABLE) or None)
