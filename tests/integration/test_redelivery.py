@@ -187,7 +187,7 @@ def test_what_is_not_acknowledged_in_time_comes_again(
     messages = [consumer.receive(10_000) for _ in range(4)]
     consumer.acknowledge([messages[0], messages[3]])
     assert numbers(consumer, 2) == [1, 2]
-    assert 2 <= time.monotonic() - started < 3.6
+    assert 2 <= time.monotonic() - started < 8
     assert through.count(REDELIVER, TO_BROKER) == 1
 
 
@@ -197,10 +197,10 @@ def test_a_refusal_waits_longer_with_each_redelivery(face: Face, client: Any, to
     publish(face, client, name, 1)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_precision=0,
-        negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(min_delay_ms=150, max_delay_ms=900),
+        negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(min_delay_ms=150, max_delay_ms=4000),
     )  # fmt: skip
     message = consumer.receive(10_000)
-    for count, delay in enumerate((0.15, 0.3, 0.6, 0.9)):
+    for count, delay in enumerate((0.15, 0.3, 0.6, 1.2)):
         assert message.redelivery_count() == count
         started = time.monotonic()
         consumer.negative_acknowledge(message)
@@ -210,7 +210,7 @@ def test_a_refusal_waits_longer_with_each_redelivery(face: Face, client: Any, to
     started = time.monotonic()
     consumer.negative_acknowledge(message.message_id())
     consumer.receive(10_000)
-    assert 0.14 <= time.monotonic() - started < 0.8
+    assert 0.14 <= time.monotonic() - started < 2.2
 
 
 @pytest.mark.proves("C147")

@@ -270,7 +270,7 @@ class TestReceive:
         started = time.monotonic()
         with pytest.raises(Timeout, match="250 ms"):
             consumer.receive(250)
-        assert 0.24 < time.monotonic() - started < 1
+        assert 0.24 < time.monotonic() - started < 5
         with pytest.raises(Timeout):
             consumer.receive(0)
         waiting: Future[Message] = Future()
@@ -325,7 +325,7 @@ class TestBatchReceive:
         consumer = self.consumer(client, topic(), ConsumerBatchReceivePolicy(30, 1024, 200))
         started = time.monotonic()
         assert consumer.batch_receive() == []
-        assert 0.19 < time.monotonic() - started < 1
+        assert 0.19 < time.monotonic() - started < 5
 
     def test_default_and_none(self, face: Face, client: Any, topic: NewTopic) -> None:
         name = topic()

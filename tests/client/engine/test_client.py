@@ -91,7 +91,7 @@ OPERATIONS: list[tuple[Callable[..., Awaitable[None]], int]] = [
 async def test_an_operation_without_an_answer_fails_alone_and_in_time(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, operation: Any, swallowed: int
 ) -> None:
-    limit = 0.3
+    limit = 0.5
     core = cores(fake.url, operation_timeout_seconds=limit)
     bystander = await subscribed(core, "other")
     consumer = await subscribed(core)
@@ -100,7 +100,7 @@ async def test_an_operation_without_an_answer_fails_alone_and_in_time(
     with pytest.raises(PulsarException) as caught:
         await operation(core, consumer, subscribed)
     # Never before its time; what it takes longer is the machine, but not another operation's time-out.
-    assert 0.9 * limit <= time.monotonic() - started < limit + 0.25
+    assert 0.9 * limit <= time.monotonic() - started < limit + 0.45
     assert caught.value.retryable and caught.value.topic == TOPIC
     assert bystander.is_connected and len(fake.peers) == 1
 
@@ -110,7 +110,7 @@ async def test_an_operation_without_an_answer_fails_alone_and_in_time(
 async def test_closing_a_client_of_a_dead_broker_ends_in_time(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
-    core = cores(fake.url, operation_timeout_seconds=0.4)
+    core = cores(fake.url, operation_timeout_seconds=1.0)
     producer = await core.create_producer(ProducerConfig(topic="t"), None)
     for number in range(3):
         await subscribed(core, f"t{number}")
@@ -119,7 +119,7 @@ async def test_closing_a_client_of_a_dead_broker_ends_in_time(
     producer.enqueue(b"x", b"", None, lambda error, place: told.append(error))
     started = time.monotonic()
     await core.close()
-    assert time.monotonic() - started < 0.4 + 0.3
+    assert time.monotonic() - started < 1.9
     assert isinstance(told[0], AlreadyClosed)
     assert fake.peers[0].gone.wait(10)
 
