@@ -6,8 +6,6 @@ Rules: everything is checked here, before anything is sent or lost.
 from __future__ import annotations
 
 import base64
-import re
-import secrets
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -17,35 +15,18 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import (
     BatchReceivePolicy,
     ConsumerConfig,
-    ConsumerEventListener,
     ProducerConfig,
-    ReaderConfig,
-    TopicsChangedListener,
 )
-from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.interception import ConsumerChain, ProducerChain
 from pulsar_native.engine.producing.bulk import Slice, slice_size
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
 from pulsar_native.engine.transactions.transaction import SendOperation, TransactionWork
-from pulsar_native.enums import (
-    ConsumerCryptoFailureAction,
-    ConsumerType,
-    InitialPosition,
-    KeySharedMode,
-    RegexSubscriptionMode,
-    SubscriptionMode,
-)
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
-from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_ops import Callback
-from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
-from pulsar_native.topic import TopicName
 from pulsar_native.wire.implementation import encode_single_fields
 from pulsar_native.wire.table import TableRows
 
@@ -56,120 +37,11 @@ _MAX_U64 = (1 << 64) - 1
 _MAX_I64 = (1 << 63) - 1
 
 
-def producer_chain(interceptors: Sequence[ProducerInterceptor]) -> ProducerChain | None:
-    """Return the interceptors of a producer, None without any: its messages then go their way untouched."""
-    return ProducerChain(interceptors, encoded_fields) if interceptors else None
-
-
-def consumer_chain(
-    interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
-) -> ConsumerChain | None:
-    """Return the interceptors of a consumer or reader, None without any."""
-    return ConsumerChain(interceptors, reads=reads) if interceptors else None
-
-
 def checked_timeout(timeout: float | None) -> float | None:
     """Return the seconds closing may take, None for the operation time-out."""
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
         raise InvalidConfiguration(f"timeout must be seconds, 0 or more, or None; not {timeout!r}")
     return timeout
-
-
-def topics_of(
-    topic: str | Sequence[str] | re.Pattern[str],
-    config: ConsumerConfig,
-    *,
-    is_pattern: bool = False,
-    listener: TopicsChangedListener | None = None,
-) -> list[str] | TopicPattern:
-    """Return the topics to subscribe to, or the pattern that means them; what contradicts itself is refused."""
-    if isinstance(topic, re.Pattern) or is_pattern:
-        if not isinstance(topic, str | re.Pattern):
-            raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")
-        if config.is_read_compacted and config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
-            raise InvalidConfiguration(
-                "is_read_compacted needs persistent topics: RegexSubscriptionMode.PersistentOnly"
-            )
-        return TopicPattern.parse(topic)
-    if config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
-        raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
-    if listener is not None:
-        raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
-    if isinstance(topic, str):
-        return [topic]
-    if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
-        raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
-    return list(topic)
-
-
-def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:
-    """Refuse a listener that would never be told anything, or cannot be."""
-    if listener is None:
-        return
-    if config.consumer_type is not ConsumerType.Failover:
-        raise InvalidConfiguration("consumer_event_listener needs consumer_type=ConsumerType.Failover")
-    for name in ("became_active", "became_inactive"):
-        if not callable(getattr(listener, name, None)):
-            raise InvalidConfiguration(
-                "consumer_event_listener must have the methods became_active and became_inactive; "
-                f"{type(listener).__name__} has no {name}"
-            )
-
-
-def table_view_config(
-    topic: str,
-    subscription_name: str | None,
-    auto_update_partitions_interval_seconds: float,
-    crypto_key_reader: KeyReader | None = None,
-    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
-) -> ReaderConfig:
-    """Return the reader behind a table view: all there is, of each key only the newest value where it was compacted."""
-    return ReaderConfig(
-        topic=topic,
-        start_message_id=MessageId.earliest,
-        subscription_name=subscription_name,
-        is_read_compacted=TopicName.parse(topic).is_persistent,
-        crypto_key_reader=crypto_key_reader,
-        crypto_failure_action=crypto_failure_action,
-        auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
-    )
-
-
-def reader_config(config: ReaderConfig) -> ConsumerConfig:
-    """Return the consumer behind a reader: non-durable, exclusive, with a name nobody else has."""
-    if not isinstance(config.start_message_id, MessageId):
-        raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
-    if len(set(config.topics)) > 1 and config.start_message_id not in (MessageId.earliest, MessageId.latest):
-        raise InvalidConfiguration(
-            "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one of "
-            "them; move each with seek(function) then"
-        )
-    return ConsumerConfig(
-        subscription_name=config.subscription_name or _reader_subscription(config.subscription_role_prefix),
-        subscription_mode=SubscriptionMode.NonDurable,
-        # An id behind the end is resolved by this: "latest" must mean latest.
-        initial_position=InitialPosition.Latest,
-        receiver_queue_size=config.receiver_queue_size,
-        consumer_name=config.reader_name,
-        is_read_compacted=config.is_read_compacted,
-        crypto_key_reader=config.crypto_key_reader,
-        crypto_failure_action=config.crypto_failure_action,
-        start_message_id=config.start_message_id,
-        start_message_id_inclusive=config.start_message_id_inclusive,
-        auto_update_partitions=config.auto_update_partitions,
-        auto_update_partitions_interval_seconds=config.auto_update_partitions_interval_seconds,
-        max_pending_chunked_message=config.max_pending_chunked_message,
-        auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
-        expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,
-        key_shared_policy=None
-        if config.key_hash_range is None
-        else KeySharedPolicy(key_shared_mode=KeySharedMode.Sticky, sticky_ranges=config.key_hash_range),
-    )
-
-
-def _reader_subscription(prefix: str | None) -> str:
-    name = f"reader-{secrets.token_hex(5)}"
-    return f"{prefix}-{name}" if prefix else name
 
 
 def outgoing(

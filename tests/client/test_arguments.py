@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import timedelta
 from typing import Any
@@ -11,18 +10,10 @@ import pytest
 
 from pulsar_native import arguments
 from pulsar_native.arguments import BatchCollector
-from pulsar_native.config import BatchReceivePolicy, ConsumerConfig, ReaderConfig
-from pulsar_native.encryption import CryptoKeyReader
-from pulsar_native.enums import (
-    ConsumerCryptoFailureAction,
-    ConsumerType,
-    InitialPosition,
-    SubscriptionMode,
-)
+from pulsar_native.config import BatchReceivePolicy
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.topic_list import TopicPattern
 from pulsar_native.schema import KeyValue, KeyValueEncodingType, KeyValueSchema, StringSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single
@@ -42,73 +33,6 @@ NOTHING: dict[str, Any] = {
 
 def outgoing(payload: bytes | None = b"x", **parts: Any) -> OutgoingMessage:
     return arguments.outgoing(payload, **{**NOTHING, **parts})
-
-
-# --- options ----------------------------------------------------------------------------------------------------
-
-
-def test_topics() -> None:
-    config = ConsumerConfig(subscription_name="s")
-    assert arguments.topics_of("a", config) == ["a"]
-    assert arguments.topics_of(["a", "b"], config) == ["a", "b"]
-    assert arguments.topics_of(("a",), config) == ["a"]
-    for wrong in (None, 5, b"a", [b"a"], {"a"}):
-        with pytest.raises(InvalidConfiguration, match="a list of str, or a compiled pattern"):
-            arguments.topics_of(wrong, config)  # type: ignore[arg-type]
-    for pattern in (
-        arguments.topics_of(re.compile("a.*"), config),
-        arguments.topics_of("a.*", config, is_pattern=True),
-    ):
-        assert isinstance(pattern, TopicPattern) and pattern.for_broker == "public/default/a.*"
-
-
-def test_topics_of_a_reader() -> None:
-    several = ReaderConfig(topic=["a", "b"], start_message_id=MessageId.latest)
-    assert several.topics == ["a", "b"] and several.replace(topic="a").topics == ["a"]
-    arguments.reader_config(several)
-    start = MessageId(0, 1, 2)
-    with pytest.raises(InvalidConfiguration, match="earliest or"):
-        arguments.reader_config(several.replace(start_message_id=start))
-    assert arguments.reader_config(several.replace(topic=["a", "a"], start_message_id=start)).start_message_id == start
-    for wrong in ([], [""], 5, None, ["a", 5]):
-        with pytest.raises(InvalidConfiguration, match="a reader needs a topic"):
-            several.replace(topic=wrong)
-    assert arguments.reader_config(several.replace(subscription_name="mine")).subscription_name == "mine"
-
-
-def test_the_reader_behind_a_table_view() -> None:
-    config = arguments.table_view_config("a", "mine", 5)
-    assert config.is_read_compacted and config.start_message_id == MessageId.earliest
-    assert (config.subscription_name, config.auto_update_partitions_interval_seconds) == ("mine", 5)
-    assert not arguments.table_view_config("non-persistent://public/default/a", None, 5).is_read_compacted
-
-
-def test_the_consumer_behind_a_reader() -> None:
-    start = MessageId(0, 1, 2)
-    config = ReaderConfig(
-        topic="t",
-        start_message_id=start,
-        start_message_id_inclusive=True,
-        receiver_queue_size=5,
-        reader_name="me",
-        is_read_compacted=True,
-        crypto_key_reader=CryptoKeyReader("public", "private"),
-        crypto_failure_action=ConsumerCryptoFailureAction.DISCARD,
-    )
-    consumer = arguments.reader_config(config)
-    assert consumer.subscription_mode is SubscriptionMode.NonDurable
-    assert consumer.consumer_type is ConsumerType.Exclusive
-    assert consumer.initial_position is InitialPosition.Latest
-    assert (consumer.start_message_id, consumer.start_message_id_inclusive) == (start, True)
-    assert (consumer.receiver_queue_size, consumer.consumer_name, consumer.is_read_compacted) == (5, "me", True)
-    assert consumer.crypto_key_reader is config.crypto_key_reader
-    assert consumer.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
-    names = {arguments.reader_config(config).subscription_name for _ in range(50)}
-    assert len(names) == 50 and all(name.startswith("reader-") for name in names)
-    prefixed = arguments.reader_config(config.replace(subscription_role_prefix="job"))
-    assert prefixed.subscription_name.startswith("job-reader-")
-    with pytest.raises(InvalidConfiguration, match=r"MessageId\.earliest"):
-        arguments.reader_config(config.replace(start_message_id="earliest"))
 
 
 # --- outgoing messages ------------------------------------------------------------------------------------------

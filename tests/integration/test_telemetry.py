@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import gc
 import pickle
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,7 +14,19 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from pulsar_native import Client, ClientConfig, ConsumerType, InvalidConfiguration, MessageId
+from broker import free_port
+from pulsar_native import (
+    Client,
+    ClientConfig,
+    ConnectError,
+    ConsumerDeadLetterPolicy,
+    ConsumerType,
+    InvalidConfiguration,
+    MessageId,
+    PulsarException,
+    TopicNotFound,
+)
+from pulsar_native.schema import AutoProduceBytesSchema, StringSchema
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
@@ -31,7 +44,7 @@ class Metrics:
     def points(self, name: str) -> dict[frozenset[tuple[str, Any]], Any]:
         """Collect, and return a metric's points by their attributes."""
         data = self._reader.get_metrics_data()
-        found = {}
+        found: dict[frozenset[tuple[str, Any]], Any] = {}
         for resource in data.resource_metrics if data else ():
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
@@ -46,6 +59,14 @@ class Metrics:
         """Return the sum of a metric's points that have these attributes."""
         wanted = {(f"pulsar.{key}", value) for key, value in attributes.items()}
         return sum(point.value for key, point in self.points(name).items() if wanted <= key)
+
+    def lookups(self) -> dict[tuple[str, str, str], int]:
+        """Return how many lookups there were, by transport, type and outcome."""
+        names = ("lookup.transport-type", "lookup.type", "response.status")
+        return {
+            tuple(dict(key)[f"pulsar.{name}"] for name in names): point.count
+            for key, point in self.points("lookup.duration").items()
+        }
 
 
 @pytest.fixture
@@ -67,7 +88,10 @@ def test_metrics_have_the_java_clients_names_and_our_figures(
 ) -> None:
     name = topic()
     client = face.client(broker.service_url, meter_provider=metrics.provider, stats_interval_in_seconds=interval)
-    producer = client.create_producer(name, batching_enabled=True, batching_max_messages=10)
+    # Of ten messages each, however slow the machine: half an entry is not acknowledged.
+    producer = client.create_producer(
+        name, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=60_000
+    )
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     face.send_all(producer, [b"abc"] * 100)
     messages = [consumer.receive(10_000) for _ in range(90)]
@@ -81,7 +105,7 @@ def test_metrics_have_the_java_clients_names_and_our_figures(
     (point,) = duration.values()
     assert {("pulsar.topic", name), ("pulsar.response.status", "success")} <= next(iter(duration))
     # Entries, not messages.
-    assert 10 <= point.count < 100 and 0 < point.sum < 100
+    assert point.count == 10 and 0 < point.sum < 100
     there = {**where, "subscription": "sub"}
     assert metrics.value("consumer.message.received.count", **there) == 90
     assert metrics.value("consumer.message.received.size", **there) == 270
@@ -132,8 +156,150 @@ def test_failures_and_what_waits(
     for each in waiting:
         each.result(30)
     assert metrics.value("producer.message.send.failed", topic=name) == 3
-    (key,) = metrics.points("producer.message.send.duration")
-    assert ("pulsar.response.status", "failed") in key
+    for kind in ("message", "rpc"):
+        ((key, point),) = metrics.points(f"producer.{kind}.send.duration").items()
+        assert ("pulsar.response.status", "failed") in key and point.count == 3
+
+
+def test_the_time_at_the_broker_is_told_from_that_in_the_batch(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics
+) -> None:
+    name = topic(partitions=2)
+    through = relay(broker.service_url)
+    client = face.client(through.service_url, meter_provider=metrics.provider)
+    producer = client.create_producer(
+        name, batching_enabled=True, batching_max_publish_delay_ms=1000, batching_max_messages=1000
+    )
+    waiting = [face.enqueue(producer, b"x", partition_key="key") for _ in range(10)]
+    for each in waiting:
+        each.result(30)
+    (whole,) = metrics.points("producer.message.send.duration").values()
+    ((key, rpc),) = metrics.points("producer.rpc.send.duration").items()
+    assert whole.count == rpc.count < 10
+    # In the batch for the second at least, which is none of the broker's.
+    assert rpc.sum > 0 and rpc.sum + 0.8 * rpc.count < whole.sum
+    attributes = dict(key)
+    assert attributes.pop("pulsar.partition") in (0, 1)
+    assert attributes == {
+        "pulsar.tenant": "public",
+        "pulsar.namespace": "public/default",
+        "pulsar.topic": name,
+        "pulsar.response.status": "success",
+    }
+    assert whole.explicit_bounds[0] < 0.001
+    # A receipt that comes late is the broker's time.
+    through.delay(1.0)
+    producer.send(b"x", partition_key="key")
+    (later,) = metrics.points("producer.rpc.send.duration").values()
+    assert later.count == rpc.count + 1 and later.max >= 0.9
+
+
+def test_connections_are_counted(
+    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics, eventually: Eventually
+) -> None:
+    through = relay(broker.service_url)
+    client = face.client(through.service_url, meter_provider=metrics.provider)
+    producer = client.create_producer(topic())
+    producer.send(b"x")
+    first = metrics.value("connection.opened")
+    # A standalone is reached through its service URL and needs no second connection.
+    assert (first, metrics.value("connection.closed"), metrics.value("connection.failed")) == (1, 0, 0)
+    through.cut()
+    producer.send(b"y")
+    assert metrics.value("connection.opened") == 2 and metrics.value("connection.closed") == 1
+    client.close()
+    eventually(lambda: metrics.value("connection.closed") == metrics.value("connection.opened"))
+    # Two clients of one provider are counted together.
+    other = face.client(broker.service_url, meter_provider=metrics.provider)
+    other.get_topic_partitions(topic())
+    assert metrics.value("connection.opened") == 3
+
+
+def test_connections_that_fail_are_counted_by_how_far_they_came(
+    face: Face, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually
+) -> None:
+    client = face.client(
+        f"pulsar://127.0.0.1:{free_port()}", meter_provider=metrics.provider, operation_timeout_seconds=1
+    )
+    with pytest.raises(ConnectError):
+        client.create_producer(topic())
+    client.close()
+    failed = metrics.value("connection.failed")
+    assert failed > 1 and metrics.value("connection.failed", **{"failure.type": "tcp-failed"}) == failed
+    assert metrics.value("connection.opened") == metrics.value("connection.closed") == 0
+    # The port of the web service takes a connection, but knows no Pulsar.
+    web = f"pulsar://{broker.admin_url.removeprefix('http://')}"
+    client = face.client(web, meter_provider=metrics.provider, operation_timeout_seconds=2)
+    with pytest.raises(PulsarException):
+        client.create_producer(topic())
+    eventually(lambda: metrics.value("connection.failed", **{"failure.type": "handshake"}) >= 1)
+    assert metrics.value("connection.failed", **{"failure.type": "tcp-failed"}) == failed
+    client.close()
+    assert metrics.value("connection.opened") >= 1
+    eventually(lambda: metrics.value("connection.closed") == metrics.value("connection.opened"))
+
+
+@pytest.mark.parametrize("transport", ["binary", "http"])
+def test_lookups_are_measured_by_kind_and_outcome(
+    face: Face, broker: Broker, namespace: Callable[..., str], topic: NewTopic, metrics: Metrics, transport: str
+) -> None:
+    name = topic()
+    url = broker.service_url if transport == "binary" else broker.admin_url
+    client = face.client(url, meter_provider=metrics.provider)
+
+    def told(outcome: str) -> dict[str, int]:
+        # What a broker that is just loading the topic refuses is asked again, so there may be failed ones besides.
+        found = metrics.lookups().items()
+        assert {each for (each, _, _), _ in found} <= {transport}
+        return {kind: count for (_, kind, status), count in found if status == outcome}
+
+    client.create_producer(name, schema=StringSchema())
+    assert told("success") == {"metadata": 1, "topic": 1}
+    client.subscribe(re.compile(f"persistent://{namespace()}/.*"), "sub")
+    assert told("success")["list-topics"] >= 1
+    client.create_producer(name, schema=AutoProduceBytesSchema())
+    assert told("success")["schema"] == 1
+    assert all(point.sum > 0 for point in metrics.points("lookup.duration").values())
+    # What the broker does not know it does not know the second time either: one attempt.
+    before = told("failed").get("metadata", 0)
+    with pytest.raises(TopicNotFound):
+        client.get_partition_count(topic())
+    assert told("failed")["metadata"] == before + 1
+
+
+@pytest.mark.parametrize("transport", ["binary", "http"])
+def test_lookups_at_a_closed_port_have_failed(face: Face, topic: NewTopic, metrics: Metrics, transport: str) -> None:
+    scheme = "pulsar" if transport == "binary" else "http"
+    url = f"{scheme}://127.0.0.1:{free_port()}"
+    client = face.client(url, meter_provider=metrics.provider, operation_timeout_seconds=1)
+    with pytest.raises(ConnectError):
+        client.create_producer(topic())
+    # Each attempt is one.
+    (found,) = metrics.lookups().items()
+    assert found[0] == (transport, "metadata", "failed") and found[1] > 1
+
+
+def test_dead_letters_are_counted(
+    face: Face, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually
+) -> None:
+    name = topic()
+    client = face.client(broker.service_url, meter_provider=metrics.provider)
+    consumer = client.subscribe(
+        name,
+        "sub",
+        ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=ConsumerDeadLetterPolicy(1),
+    )
+    producer = client.create_producer(name)
+    for content in (b"bad", b"worse"):
+        producer.send(content)
+    for _ in range(4):
+        consumer.negative_acknowledge(consumer.receive(15_000))
+    eventually(lambda: metrics.value("consumer.message.dlq", **split(name), subscription="sub") == 2)
+    assert metrics.value("consumer.message.dlq") == 2
+    # The letters are the messages of a producer like any other.
+    assert metrics.value("producer.message.send.count", topic=f"{name}-sub-DLQ") == 2
 
 
 def test_a_forgotten_client_is_not_kept(

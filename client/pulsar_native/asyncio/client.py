@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pulsar_native import arguments
+from pulsar_native import arguments, plans
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -17,18 +17,13 @@ from pulsar_native.asyncio.transaction import Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
-    ConsumerConfig,
     ConsumerEventListener,
     DeadLetterPolicy,
-    ProducerConfig,
-    ReaderConfig,
     Router,
     TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consuming.activity import Activity
-from pulsar_native.engine.consuming.pattern import topics_told_on_loop
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.enums import (
     BatchingType,
@@ -48,8 +43,7 @@ from pulsar_native.key_ranges import KeySharedPolicy, Range
 from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.redelivery_backoff import RedeliveryBackoff
-from pulsar_native.schema import BytesSchema, Schema, wire_schema
-from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.schema import Schema
 from pulsar_native.service_info import ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 
@@ -139,39 +133,8 @@ class Client(Live):
 
         Batching is on by default here, as in the official asyncio client: many tasks then share an entry.
         """
-        config = ProducerConfig(
-            topic=topic,
-            producer_name=producer_name,
-            initial_sequence_id=initial_sequence_id,
-            send_timeout_millis=send_timeout_millis,
-            compression_type=compression_type,
-            compression_min_msg_body_size=compression_min_msg_body_size,
-            max_pending_messages=max_pending_messages,
-            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
-            block_if_queue_full=block_if_queue_full,
-            batching_enabled=batching_enabled,
-            batching_max_messages=batching_max_messages,
-            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
-            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
-            batching_type=batching_type,
-            chunking_enabled=chunking_enabled,
-            chunk_max_message_size=chunk_max_message_size,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            message_routing_mode=message_routing_mode,
-            message_router=message_router,
-            hashing_scheme=hashing_scheme,
-            properties=properties or {},
-            access_mode=access_mode,
-            encryption_key=encryption_key,
-            encryption_keys=encryption_keys or (),
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-            auto_update_partitions=auto_update_partitions,
-            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
-        )
-        used = schema or BytesSchema()
-        chain = arguments.producer_chain(interceptors)
-        inner = await self._started().create_producer(config, used, chain)
+        plan = plans.producer(locals())
+        inner = await self._started().create_producer(*plan)
         return Producer(inner, inner.schema)
 
     async def subscribe(
@@ -226,59 +189,10 @@ class Client(Live):
         A pattern is a compiled one, or a str with `is_pattern_topic`; see `pulsar_native.Client.subscribe`. Within the
         operation time-out.
         """
-        config = ConsumerConfig(
-            subscription_name=subscription_name,
-            consumer_type=consumer_type,
-            initial_position=initial_position,
-            receiver_queue_size=receiver_queue_size,
-            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
-            auto_scaled_receiver_queue_size_enabled=auto_scaled_receiver_queue_size_enabled,
-            consumer_name=consumer_name,
-            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
-            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-            acknowledgment_group_time_ms=acknowledgment_group_time_ms,
-            max_acknowledgment_group_size=max_acknowledgment_group_size,
-            ack_receipt_enabled=ack_receipt_enabled,
-            unacked_messages_tick_ms=unacked_messages_tick_ms,
-            ack_timeout_redelivery_backoff=ack_timeout_redelivery_backoff,
-            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
-            negative_ack_redelivery_delay_precision=negative_ack_redelivery_delay_precision,
-            dead_letter_policy=dead_letter_policy,
-            enable_retry=enable_retry,
-            batch_index_ack_enabled=batch_index_ack_enabled,
-            is_read_compacted=is_read_compacted,
-            properties=properties or {},
-            subscription_properties=subscription_properties or {},
-            priority_level=priority_level,
-            key_shared_policy=key_shared_policy,
-            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
-            start_message_id_inclusive=start_message_id_inclusive,
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-            batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
-            pattern_auto_discovery_period=pattern_auto_discovery_period,
-            regex_subscription_mode=regex_subscription_mode,
-            max_pending_chunked_message=max_pending_chunked_message,
-            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
-            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
-            auto_update_partitions=auto_update_partitions,
-            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
-        )
-        arguments.check_event_listener(consumer_event_listener, config)
-        names = arguments.topics_of(topic, config, is_pattern=is_pattern_topic, listener=topics_changed_listener)
-        changed = None
-        if topics_changed_listener is not None:
-            changed = topics_told_on_loop(topics_changed_listener)
-        activity = None
-        if consumer_event_listener is not None:
-            activity = Activity(consumer_event_listener)
-        used = schema or BytesSchema()
-        decoder = VersionedDecoder(used)
-        chain = arguments.consumer_chain(interceptors, reads=False)
-        inner = await self._started().subscribe(names, config, decoder, wire_schema(used), chain, changed, activity)
-        made = Consumer(inner, decoder)
-        if activity is not None:
-            activity.bind(made)
+        plan = plans.consumer(locals())
+        made = Consumer(await self._started().subscribe(*plan), plan.decoder)
+        if plan.activity is not None:
+            plan.activity.bind(made)
         return made
 
     async def create_reader(
@@ -308,30 +222,8 @@ class Client(Live):
         Over several topics or partitions the position is `MessageId.earliest` or `latest`. Within the operation
         time-out.
         """
-        config = ReaderConfig(
-            topic=topic,
-            start_message_id=start_message_id,
-            start_message_id_inclusive=start_message_id_inclusive,
-            receiver_queue_size=receiver_queue_size,
-            reader_name=reader_name,
-            subscription_role_prefix=subscription_role_prefix,
-            subscription_name=subscription_name,
-            is_read_compacted=is_read_compacted,
-            max_pending_chunked_message=max_pending_chunked_message,
-            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
-            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-            auto_update_partitions=auto_update_partitions,
-            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
-            key_hash_range=key_hash_range,
-        )
-        wanted = arguments.reader_config(config)
-        used = schema or BytesSchema()
-        decoder = VersionedDecoder(used)
-        chain = arguments.consumer_chain(interceptors, reads=True)
-        inner = await self._started().subscribe(config.topics, wanted, decoder, wire_schema(used), chain)
-        return Reader(inner, decoder)
+        plan = plans.reader(locals())
+        return Reader(await self._started().subscribe(*plan), plan.decoder)
 
     async def create_table_view(
         self,
@@ -348,18 +240,8 @@ class Client(Live):
         Returns when everything published so far is in it; waits until then. Partitions added later are joined. A topic
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
-        config = arguments.table_view_config(
-            topic,
-            subscription_name,
-            auto_update_partitions_interval_seconds,
-            crypto_key_reader,
-            crypto_failure_action,
-        )
-        core = self._started()
-        used = schema or BytesSchema()
-        decoder = VersionedDecoder(used)
-        inner = await core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used))
-        view = TableView(inner, decoder)
+        plan = plans.table_view(locals())
+        view = TableView(await self._started().subscribe(*plan), plan.decoder)
         await view._start()
         return view
 

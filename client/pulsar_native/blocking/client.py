@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pulsar_native import arguments
+from pulsar_native import arguments, plans
 from pulsar_native.blocking.consumer import Consumer, MessageListener, Reader
 from pulsar_native.blocking.producer import Producer
 from pulsar_native.blocking.table_view import TableView
@@ -18,19 +18,14 @@ from pulsar_native.blocking.transaction import Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
-    ConsumerConfig,
     ConsumerEventListener,
     DeadLetterPolicy,
-    ProducerConfig,
-    ReaderConfig,
     Router,
     TopicsChangedListener,
 )
 from pulsar_native.encryption import KeyReader
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consuming.activity import Activity
 from pulsar_native.engine.consuming.listener import ListenerThreads
-from pulsar_native.engine.consuming.pattern import topics_told
 from pulsar_native.engine.loop import (
     acquire_thread_engine,
     check_generation,
@@ -56,8 +51,7 @@ from pulsar_native.live import Live
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.redelivery_backoff import RedeliveryBackoff
-from pulsar_native.schema import BytesSchema, Schema, wire_schema
-from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.schema import Schema
 from pulsar_native.service_info import Credentials, ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 
@@ -110,39 +104,7 @@ class Client(Live):
         max_backoff_interval_ms: int = 60_000,
         meter_provider: object = None,
     ) -> None:
-        # `log_conf_file_path` and `logger` configure the C++ core's logging; here all logs go to Python's `logging`.
-        self._open(
-            ClientConfig(
-                service_url=service_url,
-                authentication=authentication,
-                operation_timeout_seconds=operation_timeout_seconds,
-                io_threads=io_threads,
-                message_listener_threads=message_listener_threads,
-                concurrent_lookup_requests=concurrent_lookup_requests,
-                stats_interval_in_seconds=stats_interval_in_seconds,
-                use_tls=use_tls,
-                tls_trust_certs_file_path=tls_trust_certs_file_path,
-                tls_allow_insecure_connection=tls_allow_insecure_connection,
-                tls_validate_hostname=tls_validate_hostname,
-                connection_timeout_ms=connection_timeout_ms,
-                listener_name=listener_name,
-                tls_private_key_file_path=tls_private_key_file_path,
-                tls_certificate_file_path=tls_certificate_file_path,
-                connections_per_broker=connections_per_broker,
-                keep_alive_interval_seconds=keep_alive_interval_seconds,
-                max_lookup_redirects=max_lookup_redirects,
-                max_lookup_requests=max_lookup_requests,
-                max_number_of_rejected_request_per_connection=max_number_of_rejected_request_per_connection,
-                connection_max_idle_seconds=connection_max_idle_seconds,
-                service_url_quarantine_init_duration_seconds=service_url_quarantine_init_duration_seconds,
-                service_url_quarantine_max_duration_seconds=service_url_quarantine_max_duration_seconds,
-                tls_context=tls_context,
-                memory_limit_bytes=memory_limit_bytes,
-                starting_backoff_interval_ms=starting_backoff_interval_ms,
-                max_backoff_interval_ms=max_backoff_interval_ms,
-                meter_provider=meter_provider,
-            )
-        )
+        self._open(plans.client_config(locals()))
 
     def _open(self, config: ClientConfig) -> None:
         self._config = config
@@ -218,40 +180,9 @@ class Client(Live):
 
         Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
         """
-        config = ProducerConfig(
-            topic=topic,
-            producer_name=producer_name,
-            initial_sequence_id=initial_sequence_id,
-            send_timeout_millis=send_timeout_millis,
-            compression_type=compression_type,
-            compression_min_msg_body_size=compression_min_msg_body_size,
-            max_pending_messages=max_pending_messages,
-            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
-            block_if_queue_full=block_if_queue_full,
-            batching_enabled=batching_enabled,
-            batching_max_messages=batching_max_messages,
-            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
-            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
-            batching_type=batching_type,
-            chunking_enabled=chunking_enabled,
-            chunk_max_message_size=chunk_max_message_size,
-            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
-            message_routing_mode=message_routing_mode,
-            message_router=message_router,
-            hashing_scheme=hashing_scheme,
-            properties=properties or {},
-            access_mode=access_mode,
-            encryption_key=encryption_key,
-            encryption_keys=encryption_keys or (),
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-            auto_update_partitions=auto_update_partitions,
-            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
-        )
-        used = schema or BytesSchema()
+        plan = plans.producer(locals())
         core = self._started()
-        chain = arguments.producer_chain(interceptors)
-        inner = core.engine.run(core.create_producer(config, used, chain))
+        inner = core.engine.run(core.create_producer(*plan))
         return Producer(self, inner, inner.schema)
 
     def subscribe(
@@ -314,60 +245,11 @@ class Client(Live):
 
         Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
         """
-        config = ConsumerConfig(
-            subscription_name=subscription_name,
-            consumer_type=consumer_type,
-            initial_position=initial_position,
-            receiver_queue_size=receiver_queue_size,
-            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
-            auto_scaled_receiver_queue_size_enabled=auto_scaled_receiver_queue_size_enabled,
-            consumer_name=consumer_name,
-            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
-            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
-            acknowledgment_group_time_ms=acknowledgment_group_time_ms,
-            max_acknowledgment_group_size=max_acknowledgment_group_size,
-            ack_receipt_enabled=ack_receipt_enabled,
-            unacked_messages_tick_ms=unacked_messages_tick_ms,
-            ack_timeout_redelivery_backoff=ack_timeout_redelivery_backoff,
-            negative_ack_redelivery_backoff=negative_ack_redelivery_backoff,
-            negative_ack_redelivery_delay_precision=negative_ack_redelivery_delay_precision,
-            dead_letter_policy=dead_letter_policy,
-            enable_retry=enable_retry,
-            batch_index_ack_enabled=batch_index_ack_enabled,
-            is_read_compacted=is_read_compacted,
-            properties=properties or {},
-            subscription_properties=subscription_properties or {},
-            priority_level=priority_level,
-            key_shared_policy=key_shared_policy,
-            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
-            start_message_id_inclusive=start_message_id_inclusive,
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-            batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
-            pattern_auto_discovery_period=pattern_auto_discovery_period,
-            regex_subscription_mode=regex_subscription_mode,
-            max_pending_chunked_message=max_pending_chunked_message,
-            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
-            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
-            auto_update_partitions=auto_update_partitions,
-            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
-        )
-        arguments.check_event_listener(consumer_event_listener, config)
-        names = arguments.topics_of(topic, config, listener=topics_changed_listener)
-        changed = None
-        if topics_changed_listener is not None:
-            changed = topics_told(topics_changed_listener, self._listeners.assign())
-        activity = None
-        if consumer_event_listener is not None:
-            activity = Activity(consumer_event_listener, self._listeners.assign())
+        plan = plans.consumer(locals(), self._listeners)
         core = self._started()
-        used = schema or BytesSchema()
-        decoder = VersionedDecoder(used)
-        chain = arguments.consumer_chain(interceptors, reads=False)
-        inner = core.engine.run(core.subscribe(names, config, decoder, wire_schema(used), chain, changed, activity))
-        made = Consumer(self, inner, decoder, message_listener)
-        if activity is not None:
-            activity.bind(made)
+        made = Consumer(self, core.engine.run(core.subscribe(*plan)), plan.decoder, message_listener)
+        if plan.activity is not None:
+            plan.activity.bind(made)
         return made
 
     def create_reader(
@@ -398,31 +280,9 @@ class Client(Live):
         Over several topics or partitions the position is `MessageId.earliest` or `latest`. Blocks up to the operation
         time-out.
         """
-        config = ReaderConfig(
-            topic=topic,
-            start_message_id=start_message_id,
-            start_message_id_inclusive=start_message_id_inclusive,
-            receiver_queue_size=receiver_queue_size,
-            reader_name=reader_name,
-            subscription_role_prefix=subscription_role_prefix,
-            subscription_name=subscription_name,
-            is_read_compacted=is_read_compacted,
-            max_pending_chunked_message=max_pending_chunked_message,
-            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
-            expire_time_of_incomplete_chunked_message_ms=expire_time_of_incomplete_chunked_message_ms,
-            crypto_key_reader=crypto_key_reader,
-            crypto_failure_action=crypto_failure_action,
-            auto_update_partitions=auto_update_partitions,
-            auto_update_partitions_interval_seconds=auto_update_partitions_interval_seconds,
-            key_hash_range=key_hash_range,
-        )
-        wanted = arguments.reader_config(config)
+        plan = plans.reader(locals())
         core = self._started()
-        used = schema or BytesSchema()
-        decoder = VersionedDecoder(used)
-        chain = arguments.consumer_chain(interceptors, reads=True)
-        inner = core.engine.run(core.subscribe(config.topics, wanted, decoder, wire_schema(used), chain))
-        return Reader(self, inner, decoder, reader_listener)
+        return Reader(self, core.engine.run(core.subscribe(*plan)), plan.decoder, reader_listener)
 
     def create_table_view(
         self,
@@ -439,18 +299,9 @@ class Client(Live):
         Returns when everything published so far is in it; blocks until then. Partitions added later are joined. A topic
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
-        config = arguments.table_view_config(
-            topic,
-            subscription_name,
-            auto_update_partitions_interval_seconds,
-            crypto_key_reader,
-            crypto_failure_action,
-        )
+        plan = plans.table_view(locals())
         core = self._started()
-        used = schema or BytesSchema()
-        decoder = VersionedDecoder(used)
-        inner = core.engine.run(core.subscribe([topic], arguments.reader_config(config), decoder, wire_schema(used)))
-        view = TableView(self, inner, decoder)
+        view = TableView(self, core.engine.run(core.subscribe(*plan)), plan.decoder)
         view._start()
         return view
 

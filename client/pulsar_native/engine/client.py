@@ -115,20 +115,25 @@ class ClientCore:
         if self._instruments is None and self.config.meter_provider is not None:
             self._instruments = instruments_of(self.config.meter_provider)
             self._instruments.add(self)
+            self.pool.meter = self.lookup.meter = self._instruments
         return self._instruments
+
+    def count_dead_letter(self, consumer: PartitionConsumer) -> None:
+        """Note that a message was put into the consumer's dead-letter topic."""
+        if self._instruments is not None:
+            self._instruments.dead_letter(consumer)
 
     def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None:
         """Return what counts for a new producer, None when recording is off."""
         if not self.records:
             return None
         telemetry = self._telemetry()
-        return ProducerRecorder(time.monotonic(), None if telemetry is None else telemetry.duration_of(topic))
+        return ProducerRecorder(time.monotonic(), None if telemetry is None else telemetry.durations_of(topic))
 
     def consumer_recorder(self) -> ConsumerRecorder | None:
         """Return what counts for a new consumer, None when recording is off."""
         if not self.records:
             return None
-        self._telemetry()
         return ConsumerRecorder(time.monotonic())
 
     def stats(self) -> ClientStats:
@@ -165,6 +170,8 @@ class ClientCore:
     def _check_open(self) -> None:
         if self.closed:
             raise AlreadyClosed("The client is closed")
+        # Before the first connection, which it measures, too.
+        self._telemetry()
         self.service.begin_with(self.config.authentication)
 
     def deadline(self) -> float:

@@ -33,7 +33,10 @@ class SendOp:
         "size",
         "transaction",
         "was_damaged",
+        # When it was first written; set by who measures it, and only then.
+        "written",
     )
+    written: float
 
     def __init__(
         self,

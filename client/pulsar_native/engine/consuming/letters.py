@@ -284,7 +284,10 @@ class Letters:
 
         while (full := child.enqueue(outgoing.payload, fields, outgoing, done)) is not None:
             await self._room(full.when_room)
-        return await future
+        message_id = await future
+        if topic == self.dead_letter_topic:
+            self._consumer.client.count_dead_letter(self._consumer)
+        return message_id
 
     async def _room(self, when_room: Callable[[Callable[[], None]], None]) -> None:
         room = asyncio.Event()

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from pulsar_native import _version
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.network.meter import Attempt
 from pulsar_native.engine.network.transport import Piece, Transport, dial
 from pulsar_native.exceptions import (
     AuthenticationError,
@@ -131,6 +132,8 @@ class Connection:
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self.on_gone: Any = None
+        # Told of the socket's beginning and end, where somebody measures.
+        self._attempt: Attempt | None = None
 
     @staticmethod
     async def open(
@@ -141,6 +144,7 @@ class Connection:
         logical: Address,
         tls: ssl.SSLContext | None,
         authentication: Credentials | None,
+        attempt: Attempt | None = None,
     ) -> Connection:
         """Connect to `physical` and shake hands with the broker `logical` behind it."""
         sock = await dial(
@@ -149,6 +153,9 @@ class Connection:
         connection = Connection(engine, config, logical, authentication, tls is not None)
         transport = Transport(engine, sock, connection._on_data, connection._on_lost)
         connection._transport = transport
+        if attempt is not None:
+            connection._attempt = attempt
+            attempt.opened()
         try:
             method, data = await credentials_of(authentication)
             transport.start()
@@ -425,6 +432,8 @@ class Connection:
         self._consumers.clear()
         self._watchers.clear()
         self._coordinators.clear()
+        if self._attempt is not None:
+            self._attempt.closed()
         if self.on_gone is not None:
             self.on_gone(self)
         for handler in handlers:

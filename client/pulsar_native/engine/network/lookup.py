@@ -18,6 +18,7 @@ from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.network.connection import Connection
 from pulsar_native.engine.network.http_lookup import HttpLookup
+from pulsar_native.engine.network.meter import NetworkMeter
 from pulsar_native.engine.network.pool import ConnectionPool
 from pulsar_native.engine.network.service import Service
 from pulsar_native.enums import RegexSubscriptionMode
@@ -69,10 +70,14 @@ class Lookup:
         self._http = HttpLookup(engine, config, service)
         self._running = asyncio.Semaphore(config.concurrent_lookup_requests)
         self._waiting = 0
+        self.meter: NetworkMeter | None = None
         self._room = max(0, config.max_lookup_requests - config.concurrent_lookup_requests)
 
-    async def _admitted(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Ask when it is its turn; raises `TooManyLookupRequestException` at once when too many wait already."""
+    async def _admitted(self, kind: str, question: Callable[[], Awaitable[T]], at: ServiceUrl | None = None) -> T:
+        """Ask when it is its turn; raises `TooManyLookupRequestException` at once when too many wait already.
+
+        `kind` is what PIP-342 calls the question, `at` where it goes if not to the client's cluster.
+        """
         if self._running.locked():
             if self._waiting >= self._room:
                 raise _QueueIsFull(
@@ -87,9 +92,22 @@ class Lookup:
         else:
             await self._running.acquire()
         try:
-            return await question()
+            return await (question() if self.meter is None else self._measured(self.meter, kind, question, at))
         finally:
             self._running.release()
+
+    async def _measured(
+        self, meter: NetworkMeter, kind: str, question: Callable[[], Awaitable[T]], at: ServiceUrl | None
+    ) -> T:
+        began, failed = self._engine.loop.time(), True
+        try:
+            answer = await question()
+            failed = False
+            return answer
+        finally:
+            # A cancelled one has failed, too: so does the operation time-out end it.
+            is_http = at.is_http if at is not None else self._service.is_known and self._service.url.is_http
+            meter.looked_up(kind, "http" if is_http else "binary", self._engine.loop.time() - began, failed=failed)
 
     async def _is_http(self, at: ServiceUrl | None) -> bool:
         if at is not None:
@@ -106,7 +124,7 @@ class Lookup:
         `at` is the service URL of another cluster than the client's, to which the topic has migrated.
         """
         if deadline is None:
-            return await self._admitted(lambda: self._broker_of(topic, at))
+            return await self._admitted("topic", lambda: self._broker_of(topic, at), at)
         return await self.retry(lambda: self.broker_of(topic, at=at), topic, deadline)
 
     async def _broker_of(self, topic: TopicName, at: ServiceUrl | None) -> BrokerOfTopic:
@@ -155,7 +173,9 @@ class Lookup:
 
         With `auto_create=False` a topic that does not exist raises `TopicNotFound`.
         """
-        return await self.retry(lambda: self._admitted(lambda: self._partitions(topic, auto_create)), topic, deadline)
+        return await self.retry(
+            lambda: self._admitted("metadata", lambda: self._partitions(topic, auto_create)), topic, deadline
+        )
 
     async def _partitions(self, topic: TopicName, auto_create: bool) -> int:
         if await self._is_http(None):
@@ -202,7 +222,7 @@ class Lookup:
                     raise
                 return await ask(None)
 
-        return await self.retry(lambda: self._admitted(once), anybody, deadline)
+        return await self.retry(lambda: self._admitted("list-topics", once), anybody, deadline)
 
     async def schema(self, topic: TopicName, version: bytes | None, deadline: float) -> pb.CommandGetSchemaResponse:
         """Return the topic's schema, the newest or one version; raises `TopicNotFound` when it has none."""
@@ -216,7 +236,7 @@ class Lookup:
             frame = commands.get_schema(topic.full, request_id, version)
             return await self._ask(connection, request_id, frame, topic, pb.CommandGetSchemaResponse)
 
-        return await self.retry(lambda: self._admitted(once), topic, deadline)
+        return await self.retry(lambda: self._admitted("schema", once), topic, deadline)
 
     async def _ask(
         self, connection: Connection, request_id: int, frame: bytes, topic: TopicName, expected: type[T]

@@ -16,6 +16,7 @@ import random
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.network.connection import Connection
+from pulsar_native.engine.network.meter import NetworkMeter
 from pulsar_native.engine.network.service import Service
 from pulsar_native.engine.network.tls import TlsContexts
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, PulsarException, Timeout
@@ -39,6 +40,7 @@ class ConnectionPool:
         self._tls = TlsContexts(config)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.meter: NetworkMeter | None = None
 
     def next_host(self) -> Address:
         """Return the service URL's next host: the first one random, then in the order they are written."""
@@ -112,17 +114,23 @@ class ConnectionPool:
         service, loop = self._service, self._engine.loop
         generation, hosts, info = service.generation, service.hosts, service.info
         service.begin_with(info.authentication)
+        tls = await self._tls.current(info) if service.use_tls else None
+        attempt = None if self.meter is None else self.meter.attempt()
         try:
             connection = await Connection.open(
                 self._engine,
                 self._config,
                 physical=physical,
                 logical=logical,
-                tls=await self._tls.current(info) if service.use_tls else None,
+                tls=tls,
                 authentication=info.authentication,
+                attempt=attempt,
             )
-        except (ConnectError, Timeout):
-            hosts.failed(physical, loop.time())
+        except Exception as error:
+            if attempt is not None:
+                attempt.failed(error)
+            if isinstance(error, ConnectError | Timeout):
+                hosts.failed(physical, loop.time())
             raise
         hosts.succeeded(physical)
         if generation != service.generation:

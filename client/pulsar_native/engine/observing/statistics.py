@@ -12,10 +12,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import log2
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pulsar_native.protocol.send_ops import SendOp
 from pulsar_native.stats import ClientStats, ConsumerStats, ProducerStats
@@ -120,22 +120,34 @@ CONSUMER_COUNTS = (
 _CONSUMER_RATES = {"msgs_received": "rate_msgs_received", "bytes_received": "rate_bytes_received"}
 
 
+class Durations(NamedTuple):
+    """Told, once an entry, how many seconds it took and whether it failed."""
+
+    # Since it was begun, and since it was handed to the connection or queued for the next one.
+    message: Callable[[float, bool], None]
+    rpc: Callable[[float, bool], None]
+
+
 class ProducerRecorder(Recorder):
     """The counts of one `PartitionProducer`."""
 
-    def __init__(self, now: float, on_latency: Callable[[float, bool], None] | None) -> None:
+    def __init__(self, now: float, durations: Durations | None) -> None:
         super().__init__(PRODUCER_COUNTS, now)
         self.latencies = Latencies()
-        # The OpenTelemetry histogram, when there is one.
-        self._on_latency = on_latency
+        # The OpenTelemetry histograms, when there are any.
+        self._durations = durations
 
-    def sent(self, ops: Iterable[SendOp]) -> None:
+    def sent(self, ops: Sequence[SendOp]) -> None:
         """Note entries handed to the connection, or queued for the next one."""
         with self.lock:
             counts = self.counts
             for op in ops:
                 counts["msgs_sent"] += op.count
                 counts["bytes_sent"] += op.size
+        if self._durations is not None:
+            now = time.monotonic()
+            for op in ops:
+                op.written = now
 
     def completed(self, op: SendOp, failed: bool, now: float) -> None:
         """Note the end of an entry."""
@@ -144,8 +156,12 @@ class ProducerRecorder(Recorder):
             self.counts["send_failed" if failed else "acks_received"] += op.count
             if not failed:
                 self.latencies.add(seconds)
-        if self._on_latency is not None:
-            self._on_latency(seconds, failed)
+        if self._durations is not None:
+            self._durations.message(seconds, failed)
+            # What failed before it was written was never on its way.
+            written: float | None = getattr(op, "written", None)
+            if written is not None:
+                self._durations.rpc(now - written, failed)
 
     def roll(self, now: float, counts: dict[str, int]) -> None:
         """Begin a new interval."""

@@ -1,13 +1,14 @@
 """The figures of `statistics` as OpenTelemetry metrics, named as the Java client names them (PIP-342).
 
-Rules: opentelemetry is imported when a client with a meter provider makes its first producer or consumer. All clients
-of one provider share its instruments, since an instrument made twice is an error there; what closed producers and
-consumers counted stays in the sums, since counters may not fall. Figures are read when they are collected; only the
-send duration is recorded as it happens, once an entry. Collecting may happen in any thread.
+Rules: opentelemetry is imported when a client with a meter provider is first used. All clients of one provider share
+its instruments, since an instrument made twice is an error there; what closed producers and consumers counted stays in
+the sums, since counters may not fall. Figures are read when they are collected; what is rare is recorded as it happens:
+connections, lookups, dead letters, and once an entry how long it took. Collecting may happen in any thread.
 """
 
 from __future__ import annotations
 
+import ssl
 import threading
 import weakref
 from collections import Counter
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native._version import __version__
-from pulsar_native.engine.observing.statistics import consumer_counts, producer_counts
+from pulsar_native.engine.observing.statistics import Durations, consumer_counts, producer_counts
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.topic import TopicName
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 _Attributes = tuple[tuple[str, str | int], ...]
 _Count = Callable[[Any], int]
+
+# Seconds; those OpenTelemetry has by itself are made for milliseconds.
+_BOUNDARIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_STATUS = ("success", "failed")
 
 # name, unit, description, count of one producer or consumer
 _PRODUCER_COUNTERS = (
@@ -54,10 +60,23 @@ class Instruments:
         # What is closed, by instrument and attributes.
         self._retired: dict[str, Counter[_Attributes]] = {}
         meter = provider.get_meter("pulsar_native", __version__)
-        self._duration = meter.create_histogram(
-            "pulsar.client.producer.message.send.duration",
-            "s",
-            "Time from sending a message (a batch's first) to its receipt",
+        self._message_duration = _histogram(
+            meter, "producer.message.send.duration", "Time from sending a message (a batch's first) to its receipt"
+        )
+        self._rpc_duration = _histogram(
+            meter, "producer.rpc.send.duration", "Time from handing an entry to the connection to its receipt"
+        )
+        self._lookup_duration = _histogram(meter, "lookup.duration", "Time a lookup took, each attempt by itself")
+        self.connections = {
+            name: meter.create_counter(f"pulsar.client.connection.{name}", "{connection}", text)
+            for name, text in (
+                ("opened", "Connections opened"),
+                ("closed", "Connections closed"),
+                ("failed", "Attempts to connect that failed"),
+            )
+        }
+        self._dead_letters = meter.create_counter(
+            "pulsar.client.consumer.message.dlq", "{message}", "Messages put into the dead-letter topic"
         )
         for name, unit, text, count in _PRODUCER_COUNTERS:
             self._observe(
@@ -130,11 +149,31 @@ class Instruments:
         """Collect a client's figures from now on, until it is garbage-collected."""
         self._cores.add(core)
 
-    def duration_of(self, topic: TopicName) -> Callable[[float, bool], None]:
-        """Return what records the duration of an entry of a topic, and whether it failed."""
+    def durations_of(self, topic: TopicName) -> Durations:
+        """Return what records the durations of an entry of a topic, and whether it failed."""
         names = dict(_topic_attributes(topic))
-        outcomes = [{**names, "pulsar.response.status": status} for status in ("success", "failed")]
-        return lambda seconds, failed: self._duration.record(seconds, outcomes[failed])
+        outcomes = [{**names, "pulsar.response.status": status} for status in _STATUS]
+        return Durations(
+            message=lambda seconds, failed: self._message_duration.record(seconds, outcomes[failed]),
+            rpc=lambda seconds, failed: self._rpc_duration.record(seconds, outcomes[failed]),
+        )
+
+    def attempt(self) -> ConnectionAttempt:
+        """Return what is told of one connection."""
+        return ConnectionAttempt(self)
+
+    def looked_up(self, kind: str, transport: str, seconds: float, *, failed: bool) -> None:
+        """Record a lookup: topic, metadata, schema or list-topics, over binary or http."""
+        attributes = {
+            "pulsar.lookup.transport-type": transport,
+            "pulsar.lookup.type": kind,
+            "pulsar.response.status": _STATUS[failed],
+        }
+        self._lookup_duration.record(seconds, attributes)
+
+    def dead_letter(self, consumer: PartitionConsumer) -> None:
+        """Count a message that was put into the dead-letter topic."""
+        self._dead_letters.add(1, dict(attributes_of(consumer)))
 
     def retire(self, forget: Callable[[], None], closed: Iterable[PartitionProducer | PartitionConsumer]) -> None:
         """Keep the counts of producers or consumers while they are forgotten; `forget` lets go of them."""
@@ -148,6 +187,37 @@ class Instruments:
                 for name in (f"{kind}.opened", f"{kind}.closed"):
                     self._retired.setdefault(name, Counter())[key] += 1
             forget()
+
+
+class ConnectionAttempt:
+    """One connection's way into the counters. What was opened is closed once, whether the handshake worked or not."""
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._counters = instruments.connections
+        self._was_opened = False
+
+    def opened(self) -> None:
+        """Note that the socket is connected."""
+        self._was_opened = True
+        self._counters["opened"].add(1)
+
+    def failed(self, error: Exception) -> None:
+        """Note that the attempt ended without a connection to use."""
+        reached = self._was_opened or isinstance(error.__cause__, ssl.SSLError)
+        self._counters["failed"].add(1, {"pulsar.failure.type": "handshake" if reached else "tcp-failed"})
+
+    def closed(self) -> None:
+        """Note the end of what was opened."""
+        self._counters["closed"].add(1)
+
+
+def _histogram(meter: Any, name: str, text: str) -> Any:
+    named = (f"pulsar.client.{name}", "s", text)
+    try:
+        return meter.create_histogram(*named, explicit_bucket_boundaries_advisory=_BOUNDARIES)
+    except TypeError:
+        # Before 1.28 there was no such advice.
+        return meter.create_histogram(*named)
 
 
 # A provider lives as long as its process.

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pulsar_native.engine.observing.statistics import PRODUCER_COUNTS, Latencies, ProducerRecorder, Recorder
+from pulsar_native.engine.observing.statistics import PRODUCER_COUNTS, Durations, Latencies, ProducerRecorder, Recorder
 from pulsar_native.protocol.send_ops import SendOp
 
 
@@ -59,13 +59,28 @@ def test_intervals_share_the_totals_out() -> None:
 
 def test_an_entrys_latency_is_from_its_first_message() -> None:
     told: list[tuple[float, bool]] = []
-    recorder = ProducerRecorder(0.0, lambda seconds, failed: told.append((seconds, failed)))
+    sent: list[tuple[float, bool]] = []
+    durations = Durations(lambda *took: told.append(took), lambda *took: sent.append(took))
+    recorder = ProducerRecorder(0.0, durations)
     op = SendOp(0, 2, (), [None, None, None], 30, created=5.0)
     recorder.sent([op, op])
+    op.written = 5.25
     recorder.completed(op, False, 5.5)
     recorder.completed(op, True, 6.0)
     assert recorder.counts == dict(zip(PRODUCER_COUNTS, (6, 60, 3, 3), strict=True))
     assert told == [(0.5, False), (1.0, True)]
+    assert sent == [(0.25, False), (0.75, True)]
     assert recorder.seen().maximum == 0.5
     recorder.roll(7.0, recorder.counts)
     assert recorder.seen().maximum == 0.0
+    # What fails before it was written was never on its way.
+    recorder.completed(SendOp(3, 3, (), [None], 10, created=7.0), True, 8.0)
+    assert (len(told), len(sent)) == (3, 2)
+
+
+def test_nobody_notes_when_an_entry_was_written_unless_it_is_measured() -> None:
+    recorder = ProducerRecorder(0.0, None)
+    op = SendOp(0, 0, (), [None], 10, created=5.0)
+    recorder.sent([op])
+    assert not hasattr(op, "written")
+    recorder.completed(op, False, 5.5)

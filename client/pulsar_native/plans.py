@@ -1,0 +1,234 @@
+"""What the faces' methods are asked for, put together as the engine takes it: one function of each kind for both.
+
+Rules: each function takes the arguments of a face's method as `locals()` gives them on its first line. What is no
+option of the description is named here (`_BESIDES`); every other argument is an option by its name, and one that the
+description does not know is a TypeError at once. So a new option is a field of the description and a parameter of both
+faces' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from pulsar_native.arguments import encoded_fields
+from pulsar_native.config import (
+    ClientConfig,
+    ConsumerConfig,
+    ConsumerEventListener,
+    Description,
+    ProducerConfig,
+    ReaderConfig,
+    TopicsChangedListener,
+)
+from pulsar_native.engine.consuming.activity import Activity
+from pulsar_native.engine.consuming.listener import ListenerThreads
+from pulsar_native.engine.consuming.pattern import TopicsChanged, topics_told, topics_told_on_loop
+from pulsar_native.engine.interception import ConsumerChain, ProducerChain
+from pulsar_native.enums import ConsumerType, InitialPosition, KeySharedMode, RegexSubscriptionMode, SubscriptionMode
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.key_ranges import KeySharedPolicy
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.schema import BytesSchema, Schema, wire_schema
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import pulsar_api_pb2 as pb
+
+D = TypeVar("D", bound=Description)
+
+# The arguments of a method that are no options of what it describes.
+_BESIDES: dict[type[Description], frozenset[str]] = {
+    # These two configure the C++ core's logging; here all logs go to Python's `logging`.
+    ClientConfig: frozenset({"self", "log_conf_file_path", "logger"}),
+    ProducerConfig: frozenset({"self", "schema", "interceptors"}),
+    ConsumerConfig: frozenset(
+        {
+            "self",
+            "topic",
+            "schema",
+            "interceptors",
+            "message_listener",
+            "is_pattern_topic",
+            "topics_changed_listener",
+            "consumer_event_listener",
+            # Statistics are asked of the broker each time.
+            "broker_consumer_stats_cache_time_ms",
+        }
+    ),
+    ReaderConfig: frozenset({"self", "schema", "interceptors", "reader_listener"}),
+}
+# None means what the description has by itself.
+_MAY_BE_NONE = frozenset({"properties", "subscription_properties", "encryption_keys", "batch_receive_policy"})
+
+
+def _described(kind: type[D], given: Mapping[str, Any]) -> D:
+    """Return the description made of a method's arguments."""
+    besides = _BESIDES[kind]
+    return kind(
+        **{name: value for name, value in given.items() if name not in besides and (value or name not in _MAY_BE_NONE)}
+    )
+
+
+def client_config(given: Mapping[str, Any]) -> ClientConfig:
+    """Return the description of a client."""
+    return _described(ClientConfig, given)
+
+
+class ProducerPlan(NamedTuple):
+    """What `ClientCore.create_producer` takes."""
+
+    config: ProducerConfig
+    schema: Schema[Any]
+    chain: ProducerChain | None
+
+
+class ConsumerPlan(NamedTuple):
+    """What `ClientCore.subscribe` takes."""
+
+    topics: list[str] | TopicPattern
+    config: ConsumerConfig
+    decoder: VersionedDecoder
+    wire_schema: pb.Schema | None
+    chain: ConsumerChain | None = None
+    changed: TopicsChanged | None = None
+    activity: Activity | None = None
+
+
+def producer(given: Mapping[str, Any]) -> ProducerPlan:
+    """Return what the arguments of `create_producer` ask for."""
+    config = _described(ProducerConfig, given)
+    interceptors: Sequence[ProducerInterceptor] = given["interceptors"]
+    # Without interceptors there is no chain: messages go their way untouched.
+    chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
+    return ProducerPlan(config, given["schema"] or BytesSchema(), chain)
+
+
+def consumer(given: Mapping[str, Any], threads: ListenerThreads | None = None) -> ConsumerPlan:
+    """Return what the arguments of `subscribe` ask for; listeners are called in `threads`, else on the loop."""
+    config = _described(ConsumerConfig, given)
+    on_event: ConsumerEventListener | None = given["consumer_event_listener"]
+    on_topics: TopicsChangedListener | None = given["topics_changed_listener"]
+    check_event_listener(on_event, config)
+    topics = topics_of(given["topic"], config, is_pattern=given.get("is_pattern_topic", False), listener=on_topics)
+    chain = _consumer_chain(given["interceptors"], reads=False)
+    changed = None
+    if on_topics is not None:
+        changed = topics_told_on_loop(on_topics) if threads is None else topics_told(on_topics, threads.assign())
+    activity = None
+    if on_event is not None:
+        activity = Activity(on_event, None if threads is None else threads.assign())
+    return ConsumerPlan(topics, config, *_schemas(given), chain, changed, activity)
+
+
+def reader(given: Mapping[str, Any]) -> ConsumerPlan:
+    """Return what the arguments of `create_reader` ask for."""
+    config = _described(ReaderConfig, given)
+    wanted = reader_config(config)
+    chain = _consumer_chain(given["interceptors"], reads=True)
+    return ConsumerPlan(config.topics, wanted, *_schemas(given), chain)
+
+
+def table_view(given: Mapping[str, Any]) -> ConsumerPlan:
+    """Return what the arguments of `create_table_view` ask for: of each key only the newest value where compacted."""
+    topic: str = given["topic"]
+    config = _described(
+        ReaderConfig,
+        {**given, "start_message_id": MessageId.earliest, "is_read_compacted": TopicName.parse(topic).is_persistent},
+    )
+    return ConsumerPlan([topic], reader_config(config), *_schemas(given))
+
+
+def _schemas(given: Mapping[str, Any]) -> tuple[VersionedDecoder, pb.Schema | None]:
+    schema: Schema[Any] = given["schema"] or BytesSchema()
+    return VersionedDecoder(schema), wire_schema(schema)
+
+
+def _consumer_chain(
+    interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
+) -> ConsumerChain | None:
+    return ConsumerChain(interceptors, reads=reads) if interceptors else None
+
+
+# --- what belongs together --------------------------------------------------------------------------------------------
+
+
+def topics_of(
+    topic: str | Sequence[str] | re.Pattern[str],
+    config: ConsumerConfig,
+    *,
+    is_pattern: bool = False,
+    listener: TopicsChangedListener | None = None,
+) -> list[str] | TopicPattern:
+    """Return the topics to subscribe to, or the pattern that means them; what contradicts itself is refused."""
+    if isinstance(topic, re.Pattern) or is_pattern:
+        if not isinstance(topic, str | re.Pattern):
+            raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")
+        if config.is_read_compacted and config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+            raise InvalidConfiguration(
+                "is_read_compacted needs persistent topics: RegexSubscriptionMode.PersistentOnly"
+            )
+        return TopicPattern.parse(topic)
+    if config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+        raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
+    if listener is not None:
+        raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
+    if isinstance(topic, str):
+        return [topic]
+    if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
+        raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
+    return list(topic)
+
+
+def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:
+    """Refuse a listener that would never be told anything, or cannot be."""
+    if listener is None:
+        return
+    if config.consumer_type is not ConsumerType.Failover:
+        raise InvalidConfiguration("consumer_event_listener needs consumer_type=ConsumerType.Failover")
+    for name in ("became_active", "became_inactive"):
+        if not callable(getattr(listener, name, None)):
+            raise InvalidConfiguration(
+                "consumer_event_listener must have the methods became_active and became_inactive; "
+                f"{type(listener).__name__} has no {name}"
+            )
+
+
+def reader_config(config: ReaderConfig) -> ConsumerConfig:
+    """Return the consumer behind a reader: non-durable, exclusive, with a name nobody else has."""
+    if not isinstance(config.start_message_id, MessageId):
+        raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
+    if len(set(config.topics)) > 1 and config.start_message_id not in (MessageId.earliest, MessageId.latest):
+        raise InvalidConfiguration(
+            "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one of "
+            "them; move each with seek(function) then"
+        )
+    return ConsumerConfig(
+        subscription_name=config.subscription_name or _reader_subscription(config.subscription_role_prefix),
+        subscription_mode=SubscriptionMode.NonDurable,
+        # An id behind the end is resolved by this: "latest" must mean latest.
+        initial_position=InitialPosition.Latest,
+        receiver_queue_size=config.receiver_queue_size,
+        consumer_name=config.reader_name,
+        is_read_compacted=config.is_read_compacted,
+        crypto_key_reader=config.crypto_key_reader,
+        crypto_failure_action=config.crypto_failure_action,
+        start_message_id=config.start_message_id,
+        start_message_id_inclusive=config.start_message_id_inclusive,
+        auto_update_partitions=config.auto_update_partitions,
+        auto_update_partitions_interval_seconds=config.auto_update_partitions_interval_seconds,
+        max_pending_chunked_message=config.max_pending_chunked_message,
+        auto_ack_oldest_chunked_message_on_queue_full=config.auto_ack_oldest_chunked_message_on_queue_full,
+        expire_time_of_incomplete_chunked_message_ms=config.expire_time_of_incomplete_chunked_message_ms,
+        key_shared_policy=None
+        if config.key_hash_range is None
+        else KeySharedPolicy(key_shared_mode=KeySharedMode.Sticky, sticky_ranges=config.key_hash_range),
+    )
+
+
+def _reader_subscription(prefix: str | None) -> str:
+    name = f"reader-{secrets.token_hex(5)}"
+    return f"{prefix}-{name}" if prefix else name
