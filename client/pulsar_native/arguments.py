@@ -6,7 +6,9 @@ Rules: everything is checked here, before anything is sent or lost.
 from __future__ import annotations
 
 import base64
+import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
@@ -357,6 +359,7 @@ class BatchCollector:
 
     def __init__(self, policy: BatchReceivePolicy, now: float) -> None:
         self._policy = policy
+        # As many or more.
         self._bytes = 0
         self.messages: list[Message] = []
         self.deadline = now + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
@@ -367,6 +370,36 @@ class BatchCollector:
         self._bytes = 0
         return messages
 
+    def add_all(self, ready: deque[Message]) -> bool:
+        """Take messages from the left as long as there are any, and return whether the batch is complete."""
+        take, collect = ready.popleft, self.messages.append
+        policy = self._policy
+        room = policy.max_num_messages - len(self.messages) if policy.max_num_messages > 0 else sys.maxsize
+        most = policy.max_num_bytes if policy.max_num_bytes > 0 else sys.maxsize
+        entry, exactly = None, False
+        try:
+            for _ in range(room):
+                message = take()
+                collect(message)
+                if exactly:
+                    self._bytes += len(message)
+                elif message.entry is not entry:
+                    # The messages of an entry together have no more bytes than it; where that is too many, each counts.
+                    entry = message.entry
+                    self._bytes += len(entry.body)
+                    exactly = self._bytes >= most
+                    if exactly:
+                        self._count()
+                if exactly and self._bytes >= most:
+                    return True
+        except IndexError:
+            # Somebody else may take from there, too.
+            return False
+        return True
+
+    def _count(self) -> None:
+        self._bytes = sum(map(len, self.messages))
+
     def add(self, message: Message) -> bool:
         """Take a message and return whether the batch is complete."""
         self.messages.append(message)
@@ -374,4 +407,7 @@ class BatchCollector:
         policy = self._policy
         if 0 < policy.max_num_messages <= len(self.messages):
             return True
-        return 0 < policy.max_num_bytes <= self._bytes
+        if 0 < policy.max_num_bytes <= self._bytes:
+            self._count()
+            return policy.max_num_bytes <= self._bytes
+        return False

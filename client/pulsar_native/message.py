@@ -73,26 +73,30 @@ class Message:
 
     __slots__ = ("_end", "_fields", "_meta_start", "_start", "batch_index", "entry")
 
+    _fields: SingleFields
+
     def __init__(self, entry: EntryView, batch_index: int, meta_start: int, start: int, end: int) -> None:
+        # No more than this, and no object for it: it is done for each message there is.
         self.entry = entry
         self.batch_index = batch_index
         self._meta_start = meta_start
         self._start = start
         self._end = end
-        self._fields: SingleFields | None = None
 
     def data(self) -> bytes:
         """Return the payload as it was published (decompressed); empty for a null value."""
-        return bytes(self.entry.body[self._start : self._end])
+        return self.entry.body[self._start : self._end]
 
     def value(self) -> Any:
         """Return the payload decoded by the consumer's schema, None for a null value."""
         return None if self.has_null_value() else self.entry.decode(self.data())
 
     def _single(self) -> SingleFields:
-        if self._fields is None:
-            self._fields = self.entry.fields(self._meta_start, self._start)
-        return self._fields
+        try:
+            return self._fields
+        except AttributeError:
+            self._fields = fields = self.entry.fields(self._meta_start, self._start)
+            return fields
 
     def properties(self) -> dict[str, str]:
         """Return the application's properties; of a repeated key the last value."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pulsar_native import arguments
 from pulsar_native.arguments import BatchCollector
@@ -163,6 +166,29 @@ def test_a_batch_is_complete_by_count_or_by_bytes_whichever_is_first() -> None:
     assert sizes(BatchReceivePolicy(max_num_messages=3, max_num_bytes=100), [60, 40, 1]) == 2
     assert sizes(BatchReceivePolicy(max_num_messages=3, max_num_bytes=100), [99, 0, 0]) == 3
     assert sizes(BatchReceivePolicy(max_num_messages=-1, max_num_bytes=0), [10**9] * 9) == 0
+
+
+@given(
+    runs=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=12), max_size=12),
+    count=st.integers(0, 40),
+    size=st.integers(0, 300),
+)
+def test_what_is_taken_at_once_is_as_much_as_what_is_taken_one_by_one(
+    runs: list[list[int]], count: int, size: int
+) -> None:
+    policy = BatchReceivePolicy(max_num_messages=count or -1, max_num_bytes=size, timeout_ms=1)
+    each = [length for run in runs for length in run]
+    collector, complete = BatchCollector(policy, 0.0), False
+    for run in runs:
+        entry: Any = Entry()
+        entry.body = bytes(sum(run) + 5 * len(run))
+        ready = deque(Message(entry, index, 0, 0, length) for index, length in enumerate(run))
+        # As the faces do: the first comes from the consumer, those that follow it from the hand.
+        complete = collector.add(ready.popleft()) or collector.add_all(ready)
+        if complete:
+            break
+    assert complete is (sizes(policy, each) > 0)
+    assert list(map(len, collector.messages)) == each[: sizes(policy, each) or len(each)]
 
 
 def test_a_batch_ends_at_its_time() -> None:

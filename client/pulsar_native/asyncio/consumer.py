@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -41,6 +42,9 @@ class Receiving(Part):
         self._decoder = decoder
         # Whether there is something to do between taking a message and handing it out.
         self._attends = decoder.needs_writer or inner.chain is not None
+        # What `take` has put there can be had without it.
+        self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
+        self._quick_acks = inner.quick_acks
         if inner.chain is not None:
             inner.chain.bind(self)
         self._loop = inner.client.engine.loop
@@ -163,7 +167,13 @@ class Consumer(Receiving):
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        deadline = None if timeout_millis is None else arguments.deadline(timeout_millis, self._loop.time())
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+            try:
+                return self._in_hand.popleft()
+            except IndexError:
+                pass
+        deadline = arguments.deadline(timeout_millis, self._loop.time())
         try:
             message = await self._take(deadline)
         except PulsarException:
@@ -182,7 +192,7 @@ class Consumer(Receiving):
         try:
             while True:
                 message = await self._take(collector.deadline)
-                if message is not None and not collector.add(message):
+                if message is not None and not (collector.add(message) or collector.add_all(self._in_hand)):
                     continue
                 if self._inner.held:
                     # A strict pause has begun meanwhile: they are for later, and who may wait still does.
@@ -255,6 +265,14 @@ class Consumer(Receiving):
         list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
         otherwise: the transaction can only be aborted then, and its commit does that.
         """
+        if txn is None and isinstance(message, Message):
+            acks = self._quick_acks.get(message.entry.topic)
+            if acks is not None:
+                # As `Acknowledging.note` does, in this order.
+                acks.noted.append(message)
+                if not acks.is_noting:
+                    acks.begin_noting(message)
+                return
         check_generation(self._generation)
         if txn is not None:
             work = arguments.work_of(txn, self._inner.client)
@@ -369,6 +387,12 @@ class Reader(Receiving):
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+            try:
+                return self._in_hand.popleft()
+            except IndexError:
+                pass
         deadline = arguments.deadline(timeout_millis, self._loop.time())
         try:
             message = await self._take(deadline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
@@ -14,7 +15,7 @@ from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.observing.statistics import of_producer
 from pulsar_native.engine.producing.bulk import BulkSend, Slice
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import Full
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.engine.transactions.transaction import SendOperation
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
@@ -37,6 +38,8 @@ class Producer(Part):
         if isinstance(inner, InterceptedProducer):
             inner.chain.bind(self)
         self._schema = schema
+        self._separates_key = schema.separates_key
+        self._take_plain = inner.plain_entrance()
         self._loop = inner.client.engine.loop
         self._generation = generation()
 
@@ -83,7 +86,8 @@ class Producer(Part):
         With batching it waits up to the publish delay for company. Cancelling the task stops the waiting, not the
         message. Errors as in the blocking face.
         """
-        return await await_receipt(
+        # Nobody else has the future, so it needs no shield: that it is cancelled with the task concerns nobody.
+        return await (
             await self.enqueue(
                 content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
                 disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
@@ -113,6 +117,13 @@ class Producer(Part):
         broker to know of that.
         """
         check_generation(self._generation)
+        if (
+            content is not None and properties is None and partition_key is None and ordering_key is None
+            and sequence_id is None and replication_clusters is None and not disable_replication
+            and event_timestamp is None and deliver_at is None and deliver_after is None and schema is None
+            and txn is None and not self._separates_key
+        ):  # fmt: skip
+            return await self._enqueue_plain(self._schema.encode(content))
         payload, key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
         message = arguments.outgoing(
             payload,
@@ -131,29 +142,34 @@ class Producer(Part):
         fields = arguments.encoded_fields(message)
         child = self._inner.route(message.payload, message)
         future: asyncio.Future[MessageId] = self._loop.create_future()
-
-        def done(error: PulsarException | None, message_id: MessageId | None) -> None:
-            if not future.done():
-                if error is not None:
-                    future.set_exception(error)
-                else:
-                    future.set_result(message_id)  # type: ignore[arg-type]
-
-        callback: Callback = done
+        callback: Callback = partial(_done, future)
         if txn is not None:
-            callback = arguments.into_transaction(txn, self._inner, message, done)
+            callback = arguments.into_transaction(txn, self._inner, message, callback)
         try:
             full = child.enqueue(message.payload, fields, message, callback)
-            while full is not None:
-                if not (self._inner.config.block_if_queue_full or full.is_short):
-                    raise full.refusal()
-                await self._room(full)
-                full = child.enqueue(message.payload, fields, message, callback) if full.again is None else full.again()
+            if full is not None:
+                await self._wait_for_room(full, partial(child.enqueue, message.payload, fields, message, callback))
         except BaseException:
             if isinstance(callback, SendOperation):
                 callback.withdraw()
             raise
         return future
+
+    async def _enqueue_plain(self, payload: bytes) -> asyncio.Future[MessageId]:
+        future: asyncio.Future[MessageId] = self._loop.create_future()
+        callback = partial(_done, future)
+        full = self._take_plain(payload, callback)
+        if full is not None:
+            await self._wait_for_room(full, partial(self._take_plain, payload, callback))
+        return future
+
+    async def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
+        attempt: Full | None = full
+        while attempt is not None:
+            if not (self._inner.config.block_if_queue_full or attempt.is_short):
+                raise attempt.refusal()
+            await self._room(attempt)
+            attempt = again() if attempt.again is None else attempt.again()
 
     async def _version_of(self, schema: Schema[Any]) -> bytes | None:
         schemas = self._inner.message_schemas
@@ -265,6 +281,10 @@ class Producer(Part):
         return CloseReport(seconds=self._loop.time() - began, producers=parts)
 
 
-async def await_receipt(future: asyncio.Future[MessageId]) -> MessageId:
-    """Wait for a receipt without tying the message's fate to the waiting task."""
-    return await asyncio.shield(future)
+def _done(future: asyncio.Future[MessageId], error: PulsarException | None, message_id: MessageId | None) -> None:
+    # A task that was cancelled waits no more; the message goes its way.
+    if not future.done():
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(message_id)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -57,6 +58,9 @@ class Receiving(Part):
         self._decoder = decoder
         # Whether there is something to do between taking a message and handing it out.
         self._attends = decoder.needs_writer or inner.chain is not None
+        # What `take` has put there can be had without it.
+        self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
+        self._quick_acks = inner.quick_acks
         if inner.chain is not None:
             inner.chain.bind(self)
         self._has_listener = False
@@ -78,6 +82,13 @@ class Receiving(Part):
             if message is None:
                 return None
         return self._attend(message) if self._attends else message
+
+    def _take_now(self, in_hand: deque[Message]) -> Message | None:
+        """Return the next message that is here, for the listener."""
+        try:
+            return in_hand.popleft()
+        except IndexError:
+            return self._take(time.monotonic())
 
     def _attend(self, message: Message) -> Message:
         version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
@@ -107,6 +118,8 @@ class Receiving(Part):
 
     def _listen(self, listener: Callable[[Message], Any]) -> None:
         self._has_listener = True
+        # What is in hand is for the listener alone: receive() is refused.
+        in_hand, self._in_hand = self._in_hand, deque()
         submit = self._client._listeners.assign()
         scheduled = threading.Event()
         inner = self._inner
@@ -119,7 +132,7 @@ class Receiving(Part):
         def give_all() -> None:
             while self._listening:
                 try:
-                    message = self._take(time.monotonic())
+                    message = self._take_now(in_hand)
                 except AlreadyClosed:
                     return
                 if message is None:
@@ -236,6 +249,15 @@ class Consumer(Receiving):
 
     def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+            try:
+                return self._in_hand.popleft()
+            except IndexError:
+                pass
+        return self._receive(timeout_millis)
+
+    def _receive(self, timeout_millis: int | None) -> Message:
         if self._has_listener:
             raise InvalidConfiguration("receive() cannot be used on a consumer with a message_listener")
         deadline = None if timeout_millis is None else arguments.deadline(timeout_millis, time.monotonic())
@@ -256,7 +278,7 @@ class Consumer(Receiving):
         try:
             while True:
                 message = self._take(collector.deadline)
-                if message is not None and not collector.add(message):
+                if message is not None and not (collector.add(message) or collector.add_all(self._in_hand)):
                     continue
                 if self._inner.held:
                     # A strict pause has begun meanwhile: they are for later, and who may wait still does.
@@ -323,6 +345,14 @@ class Consumer(Receiving):
         a list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
         otherwise: the transaction can only be aborted then, and its commit does that.
         """
+        if txn is None and isinstance(message, Message):
+            acks = self._quick_acks.get(message.entry.topic)
+            if acks is not None:
+                # As `Acknowledging.note` does, in this order.
+                acks.noted.append(message)
+                if not acks.is_noting:
+                    acks.begin_noting(message)
+                return
         check_generation(self._generation)
         if txn is not None:
             self._acknowledge_in(txn, arguments.ids_of(message), cumulative=False)
@@ -468,6 +498,15 @@ class Reader(Receiving):
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
+        # Of a time-out that must be looked at closely, the long way.
+        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+            try:
+                return self._in_hand.popleft()
+            except IndexError:
+                pass
+        return self._read_next(timeout_millis)
+
+    def _read_next(self, timeout_millis: int | None) -> Message:
         if self._has_listener:
             raise InvalidConfiguration("read_next() cannot be used on a reader with a reader_listener")
         deadline = arguments.deadline(timeout_millis, time.monotonic())

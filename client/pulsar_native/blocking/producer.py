@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
@@ -15,20 +16,18 @@ from pulsar_native.blocking.part import Part
 from pulsar_native.engine.interception import InterceptedProducer
 from pulsar_native.engine.loop import (
     check_generation,
+    this_process,
 )
 from pulsar_native.engine.observing.statistics import of_producer
 from pulsar_native.engine.producing.bulk import BulkSend, Slice
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import Full
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.engine.transactions.transaction import SendOperation
 from pulsar_native.engine.waiting import SendWait, Wait
-from pulsar_native.enums import (
-    Result,
-)
-from pulsar_native.exceptions import OperationNotSupported, PulsarException, Timeout
+from pulsar_native.exceptions import OperationNotSupported, Timeout
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_ops import Callback, ResultCallback, as_callback
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.stats import CloseReport, ProducerStats
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from pulsar_native.blocking.client import Client
     from pulsar_native.blocking.transaction import Transaction
 
-SendCallback = Callable[[Result, MessageId | None], Any]
+SendCallback = ResultCallback
 
 
 class Producer(Part):
@@ -52,6 +51,10 @@ class Producer(Part):
         self._schema = schema
         self._plain_bytes = type(schema) is BytesSchema
         self._separates_key = schema.separates_key
+        # For the hot path, which calls as little as it can.
+        self._process = this_process()
+        self._take_plain = inner.plain_entrance()
+        self._take_waiting = inner.waiting_entrance()
         self._block = inner.config.block_if_queue_full
 
     def _described(self) -> str:
@@ -102,6 +105,16 @@ class Producer(Part):
         stored.
         """
         wait = SendWait()
+        if (
+            type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
+            and ordering_key is None and sequence_id is None and replication_clusters is None
+            and not disable_replication and event_timestamp is None and deliver_at is None and deliver_after is None
+            and schema is None and txn is None and not self._process.is_over
+        ):  # fmt: skip
+            full = self._take_waiting(content, wait)
+            if full is not None:
+                self._wait_for_room(full, partial(self._take_waiting, content, wait))
+            return wait.result()
         self._send(
             content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
             disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn, flush=True,
@@ -130,8 +143,19 @@ class Producer(Part):
         and for the first message of another `schema`, or of a `txn` to a partition. Commit waits for what was
         sent in the transaction, and aborts when any of it failed.
         """
+        told = None if callback is None else (callback,)
+        if (
+            type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
+            and ordering_key is None and sequence_id is None and replication_clusters is None
+            and not disable_replication and event_timestamp is None and deliver_at is None and deliver_after is None
+            and schema is None and txn is None and not self._process.is_over
+        ):  # fmt: skip
+            full = self._take_plain(content, told)
+            if full is not None:
+                self._wait_for_room(full, partial(self._take_plain, content, told))
+            return
         self._send(
-            content, None if callback is None else _ResultCallback(callback), properties, partition_key, ordering_key,
+            content, as_callback(told), properties, partition_key, ordering_key,
             sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema,
             txn,
         )  # fmt: skip
@@ -328,15 +352,3 @@ class Producer(Part):
         began = time.monotonic()
         parts = self._engine.run(self._inner.close(limit))
         return CloseReport(seconds=time.monotonic() - began, producers=parts)
-
-
-class _ResultCallback:
-    """The official callback: result code and message id."""
-
-    __slots__ = ("_callback",)
-
-    def __init__(self, callback: SendCallback) -> None:
-        self._callback = callback
-
-    def __call__(self, error: PulsarException | None, message_id: MessageId | None) -> None:
-        self._callback(Result.Ok if error is None else error.result, message_id)

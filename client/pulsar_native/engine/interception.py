@@ -19,13 +19,15 @@ from pulsar_native.engine.consuming.consumer import PartitionConsumer
 from pulsar_native.engine.consuming.receipts import Done
 from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.producing.refusals import Full
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.redelivery import EntryKey
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_ops import Callback, Told, as_callback
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
@@ -176,14 +178,14 @@ class InterceptedProducer(TopicProducer):
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Callback | None,
+        callback: Told | None,
         *,
         flush: bool = False,
         child: PartitionProducer | None = None,
     ) -> Full | None:
         """Take a message through the interceptors, or tell why not yet."""
         message, caring = self.chain.before_send(extras if extras is not None else OutgoingMessage(payload))
-        told = _Told(self.chain, caring, message, callback)
+        told = _Told(self.chain, caring, message, as_callback(callback))
         if extras is not None:
             # Theirs to change is the message, not where it belongs.
             message.transaction = extras.transaction
@@ -194,6 +196,14 @@ class InterceptedProducer(TopicProducer):
             return chosen.enqueue(message.payload, own_fields, message, told, flush=flush)
 
         return told.tried(attempt)
+
+    def plain_entrance(self) -> Callable[[bytes, Told | None], Full | None]:
+        """Return the way through the interceptors."""
+        return lambda payload, callback: self.enqueue(payload, b"", None, callback)
+
+    def waiting_entrance(self) -> Callable[[bytes, SendWait], Full | None]:
+        """Return the way through the interceptors."""
+        return lambda payload, wait: self.enqueue(payload, b"", None, wait, flush=True)
 
     def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:
         """Return what stands for the partition: it is chosen when the interceptors have seen the message."""
@@ -310,6 +320,9 @@ class InterceptedConsumer(TopicConsumer):
             raise
         if done is None:
             told(None)
+
+    def _offer_quick_acks(self, children: Iterable[PartitionConsumer]) -> None:
+        """Offer none: interceptors hear of each."""
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Acknowledge one received message; `done` waits for the receipt."""

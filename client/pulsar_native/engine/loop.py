@@ -31,6 +31,8 @@ class _Process:
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
+        # Set in a child: what was made before the fork asks its own process's object, which costs the hot path least.
+        self.is_over = False
         # Re-entrant: a client that is garbage-collected while this thread holds it gives the engine back, too.
         self.lock = threading.RLock()
         self.engine: Engine | None = None
@@ -41,11 +43,18 @@ _process = _Process(0)
 # Engines of the parent, kept so that no destructor touches its loop in the child.
 _abandoned: list[object] = []
 _sockets: weakref.WeakSet[Any] = weakref.WeakSet()
+# What lets the faces do something without asking first whether they are still in the process they were made in.
+_lenders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def generation() -> int:
     """Return the number of forks between the first process and this one."""
     return _process.generation
+
+
+def this_process() -> _Process:
+    """Return what tells, by `is_over`, that the process has forked since."""
+    return _process
 
 
 def check_generation(made_in: int) -> None:
@@ -62,14 +71,22 @@ def track_socket(sock: Any) -> None:
     _sockets.add(sock)
 
 
+def track_lender(lender: Any) -> None:
+    """Have `call_in_all()` called in a forked child: what it has lent belongs to the parent."""
+    _lenders.add(lender)
+
+
 def _after_fork_in_child() -> None:
     global _process, _sockets
+    for lender in list(_lenders):
+        lender.call_in_all()
     _abandoned.append((_process, list(_sockets)))
     for sock in list(_sockets):
         with contextlib.suppress(OSError):
             # Only our copy of the descriptor goes: no TLS goodbye, no FIN, as the parent still holds the connection.
             os.close(sock.detach())
     _sockets = weakref.WeakSet()
+    _process.is_over = True
     _process = _Process(_process.generation + 1)
 
 

@@ -36,6 +36,20 @@ class MemoryLimit:
             self.used += size
             return True
 
+    def reserve_ahead(self, most: int) -> int:
+        """Take bytes for messages to come and return how many, up to `most`: few, and none once half the limit is used.
+
+        So that what is put by does not refuse others. Without a limit it is all of it.
+        """
+        if not self.limit:
+            return most
+        size = min(most, self.limit >> 8)
+        with self._lock:
+            if self.used + size > self.limit >> 1:
+                return 0
+            self.used += size
+            return size
+
     def reserve(self, size: int) -> None:
         """Take `size` bytes whether there is room or not."""
         if self.limit:

@@ -5,7 +5,6 @@ Rules: a wait can be interrupted by Ctrl-C at any time and ends at its deadline;
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 from pulsar_native.exceptions import PulsarException, Timeout
@@ -23,9 +22,11 @@ class Wait:
 
     def wake(self) -> None:
         """Make it happen."""
-        # An error here means that it was woken before.
-        with contextlib.suppress(RuntimeError):
+        try:
             self._lock.release()
+        except RuntimeError:
+            # It was woken before.
+            return
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for it up to `timeout` seconds; return whether it happened."""
@@ -68,7 +69,9 @@ class SendWait(Wait):
     __slots__ = ("error", "message_id")
 
     def __init__(self) -> None:
-        super().__init__()
+        # As the base does, without its call.
+        self._lock = threading.Lock()
+        self._lock.acquire()
         self.error: PulsarException | None = None
         self.message_id: MessageId | None = None
 

@@ -22,12 +22,16 @@ from pulsar_native.exceptions import (
     from_server_error,
 )
 from pulsar_native.wire import commands
+from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING, Frame, FrameDecoder
 
 _log = logging.getLogger(__name__)
 
 _REJECTION_WINDOW_SECONDS = 60.0
+# Looked up once: the enumeration looks for a name every time.
+_SEND_RECEIPT = Kind.SEND_RECEIPT
+_DATA = (Kind.MESSAGE, _SEND_RECEIPT)
 
 
 class Phase(Enum):
@@ -159,7 +163,7 @@ class ConnectionCore:
         events: list[Event] = []
         for frame in self._decoder.receive(data):
             kind = frame.command.type
-            if kind in (Kind.MESSAGE, Kind.SEND_RECEIPT):
+            if kind in _DATA:
                 if self.phase is not Phase.READY:
                     raise ProtocolViolation("The broker sent data before the handshake", broker=self.broker)
                 events.append(frame)
@@ -168,6 +172,13 @@ class ConnectionCore:
             if event is not None:
                 events.append(event)
         return events
+
+    def only_receipt(self, data: bytes) -> pb.CommandSendReceipt | None:
+        """Return the receipt these bytes of the stream are, None when they are anything else: then nothing is taken."""
+        if self.phase is not Phase.READY:
+            return None
+        command = self._decoder.only_command(data)
+        return command.send_receipt if command is not None and command.type == _SEND_RECEIPT else None
 
     def _control(self, frame: Frame, kind: int) -> Event | None:
         handler = _CONTROL.get(kind)

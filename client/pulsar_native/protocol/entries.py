@@ -8,7 +8,8 @@ face's loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
 from typing import Any
 
 from pulsar_native.encryption import EncryptionContext
@@ -20,7 +21,7 @@ from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single
+from pulsar_native.wire.codec import parse_single, same_size
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
 from pulsar_native.wire.implementation import may_be_compacted, payload_bytes, split_batch
@@ -149,14 +150,47 @@ class ReceivedEntry:
         return self.schema.decode(data, self.schema_version)
 
 
+Place = tuple[int, int, int]
+"""Where a message lies in its entry's body: start of its metadata, start and end of its payload."""
+
+
+class EvenPlaces:
+    """The places of a batch whose messages have metadata of one size and payloads of one length: none is made."""
+
+    __slots__ = ("_count", "length", "size", "stride")
+
+    def __init__(self, count: int, size: int, length: int) -> None:
+        self._count = count
+        self.size = size
+        self.length = length
+        self.stride = 4 + size + length
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Place]:
+        return zip(*self.columns(0, self._count), strict=True)
+
+    def columns(self, first: int, stop: int) -> tuple[range, range, range]:
+        """Return where the metadata, and the payloads, of messages begin, and where the payloads end."""
+        stride = self.stride
+        at, behind = first * stride, stop * stride
+        return (
+            range(at + 4, behind + 4, stride),
+            range(at + 4 + self.size, behind + 4 + self.size, stride),
+            range(at + stride, behind + stride, stride),
+        )
+
+
+Places = list[Place] | EvenPlaces
+
+
 class Decoded:
     """What became of a delivery: the entry and which of its messages are to be given out."""
 
     __slots__ = ("entry", "places", "skip", "wanted")
 
-    def __init__(
-        self, entry: ReceivedEntry, places: list[tuple[int, int, int]] | None, wanted: int, skip: bytes | None
-    ):
+    def __init__(self, entry: ReceivedEntry, places: Places | None, wanted: int, skip: bytes | None):
         self.entry = entry
         self.places = places
         self.wanted = wanted
@@ -164,14 +198,32 @@ class Decoded:
 
     def messages(self) -> list[Message]:
         """Return the messages to be given out, in order."""
-        entry = self.entry
-        kind = KeyedMessage if getattr(entry.schema, "takes_key", False) else Message
-        if self.places is None:
-            return [kind(entry, -1, 0, 0, len(entry.body))] if self.wanted else []
-        skip = self.skip
+        places, skip = self.places, self.skip
+        if places is None:
+            return [self._kind()(self.entry, -1, 0, 0, len(self.entry.body))] if self.wanted else []
         if skip is None:
-            return [kind(entry, index, *place) for index, place in enumerate(self.places)]
-        return [kind(entry, index, *place) for index, place in enumerate(self.places) if not skip[index]]
+            return self.messages_between(0, len(places))
+        kind, entry = self._kind(), self.entry
+        return [kind(entry, index, *place) for index, place in enumerate(places) if not skip[index]]
+
+    def messages_between(self, first: int, stop: int) -> list[Message]:
+        """Return the messages of a batch from one index up to another, whether they are to be given out or not."""
+        places = self.places
+        assert places is not None
+        columns: Iterable[Iterable[int]]
+        columns = (
+            places.columns(first, stop) if isinstance(places, EvenPlaces) else zip(*places[first:stop], strict=True)
+        )
+        # Mapped, not written out: a third less for each message there is.
+        return list(map(self._kind(), repeat(self.entry), range(first, stop), *columns))
+
+    def _kind(self) -> type[Message]:
+        return KeyedMessage if getattr(self.entry.schema, "takes_key", False) else Message
+
+    @property
+    def is_whole_batch(self) -> bool:
+        """Whether it is a batch of which every message is to be given out."""
+        return self.skip is None and self.places is not None
 
     def payload_bytes(self) -> int:
         """Return the bytes of the payloads to be given out."""
@@ -179,7 +231,9 @@ class Decoded:
         if places is None:
             return len(self.entry.body)
         if skip is None:
-            return payload_bytes(self.entry.body, places)
+            if isinstance(places, EvenPlaces):
+                return places.length * len(places)
+            return payload_bytes(places)
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def indexes(self, first: int = 0) -> Sequence[int]:
@@ -194,10 +248,14 @@ class Decoded:
         places = self.places
         if places is None:
             return [len(self.entry.body)]
+        if isinstance(places, EvenPlaces):
+            return [places.length] * len(indexes)
         return [places[index][2] - places[index][1] for index in indexes]
 
     def messages_from(self, first: int) -> list[Message]:
         """Return the messages to be given out from an index on."""
+        if self.is_whole_batch:
+            return self.messages_between(first, self.wanted)
         messages = self.messages()
         return [message for message in messages if message.batch_index >= first] if first else messages
 
@@ -274,7 +332,8 @@ def decode(
     if not parsed.is_batch:
         return Decoded(entry, None, 0 if first else 1, None)
     try:
-        places = split_batch(body, permits)
+        uniform = same_size(body, permits)
+        places = split_batch(body, permits) if uniform is None else EvenPlaces(permits, *uniform)
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
     skip = _skipped(entry, delivery, places, first, missing)
@@ -329,7 +388,7 @@ def _plausible(size: int) -> int:
 def _skipped(
     entry: ReceivedEntry,
     delivery: Delivery,
-    places: list[tuple[int, int, int]],
+    places: Places,
     first: int,
     missing: int | None,
 ) -> bytes | None:
@@ -337,7 +396,7 @@ def _skipped(
     count = len(places)
     compacted = entry.parsed.metadata.compacted_batch_indexes
     whole = not first and delivery.ack_words is None and missing is None and not compacted
-    if whole and not may_be_compacted(entry.body, places):
+    if whole and not _may_be_compacted(entry.body, places):
         return None
     skip = bytearray(count)
     skip[:first] = b"\1" * first
@@ -353,3 +412,21 @@ def _skipped(
         if not skip[index] and parse_single(entry.body[meta:payload]).compacted_out:
             skip[index] = 1
     return bytes(skip) if any(skip) else None
+
+
+# SingleMessageMetadata.compacted_out = true
+_COMPACTED_OUT = b"\x20\x01"
+
+
+def _may_be_compacted(body: bytes, places: Places) -> bool:
+    """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
+    if isinstance(places, EvenPlaces):
+        # One look at each byte of the metadata, for all messages together.
+        stop = len(places) * places.stride
+        columns = [body[4 + offset : stop : places.stride] for offset in range(places.size)]
+        tag, value = _COMPACTED_OUT
+        return any(
+            tag in first and value in then and (tag, value) in zip(first, then, strict=True)
+            for first, then in pairwise(columns)
+        )
+    return may_be_compacted(body, places)

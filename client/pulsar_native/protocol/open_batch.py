@@ -7,7 +7,7 @@ one key too.
 from __future__ import annotations
 
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_ops import Told
 from pulsar_native.protocol.transactions import TransactionCore
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -35,13 +35,48 @@ class OpenBatch:
         self.payloads: list[bytes] = []
         self.ids: list[int] = []
         self.fields: list[bytes] = []
-        self.callbacks: list[Callback | None] = []
+        self.callbacks: list[Told | None] = []
         self.size = 0
         self.created = 0.0
         self.wall = 0
         self.first_key: OutgoingMessage | None = None
         self.potential_duplicates = False
         self.kind: Kind = None
+
+
+class Inbox:
+    """Where messages that are nothing but a payload are put without a lock, the hot path of publishing.
+
+    Who puts, in this order: looks whether the payload is at most `largest` and `items` fewer than `room`; appends the
+    payload, or a tuple of it and whom to tell (`tells` is set before); and when `is_watched` is not set after that,
+    calls for somebody to look. Who empties it holds the producer's lock, and takes `room` and `is_watched` back
+    before: so one of both always sees what was put in between. Such latecomers may be more than `room`.
+    """
+
+    __slots__ = ("is_watched", "items", "largest", "room", "tells")
+
+    def __init__(self) -> None:
+        self.items: list[bytes | tuple[bytes, Told]] = []
+        self.room = 0
+        self.largest = 0
+        self.is_watched = False
+        self.tells = False
+
+    def withdraw(self) -> None:
+        """Have everybody ask for room again."""
+        self.room = 0
+        self.is_watched = False
+
+    def take(self) -> tuple[list[bytes], list[Told | None] | None]:
+        """Empty it: payloads, and whom to tell of each when it is anybody. The offer must have been withdrawn."""
+        items = self.items
+        taken = items[:]
+        # Others append meanwhile: what was not seen stays.
+        del items[: len(taken)]
+        if not self.tells:
+            return taken, None  # type: ignore[return-value]
+        told = [item[1] if type(item) is tuple else None for item in taken]
+        return [item[0] if type(item) is tuple else item for item in taken], told  # type: ignore[misc]
 
 
 def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None) -> None:

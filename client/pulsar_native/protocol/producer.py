@@ -9,8 +9,11 @@ one entry may become chunks (C80): entries of one sequence id that are queued, g
 a receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
 compressed and cut, becomes the bytes of an entry.
 
-Not thread-safe: the engine holds the producer's lock around every call. `now` is monotonic seconds, `wall_ms` is
-milliseconds since 1970.
+Messages that are nothing but a payload come through `inbox` in bulk. What must be looked at for each message, `offer`
+looks at for many; `settle`, at the head of whatever depends on it, gives them their place.
+
+Not thread-safe, but for `inbox`: the engine holds the producer's lock around every call. `now` is monotonic seconds,
+`wall_ms` is milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.open_batch import Kind, OpenBatch, shared_keys, single_fields, split_by_key
-from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp
+from pulsar_native.protocol.open_batch import Inbox, Kind, OpenBatch, shared_keys, single_fields, split_by_key
+from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp, Told
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -91,8 +94,17 @@ class ProducerCore:
         self.pending: deque[SendOp] = deque()
         # Batches that could not be encoded: completed by the engine once it has let go of the lock.
         self.failed: list[tuple[SendOp, PulsarException]] = []
-        self.pending_messages = 0
-        self.pending_bytes = 0
+        # What is in entries; the open batch is counted when somebody asks.
+        self._queued_messages = 0
+        self._queued_bytes = 0
+        # Bytes taken of the client's memory limit for messages that are yet to come through the inbox.
+        self.ahead = 0
+        self.inbox = Inbox()
+        # How many messages of how many bytes the inbox may bring into the open batch, and when that was opened.
+        self._offered = (0, 0)
+        self._opened = (0.0, 0)
+        # Entries made of latecomers that nobody was given yet.
+        self._late: list[SendOp] = []
         self.batching = config.batching_enabled
         self._max_messages = config.batching_max_messages
         self._max_bytes = config.batching_max_allowed_size_in_bytes
@@ -105,18 +117,19 @@ class ProducerCore:
         # Transactions whose broker knows that they have messages here, until they end.
         self.transactions: set[TransactionCore] = set()
         self._batch_room = self._room_of_a_batch()
-        self._batch = OpenBatch()
+        self.open_batch = OpenBatch()
 
     # --- connection -----------------------------------------------------------------------------------------------
 
     def connected(self, name: str, last_sequence_id: int, schema_version: bytes, max_message_size: int) -> None:
         """Take what PRODUCER_SUCCESS told; the first time, continue from the ids the broker has stored."""
+        self.settle()
         self.name = name
         self.max_message_size = max_message_size
         self._batch_room = self._room_of_a_batch()
         self.schema_version = schema_version or None
         self._stored = max(self._stored, last_sequence_id)
-        if not self.pending and not self._batch.ids and self.last_published < last_sequence_id:
+        if not self.pending and not self.open_batch.payloads and self.last_published < last_sequence_id:
             self.last_pushed = max(self.last_pushed, last_sequence_id)
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
                 self.last_published = last_sequence_id
@@ -137,11 +150,22 @@ class ProducerCore:
     @property
     def batch_is_open(self) -> bool:
         """Whether messages wait in an unfinished batch."""
-        return bool(self._batch.ids)
+        return bool(self.open_batch.payloads)
+
+    @property
+    def pending_messages(self) -> int:
+        """How many messages wait for their receipts."""
+        return self._queued_messages + len(self.open_batch.payloads) + len(self.inbox.items)
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait for their receipts."""
+        coming = sum(len(item[0]) if type(item) is tuple else len(item) for item in self.inbox.items)
+        return self._queued_bytes + sum(map(len, self.open_batch.payloads)) + coming
 
     def batch_due(self) -> float:
         """Return when the open batch must be closed."""
-        return self._batch.created + self.config.batching_max_publish_delay_ms / 1000
+        return self.open_batch.created + self.config.batching_max_publish_delay_ms / 1000
 
     def has_room(self, limit: int) -> bool:
         """Return whether one more message may wait for its receipt; limit 0 = no limit."""
@@ -152,7 +176,7 @@ class ProducerCore:
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Callback | None,
+        callback: Told | None,
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
@@ -162,6 +186,24 @@ class ProducerCore:
         `NoRoomForChunks` or `NotRegistered` without having taken anything, and what a transaction says when it takes no
         more.
         """
+        if self.inbox.room or self.inbox.items:
+            late = self.settle()
+            try:
+                return late + self._add(payload, fields, extras, callback, now, wall_ms)
+            except BaseException:
+                self._late = late
+                raise
+        return self._add(payload, fields, extras, callback, now, wall_ms)
+
+    def _add(
+        self,
+        payload: bytes,
+        fields: bytes,
+        extras: OutgoingMessage | None,
+        callback: Told | None,
+        now: float,
+        wall_ms: int,
+    ) -> list[SendOp]:
         explicit: int | None = None
         kind: Kind = None
         if extras is not None:
@@ -177,7 +219,7 @@ class ProducerCore:
         # the broker may have it or not, and would drop a batch for one message that it has.
         if size > self.max_message_size - _SIZE_RESERVE or (duplicate and sequence_id > self._stored):
             return self._add_single(payload, extras, kind, callback, sequence_id, now, wall_ms)
-        batch = self._batch
+        batch = self.open_batch
         ready: list[SendOp] = []
         if batch.ids and (
             batch.size + size > self._max_bytes
@@ -185,11 +227,12 @@ class ProducerCore:
             or duplicate != batch.potential_duplicates
             or (kind is not batch.kind and kind != batch.kind)
         ):
-            ready = self.close_batch()
-            batch = self._batch
+            ready = self._close()
+            batch = self.open_batch
         if not batch.ids:
             batch.created = now
             batch.wall = wall_ms
+            self._opened = now, wall_ms
             batch.potential_duplicates = duplicate
             batch.first_key = extras
             batch.kind = kind
@@ -203,10 +246,77 @@ class ProducerCore:
             self._next_sequence_id = sequence_id + 1
         if not duplicate:
             self.last_pushed = sequence_id
-        self.pending_messages += 1
-        self.pending_bytes += len(payload)
         if len(batch.ids) >= self._max_messages or batch.size >= self._max_bytes:
-            ready += self.close_batch()
+            ready += self._close()
+        return ready
+
+    def offer(self, messages: int, payload_bytes: int) -> None:
+        """Let so much come through the inbox, as far as the open batch has room without being full.
+
+        Nothing where `add` must look at each message: no batch is open, it is of a transaction, another schema or
+        messages the broker may know, or the broker may know the next ids. To be called settled.
+        """
+        batch = self.open_batch
+        count = len(batch.ids)
+        is_fresh = not batch.potential_duplicates and self._next_sequence_id > self.last_pushed
+        if not count or batch.kind is not None or not is_fresh:
+            return
+        size = min(self._max_bytes - 1, self._batch_room) - batch.size
+        messages = min(messages, self._max_messages - 1 - count)
+        lately = list(map(len, batch.payloads[-16:]))
+        largest = max(lately)
+        if largest != min(lately):
+            # So that few messages are larger; what it is too much by is offered next time.
+            largest = max(largest, 2 * batch.size // count)
+        room = min(messages, size // (largest + _PER_MESSAGE), payload_bytes // (largest or 1))
+        if room > 0:
+            self._offered = messages, size
+            self.inbox.largest = largest
+            self.inbox.room = room
+            self.inbox.is_watched = True
+
+    def look_after(self, now: float, wall_ms: int) -> list[SendOp]:
+        """Take what came into the inbox too late for its batch; return the entries to write."""
+        self._opened = now, wall_ms
+        return self.settle()
+
+    def settle(self) -> list[SendOp]:
+        """Withdraw the offer and give what is in the inbox its place; return the entries that became ready.
+
+        These are none but when several threads put more than was offered, or too late.
+        """
+        inbox = self.inbox
+        inbox.withdraw()
+        offered, self._offered = self._offered, (0, 0)
+        late, self._late = self._late, []
+        if not inbox.items:
+            return late
+        payloads, told = inbox.take()
+        count, size = len(payloads), sum(map(len, payloads))
+        self.ahead -= size
+        size += count * _PER_MESSAGE
+        if count > offered[0] or size > offered[1]:
+            return late + self._add_late(payloads, told)
+        batch, start = self.open_batch, self._next_sequence_id
+        batch.payloads += payloads
+        batch.ids += range(start, start + count)
+        batch.fields += [b""] * count
+        batch.callbacks += [None] * count if told is None else told
+        batch.size += size
+        self._next_sequence_id = start + count
+        self.last_pushed = start + count - 1
+        return late
+
+    def _add_late(self, payloads: list[bytes], told: list[Told | None] | None) -> list[SendOp]:
+        ready: list[SendOp] = []
+        for index, payload in enumerate(payloads):
+            callback = None if told is None else told[index]
+            try:
+                ready += self._add(payload, b"", None, callback, *self._opened)
+            except PulsarException as error:
+                # Whoever put it has gone, believing that it was taken.
+                number = self._next_sequence_id
+                self.failed.append((SendOp(number, number, (), [callback], len(payload), self._opened[0]), error))
         return ready
 
     def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> Kind:
@@ -250,7 +360,7 @@ class ProducerCore:
         `first` has the first message's key. `callback` is called once, with the id of the last message.
         """
         ready = self.close_batch()
-        batch, count = self._batch, len(payloads)
+        batch, count = self.open_batch, len(payloads)
         start = self._next_sequence_id
         batch.payloads = payloads
         batch.ids = list(range(start, start + count))
@@ -260,24 +370,22 @@ class ProducerCore:
         batch.created, batch.wall, batch.first_key, batch.kind = now, wall_ms, first, kind
         self._next_sequence_id = start + count
         self.last_pushed = start + count - 1
-        self.pending_messages += count
-        self.pending_bytes += sum(map(len, payloads))
-        return ready + self.close_batch()
+        return ready + self._close()
 
     def _note(self, sequence_id: int, size: int) -> None:
         if sequence_id >= self._next_sequence_id:
             self._next_sequence_id = sequence_id + 1
         if sequence_id > self.last_pushed:
             self.last_pushed = sequence_id
-        self.pending_messages += 1
-        self.pending_bytes += size
+        self._queued_messages += 1
+        self._queued_bytes += size
 
     def _add_single(
         self,
         payload: bytes,
         extras: OutgoingMessage | None,
         kind: Kind,
-        callback: Callback | None,
+        callback: Told | None,
         sequence_id: int,
         now: float,
         wall_ms: int,
@@ -288,7 +396,7 @@ class ProducerCore:
         if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
             return self._add_chunks(metadata, payload, body, callback, now, transaction)
         parts = self._frame(metadata, body, sequence_id, sequence_id, 1, transaction)
-        ready = self.close_batch()
+        ready = self._close()
         op = SendOp(sequence_id, sequence_id, parts, [callback], len(payload), now)
         op.transaction = transaction
         self._note(sequence_id, len(payload))
@@ -301,7 +409,7 @@ class ProducerCore:
         metadata: pb.MessageMetadata,
         payload: bytes,
         body: bytes,
-        callback: Callback | None,
+        callback: Told | None,
         now: float,
         transaction: TransactionCore | None,
     ) -> list[SendOp]:
@@ -326,7 +434,7 @@ class ProducerCore:
             op.transaction = transaction
             ops.append(op)
         self._note(sequence_id, len(payload))
-        self.pending_messages += count - 1
+        self._queued_messages += count - 1
         self.pending.extend(ops)
         return ops
 
@@ -365,10 +473,15 @@ class ProducerCore:
 
     def close_batch(self) -> list[SendOp]:
         """Make an entry of the open batch, or one of each key; none when it is empty."""
-        batch = self._batch
+        late = self.settle()
+        return late + self._close()
+
+    def _close(self) -> list[SendOp]:
+        """Do so without a look into the inbox: whoever is about to use the next id has settled before."""
+        batch = self.open_batch
         if not batch.ids:
             return []
-        self._batch = OpenBatch()
+        self.open_batch = OpenBatch()
         if not self._by_key:
             return self._entry_of(batch, batch.ids[0])
         # The broker's deduplication wants ids that grow. Those of several keys interleave, so each entry goes out under
@@ -382,6 +495,8 @@ class ProducerCore:
         """Make an entry of a batch and queue it; what cannot be encoded goes to `failed`."""
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
+        self._queued_messages += count
+        self._queued_bytes += size
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
         metadata, transaction = self._metadata(batch.ids[0], batch.wall, batch.kind)
         try:
@@ -510,7 +625,7 @@ class ProducerCore:
             return None
         if self.pending:
             return self.pending[0].created + timeout
-        return self._batch.created + timeout if self._batch.ids else None
+        return self.open_batch.created + timeout if self.open_batch.payloads else None
 
     def drain(self) -> list[SendOp]:
         """Empty the queue and the open batch and return all of it, oldest first."""
@@ -526,7 +641,7 @@ class ProducerCore:
         ended = {each for each in self.transactions if each.is_sealed or now >= each.deadline}
         if not ended:
             return []
-        if isinstance(self._batch.kind, tuple) and self._batch.kind[1] in ended:
+        if isinstance(self.open_batch.kind, tuple) and self.open_batch.kind[1] in ended:
             self.close_batch()
         self.transactions -= ended
         return self._take(lambda op: op.transaction in ended)
@@ -556,5 +671,5 @@ class ProducerCore:
         return Timeout(f"The broker confirmed nothing within send_timeout_millis ({seconds:g} s)", topic=self.topic)
 
     def _release(self, op: SendOp) -> None:
-        self.pending_messages -= op.count
-        self.pending_bytes -= op.size
+        self._queued_messages -= op.count
+        self._queued_bytes -= op.size

@@ -21,6 +21,9 @@ class Routing(Protocol):
     """Choose a partition; `now` is monotonic seconds."""
 
     def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int: ...
+    def choose_plain(self, payload: bytes, partitions: int, now: float) -> int:
+        """Choose for a message that is nothing but a payload."""
+        ...
 
 
 def _by_content(message: OutgoingMessage, partitions: int, scheme: HashingScheme) -> int:
@@ -47,6 +50,10 @@ class RoundRobinRouting:
         chosen = _by_content(message, partitions, self._scheme)
         if chosen >= 0:
             return chosen
+        return self.choose_plain(b"", partitions, now)
+
+    def choose_plain(self, _payload: bytes, partitions: int, now: float) -> int:
+        """Return the partition for a message without key and id."""
         if self._switch_seconds > 0:
             return (int(now / self._switch_seconds) + self._start) % partitions
         self._counter += 1
@@ -67,6 +74,10 @@ class SingleRouting:
         chosen = _by_content(message, partitions, self._scheme)
         return chosen if chosen >= 0 else self._chosen % partitions
 
+    def choose_plain(self, _payload: bytes, partitions: int, _now: float) -> int:
+        """Return the partition for a message without key and id."""
+        return self._chosen % partitions
+
 
 class CustomRouting:
     """Ask the application's router."""
@@ -82,3 +93,7 @@ class CustomRouting:
         if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < partitions:
             raise InvalidConfiguration(f"The message router answered {chosen!r}; it must be 0 <= n < {partitions}")
         return chosen
+
+    def choose_plain(self, payload: bytes, partitions: int, now: float) -> int:
+        """Return the router's answer for a message of this payload."""
+        return self.choose(OutgoingMessage(payload), partitions, now)

@@ -1,14 +1,17 @@
 """Entries on their way: their bytes until the receipt, and whom to tell then.
 
 Rules: an entry keeps its exact bytes, so that a resend has the boundaries the broker's deduplication knows; a chunk is
-an entry, and the last one of a message answers for it (client.md C80).
+an entry, and the last one of a message answers for it (client.md C80). An application's callback may stand in a tuple
+by itself: it is called with a result code then, without an object around it for each message.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from pulsar_native.enums import Result
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.transactions import TransactionCore
@@ -17,6 +20,21 @@ from pulsar_native.wire.checksum import crc32c
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[PulsarException | None, MessageId | None], None]
+ResultCallback = Callable[[Result, MessageId | None], Any]
+# Whom to tell of a message: a callback of our own, or one of the official form.
+Told = Callback | tuple[ResultCallback]
+
+
+def as_callback(told: Told | None) -> Callback | None:
+    """Return our own form of a callback, for who calls it."""
+    if not isinstance(told, tuple):
+        return told
+    (callback,) = told
+
+    def tell(error: PulsarException | None, message_id: MessageId | None) -> None:
+        callback(Result.Ok if error is None else error.result, message_id)
+
+    return tell
 
 
 class SendOp:
@@ -43,7 +61,7 @@ class SendOp:
         sequence_id: int,
         highest_sequence_id: int,
         parts: Sequence[bytes | memoryview],
-        callbacks: list[Callback | None],
+        callbacks: Sequence[Told | None],
         size: int,
         created: float,
     ) -> None:
@@ -63,21 +81,30 @@ class SendOp:
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
         """Call the callbacks, each with its own message id; `place` is (partition, ledger, entry)."""
-        for index, callback in enumerate(self.callbacks):
+        callbacks, count = self.callbacks, self.count
+        if not any(callbacks):
+            return
+        result = Result.Ok if error is None else error.result
+        message_id: MessageId | None = None
+        for index, callback in enumerate(callbacks):
             if callback is None:
                 continue
-            message_id = None if place is None else self._id(place, index, topic)
+            if place is not None:
+                if count > 1:
+                    message_id = MessageId(*place, index, batch_size=count, topic=topic)
+                else:
+                    message_id = self._id(place, topic)
             try:
-                callback(error, message_id)
+                if type(callback) is tuple:
+                    callback[0](result, message_id)
+                else:
+                    callback(error, message_id)  # type: ignore[operator]
             except Exception:
                 # The application's callback is not ours to trust: the other messages' callbacks are still owed.
                 _log.exception("A send callback failed for a message to %s", topic)
 
-    def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
-        partition, ledger, entry = place
-        if self.count == 1:
-            return MessageId(partition, ledger, entry, -1, topic=topic)
-        return MessageId(partition, ledger, entry, index, batch_size=self.count, topic=topic)
+    def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:
+        return MessageId(*place, -1, topic=topic)
 
     def is_intact(self) -> bool:
         """Return whether the bytes still have the checksum they were given: if so, they were damaged on the way."""
@@ -98,7 +125,7 @@ class ChunkOp(SendOp):
         self,
         sequence_id: int,
         parts: Sequence[bytes | memoryview],
-        callback: Callback | None,
+        callback: Told | None,
         size: int,
         created: float,
         *,
@@ -116,7 +143,7 @@ class ChunkOp(SendOp):
             self._places.append(place)
         super().complete(error, place, topic)
 
-    def _id(self, place: tuple[int, int, int], index: int, topic: str) -> MessageId:
+    def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:
         # Of a message it has already, the broker drops the last chunk only, and says so at once, before the receipts of
         # the others: whichever it was taken for, the message is a duplicate.
         for each in self._places:

@@ -189,7 +189,7 @@ def split_batch(body, count):
     return places
 
 
-def payload_bytes(body, list places not None):
+def payload_bytes(list places not None):
     """As `codec.payload_bytes`."""
     cdef Py_ssize_t total = 0, start, end
     for _, start, end in places:

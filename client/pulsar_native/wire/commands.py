@@ -15,6 +15,7 @@ from pulsar_native.exceptions import PulsarException, from_server_error
 from pulsar_native.message_id import MessageId
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import varint
 from pulsar_native.wire.frames import encode_command, encode_send, unknown_number
 
 PROTOCOL_VERSION = 21
@@ -95,13 +96,17 @@ def id_data(message_id: MessageId, *, batch_index: bool = True) -> pb.MessageIdD
     return data
 
 
+def place_of(data: pb.MessageIdData) -> tuple[int, int]:
+    """Return ledger and entry of a message id in the protocol's form; 2^64-1 becomes -1."""
+    ledger, entry = data.ledgerId, data.entryId
+    return ledger - (1 << 64) if ledger >> 63 else ledger, entry - (1 << 64) if entry >> 63 else entry
+
+
 def message_id(data: pb.MessageIdData, *, partition: int = -1, topic: str | None = None) -> MessageId:
     """Return the message id of the protocol's form; 2^64-1 becomes -1."""
-    ledger, entry = data.ledgerId, data.entryId
     return MessageId(
         partition if partition >= 0 else data.partition,
-        ledger - (1 << 64) if ledger >> 63 else ledger,
-        entry - (1 << 64) if entry >> 63 else entry,
+        *place_of(data),
         data.batch_index,
         batch_size=data.batch_size,
         topic=topic,
@@ -252,6 +257,12 @@ def send(
 
     The id of the transaction here decides; the one in the metadata is for who reads the entry (client.md F.8).
     """
+    if not is_chunk and txn_id is None:
+        # By hand, as this is done for each entry.
+        own = b"".join((b"\x08", varint(producer_id), b"\x10", varint(sequence_id)))
+        if count > 1:
+            own = b"".join((own, b"\x18", varint(count), b"\x30", varint(highest_sequence_id)))
+        return encode_send(b"\x08\x06\x32" + varint(len(own)) + own, metadata, payload)
     command = pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id)
     if count > 1:
         command.num_messages = count

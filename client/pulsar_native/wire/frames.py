@@ -83,6 +83,25 @@ class FrameDecoder:
             self._broken = True
             raise
 
+    def only_command(self, data: bytes) -> BaseCommand | None:
+        """Return the command these bytes are when they are one whole frame without payload, behind a whole one.
+
+        Else None, and nothing is taken: they are to be given to `receive`.
+        """
+        if self._head or self._partial is not None or self._broken or len(data) < _HEAD_SIZE:
+            return None
+        total, size = _HEAD.unpack_from(data)
+        if total + _TOTAL_SIZE != len(data) or size + _HEAD_SIZE != len(data):
+            return None
+        command = BaseCommand()
+        try:
+            command.ParseFromString(data[_HEAD_SIZE:])
+            command.SerializeToString()
+        except (DecodeError, EncodeError, UnicodeDecodeError):
+            return None
+        field = _BODIES.get(command.type)
+        return command if field is not None and command.HasField(field) else None
+
     def _cut(self, view: memoryview) -> list[Frame]:
         frames: list[Frame] = []
         position = self._resume(view, frames)
@@ -220,12 +239,12 @@ def encode_command(command: BaseCommand) -> bytes:
     return _HEAD.pack(len(body) + 4, len(body)) + body
 
 
-def encode_send(command: BaseCommand, metadata: bytes, payload: bytes | memoryview) -> list[bytes | memoryview]:
+def encode_send(command: BaseCommand | bytes, metadata: bytes, payload: bytes | memoryview) -> list[bytes | memoryview]:
     """Return the frame of a SEND as two parts for a vectored write: all up to the metadata, and the payload itself.
 
     Pure; the payload is not copied. The checksum covers the metadata's size, the metadata and the payload.
     """
-    body = _serialize(command)
+    body = command if isinstance(command, bytes) else _serialize(command)
     sized = _SIZE.pack(len(metadata)) + metadata
     total = 4 + len(body) + 6 + len(sized) + len(payload)
     checksum = crc32c(payload, crc32c(sized))

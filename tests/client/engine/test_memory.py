@@ -115,3 +115,14 @@ def test_without_limit_nothing_is_counted() -> None:
     memory.receive(1 << 40)
     memory.take(1 << 40)
     assert memory.used == 0 and memory.has_room(1 << 50) and not memory.is_over(0)
+
+
+def test_ahead_little_is_taken_and_only_below_half_of_the_limit() -> None:
+    assert MemoryLimit(0).reserve_ahead(500) == 500
+    memory = MemoryLimit(256_000)
+    assert memory.reserve_ahead(500) == 500
+    assert memory.reserve_ahead(5000) == 1000
+    assert memory.used == 1500
+    memory.reserve(128_000 - 1500 - 999)
+    assert memory.reserve_ahead(5000) == 0
+    assert memory.used == 128_000 - 999

@@ -16,9 +16,10 @@ from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import words_of
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor
-from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, StartFilter, Undecryptable, decode
+from pulsar_native.protocol.entries import Corrupt, Decoded, Delivery, EvenPlaces, StartFilter, Undecryptable, decode
 from pulsar_native.protocol.pieces import Piece
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.entry import parse_entry
 from support.entry_bytes import PUBLISHED, assemble, batch_entry, metadata_of, single_entry
 
@@ -131,6 +132,49 @@ def test_a_batch_of_an_old_client_that_numbers_only_the_batch() -> None:
         parts += [len(meta).to_bytes(4, "big"), meta, payload]
     payload = assemble(metadata_of(20, num_messages_in_batch=2), b"".join(parts))
     assert [message.sequence_id() for message in decoded(payload).messages()] == [20, 21]
+
+
+@given(count=st.integers(1, 300), length=st.integers(0, 300), key=st.none() | st.text(max_size=3), data=st.data())
+def test_places_of_messages_of_one_size_are_those_a_walk_finds(
+    count: int, length: int, key: str | None, data: st.DataObject
+) -> None:
+    payload = batch_entry([b"x" * length] * count, first_sequence_id=200, singles=[{"partition_key": key}] * count)
+    result = decoded(payload)
+    assert result.places is not None and isinstance(result.places, EvenPlaces) == (count >= 8)
+    body = result.entry.body
+    assert list(result.places) == split_batch(body, count)
+    assert result.payload_bytes() == count * length and result.sizes(range(count)) == [length] * count
+    first = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(first, count))
+    some = result.messages_between(first, stop)
+    assert [message.sequence_id() for message in some] == list(range(200 + first, 200 + stop))
+    assert all(message.data() == b"x" * length and message.partition_key() == (key or "") for message in some)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "others"),
+    [
+        # Of one size at a fixed distance; of several sizes, short ones and long ones: each is searched otherwise.
+        ([b"12345678"] * 100, {"partition_key": ""}),
+        ([bytes(index) for index in range(100)], {}),
+        ([bytes(200 + index) for index in range(100)], {}),
+    ],
+)
+def test_what_was_compacted_away_is_found_however_the_batch_is_searched(
+    payloads: list[bytes], others: dict[str, Any]
+) -> None:
+    singles = [{} if index in (0, 57, 99) else others for index in range(100)]
+    payload = batch_entry(payloads, compacted_out=[0, 57, 99], singles=singles, first_sequence_id=1000)
+    kept = [message.batch_index for message in decoded(payload).messages()]
+    assert kept == [index for index in range(100) if index not in (0, 57, 99)]
+    assert decoded(batch_entry(payloads, compacted_out=range(100))).wanted == 0
+
+
+def test_what_looks_like_compaction_in_a_payload_is_none() -> None:
+    for payloads in ([b"x\x20\x01x"] * 100, [b"\x20\x01" * (100 + index) for index in range(100)]):
+        for singles in (None, [{"properties": {"\x20": "\x01"}}] * 100, [{"properties": {"k": "\x20\x01"}}] * 100):
+            result = decoded(batch_entry(payloads, singles=singles))
+            assert result.is_whole_batch and [message.data() for message in result.messages()] == payloads
 
 
 @pytest.mark.proves("C129")

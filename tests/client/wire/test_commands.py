@@ -21,7 +21,7 @@ from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
-from pulsar_native.wire.frames import FrameDecoder
+from pulsar_native.wire.frames import FrameDecoder, encode_send
 
 MAXU = (1 << 64) - 1
 
@@ -143,6 +143,17 @@ def test_send() -> None:
         assert command.num_messages == (3 if count > 1 else 1)
         entry = parse_entry(frame.payload)
         assert entry.checksum_ok and bytes(entry.body) == b"payload"
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, (1 << 63) - 2), st.integers(1, 1 << 20), st.integers(0, 500))
+def test_send_is_written_by_hand_as_protobuf_writes_it(producer_id: int, number: int, count: int, more: int) -> None:
+    command = pb.CommandSend(producer_id=producer_id, sequence_id=number)
+    if count > 1:
+        command.num_messages, command.highest_sequence_id = count, number + more
+    assert commands.send(
+        producer_id=producer_id, sequence_id=number, highest_sequence_id=number + more, count=count, metadata=b"m",
+        payload=b"p",
+    ) == encode_send(pb.BaseCommand(type=Kind.SEND, send=command), b"m", b"p")  # fmt: skip
 
 
 def test_closing() -> None:

@@ -203,3 +203,27 @@ def test_error_code_of_a_newer_broker_does_not_close_the_connection() -> None:
 def test_command_without_required_field_is_not_sent() -> None:
     with pytest.raises(Exception, match="request_id"):
         encode_command(pb.BaseCommand(type=pb.BaseCommand.SUCCESS, success=pb.CommandSuccess()))
+
+
+# --- one command by itself ----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, (1 << 64) - 1), commands(), st.data())
+def test_a_command_is_read_alone_only_when_it_is_whole_and_alone(
+    number: int, entry: int, other: pb.BaseCommand, data: st.DataObject
+) -> None:
+    place = pb.MessageIdData(ledgerId=7, entryId=entry)
+    receipt = pb.CommandSendReceipt(producer_id=1, sequence_id=number, message_id=place)
+    command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT, send_receipt=receipt)
+    whole = encode_command(command)
+    decoder = FrameDecoder()
+    assert decoder.only_command(whole) == command
+    assert decoder.only_command(whole + whole) is None
+    assert decoder.only_command(encode_command(other)) in (None, other)
+    assert decoder.only_command(frame(whole[8:], b"payload")) is None
+    cut = data.draw(st.integers(1, len(whole) - 1))
+    assert decoder.only_command(whole[:cut]) is None
+    decoder.receive(whole[:cut])
+    assert decoder.only_command(whole) is None, "it stands behind half a frame"
+    assert [found.command for found in decoder.receive(whole[cut:])] == [command]
+    assert decoder.only_command(frame(b"\x08\x07")) is None, "a receipt of nothing"

@@ -8,8 +8,10 @@ kept or sent. All calls are thread-safe under the consumer's lock; the loop is w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +24,9 @@ from pulsar_native.exceptions import (
     Interrupted,
     InvalidMessage,
     OperationNotSupported,
+    PulsarException,
 )
-from pulsar_native.message import Message
+from pulsar_native.message import EntryView, Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.acks import AckGroup, words_of
 from pulsar_native.protocol.chunks import ChunkAssembly
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_native.consumer")
 
+# With a longer group time, or smaller groups, a full group has to go out at once, and each message is counted.
+_QUICK_GROUP_SECONDS = 1.0
+_QUICK_GROUP_SIZE = 1000
+
 # Subscription types on which the broker redelivers single entries; the others rewind to the first unacknowledged.
 BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 
@@ -59,10 +66,10 @@ class Acknowledging:
         self._config = config
         self._group_time = config.acknowledgment_group_time_ms / 1000
         self._group_size = config.max_acknowledgment_group_size
-        self.group = AckGroup(batch_index=config.batch_index_ack_enabled)
+        self._group = AckGroup(batch_index=config.batch_index_ack_enabled)
         self._tells_parts = config.batch_index_ack_enabled or config.ack_receipt_enabled
         self._ack_timer_armed = False
-        self._receipts = AckReceipts(consumer, self.group) if config.ack_receipt_enabled else None
+        self._receipts = AckReceipts(consumer, self._group) if config.ack_receipt_enabled else None
         self._nacks = NegativeAcknowledgements(
             config.negative_ack_redelivery_delay_ms / 1000,
             precision_bits=config.negative_ack_redelivery_delay_precision,
@@ -84,8 +91,100 @@ class Acknowledging:
         self._in_transactions: set[asyncio.Future[Any]] = set()
         # One question an acknowledgement for what most consumers do not use.
         self._has_more_to_forget = self.late is not None or self._letters is not None
+        # Messages the faces noted as done, not yet in the group; and whether no more is to be done for the next one:
+        # the timer runs that puts them there.
+        self.noted: deque[Message] = deque()
+        self.is_noting = False
+        # Whether noting will do: nothing waits for an acknowledgement, and none has to go out before the timer does.
+        self.is_quick = (
+            self._stored
+            and self._receipts is None
+            and self.unacked is None
+            and not self._has_more_to_forget
+            and 0 < self._group_time <= _QUICK_GROUP_SECONDS
+            and self._group_size >= _QUICK_GROUP_SIZE
+        )
 
     # --- acknowledging ----------------------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> AckGroup:
+        """What is acknowledged and not sent. Under the lock."""
+        if self.noted:
+            self._gather_noted()
+        return self._group
+
+    def note(self, message: Message) -> None:
+        """Note one message as done, when `is_quick`. The faces do the same by themselves. Thread-safe."""
+        self.noted.append(message)
+        # Order of events: noted first, then looked; the timer stops first and then gathers, so one sees the other.
+        if not self.is_noting:
+            self.begin_noting(message)
+
+    def begin_noting(self, message: Message) -> None:
+        """Have the timer run for what was noted; take it back and raise when the consumer is closed. Thread-safe."""
+        with self._consumer.lock:
+            try:
+                self._consumer.check_usable()
+            except PulsarException:
+                # Others may note at this moment.
+                with contextlib.suppress(ValueError, RuntimeError):
+                    self.noted.remove(message)
+                raise
+            self.is_noting = True
+            arm, self._ack_timer_armed = not self._ack_timer_armed, True
+        if arm:
+            self._consumer.engine.call(self._arm_ack_timer)
+
+    def end_noting(self) -> None:
+        """Have each one look from now on whether the consumer is closed. On the loop, without the lock."""
+        with self._consumer.lock:
+            self.is_noting = False
+
+    @property
+    def sent(self) -> int:
+        """How many messages were acknowledged to the broker."""
+        return self._group.taken
+
+    def unsent(self) -> int:
+        """Return how many acknowledgements wait to be sent. Takes the lock."""
+        with self._consumer.lock:
+            return len(self.group)
+
+    def catch_up(self) -> None:
+        """Gather what was noted, and send it when that is a group. Called under the lock."""
+        if self.noted and len(self.group) >= self._group_size:
+            self.send()
+
+    def _gather_noted(self) -> None:
+        """Put what was noted into the group, the messages of an entry together. Called under the lock."""
+        take = self.noted.popleft
+        entry: EntryView | None = None
+        indexes: list[int] = []
+        # What is noted meanwhile waits for the next time. Only here anything is taken out.
+        for _ in range(len(self.noted)):
+            message = take()
+            if message.entry is not entry:
+                if entry is not None:
+                    self._add_several(entry, indexes)
+                entry, indexes = message.entry, []
+            indexes.append(message.batch_index)
+        if entry is not None:
+            self._add_several(entry, indexes)
+
+    def _add_several(self, entry: EntryView, indexes: list[int]) -> None:
+        first, count = indexes[0], len(indexes)
+        key = (entry.ledger_id, entry.entry_id)
+        if count == 1 or first < 0:
+            self._add(key, first, entry.batch_size)
+            return
+        if indexes == list(range(first, first + count)):
+            several = (1 << first + count) - (1 << first)
+        else:
+            several = 0
+            for index in indexes:
+                several |= 1 << index
+        self._add(key, first, entry.batch_size, several)
 
     def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
         """Note one message as done; with receipts `done` is told of the broker's answer."""
@@ -156,8 +255,8 @@ class Acknowledging:
         """Note messages of an entry as done; return whether it is done as a whole. Called under the lock."""
         if batch_index < 0 and self._chunks.given:
             for chunk in self._chunks.take_entries(key)[:-1]:
-                self.group.add(chunk, -1, 0)
-        if not self._stored or not self.group.add(key, batch_index, batch_size, several):
+                self._group.add(chunk, -1, 0)
+        if not self._stored or not self._group.add(key, batch_index, batch_size, several):
             return False
         if self._refused:
             self._nacks.remove(key)
@@ -262,10 +361,12 @@ class Acknowledging:
 
     def _ack_timer(self) -> None:
         with self._consumer.lock:
+            self.is_noting = False
             if not len(self.group) or not self._consumer.is_alive:
                 self._ack_timer_armed = False
                 return
             self.send()
+            self.is_noting = self.is_quick
         self._arm_ack_timer()
 
     # --- acknowledging in transactions (loop) -----------------------------------------------------------------------
@@ -385,6 +486,7 @@ class Acknowledging:
         """Ask for an entry again after the configured delay."""
         with self._consumer.lock:
             self._consumer.note("negative_acks")
+            self._gather_noted()
             self._nacks.add(key, time.monotonic(), redelivery_count)
             if self.unacked is not None:
                 self.unacked.remove(key)
@@ -398,6 +500,7 @@ class Acknowledging:
     def _nack_timer(self) -> None:
         now = time.monotonic()
         with self._consumer.lock:
+            self._gather_noted()
             due = self._nacks.take_due(now) if self._consumer.connection is not None else []
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
@@ -456,6 +559,7 @@ class Acknowledging:
 
     def forget(self) -> None:
         """Drop everything: the subscription's position was moved. Called under the lock."""
+        self.noted.clear()
         self.group.clear()
         self.forget_redelivery()
         if self._letters is not None:
@@ -480,6 +584,7 @@ class Acknowledging:
 
     def stop(self) -> None:
         """Stop the timers; who waits for an answer is told that none will come. On the loop."""
+        self.end_noting()
         if self._receipts is not None:
             with self._consumer.lock:
                 self._receipts.fail(

@@ -27,8 +27,10 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     limit = consumer.client.config.operation_timeout_seconds
     connection = await consumer.ready(limit)
     await _end_letters(consumer, limit)
-    consumer.acks.flush()
     consumer.state = State.CLOSING
+    # Order of events: first nothing more is noted unasked, then all that was is sent.
+    consumer.acks.end_noting()
+    consumer.acks.flush()
     request_id = consumer.client.next_request_id()
     try:
         frame = commands.unsubscribe(consumer.consumer_id, request_id, force=force)
@@ -56,12 +58,14 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
     # Counted from here: coming back sends what was acknowledged, too.
     before = consumer.acks_sent
-    if timeout is not None and consumer.connection is None and len(consumer.acks.group):
+    if timeout is not None and consumer.connection is None and consumer.acks.unsent():
         with contextlib.suppress(PulsarException):
             await consumer.ready(timeout)
     await _end_letters(consumer, max(0.0, deadline - loop.time()))
-    consumer.acks.flush()
     consumer.state = State.CLOSING
+    # Order of events: first nothing more is noted unasked, then all that was is sent.
+    consumer.acks.end_noting()
+    consumer.acks.flush()
     connection = consumer.connection
     counts = None
     if connection is not None and connection.is_open:
@@ -105,7 +109,7 @@ def _report(
         consumer_name=consumer.name,
         queued=consumer.queued_messages(),
         acks_sent=acks_sent,
-        acks_left=len(consumer.acks.group),
+        acks_left=consumer.acks.unsent(),
         unacked=counts.unackedMessages if counts is not None else None,
         backlog=counts.msgBacklog if counts is not None else None,
     )

@@ -43,7 +43,7 @@ class Positions:
 
     @property
     def last_taken(self) -> MessageId | None:
-        """The id of the last message given out."""
+        """The id of the last message given out. Under the lock, with nothing in hand, or after `count_taken`."""
         message = self._consumer.last_message
         return self._last_place if message is None else message.message_id()
 
@@ -73,7 +73,8 @@ class Positions:
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
     def taken_entry(self) -> tuple[int, int]:
-        """Return ledger and entry of the last message given out, (-1, -1) before the first."""
+        """Return ledger and entry of the last message given out, (-1, -1) before the first. Takes the lock."""
+        self._consumer.count_taken()
         last = self.last_taken
         return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
 
@@ -118,6 +119,7 @@ class Positions:
         last = await self.last_message_id()
         if last.entry_id() < 0:
             return False
+        consumer.count_taken()
         place, inclusive = self.last_taken, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive
@@ -175,6 +177,7 @@ class Positions:
             await self._pin_sought(connection)
 
     def _forget(self, position: MessageId | None) -> None:
+        self._consumer.call_back()
         self._consumer.last_message = self._last_place = None
         self._consumer.forget_deliveries()
         # The broker keeps the sought time for a non-durable subscription; starting at earliest does not rewind it.

@@ -4,6 +4,11 @@ The loop reads into the engine's one large buffer and hands it over; a writer's 
 writer's own thread when nothing is queued, and only what the kernel does not take is queued for the loop. So a
 stalled broker never holds a caller, and nothing is copied on the way out. Rule: frames are written whole and in the
 order of `write`.
+
+A thread that waits for one answer may look at the socket in the loop's stead (`begin_lead` to `end_lead`): that saves
+two switches of threads. What comes and is not that answer, whole and alone, it leaves where it is, for the loop. The
+answer is taken off the socket after it was dealt with: interrupted (Ctrl-C) between the two, the loop sees it again and
+has no use for it. Nobody ever waits for `_reading`, so it is in no order of locks.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import socket
 import ssl
 import threading
@@ -24,6 +30,11 @@ from pulsar_native.service_url import Address
 
 # The kernel refuses more pieces than this in one vectored write (IOV_MAX is 1024 on Linux).
 _MAX_PIECES = 512
+
+# How much a leader looks at, more than any receipt has.
+_LEADER_BYTES = 512
+# How many calls leave the looking to the loop after something else came than a leader's answer.
+_PAUSE_OF_LEADING = 100
 
 Piece = bytes | memoryview
 
@@ -49,6 +60,12 @@ class Transport:
         self._backlog: deque[Piece] = deque()
         self._writer_armed = False
         self.closed = False
+        # Held by who reads. The rest is for leaders: what the loop watches instead of the socket once there was one,
+        # how a leader waits, for how many calls nobody is to lead.
+        self._reading = threading.Lock()
+        self._watch: Any = None
+        self._readiness: Any = None
+        self._pause = 0
 
     @property
     def local_port(self) -> int:
@@ -64,6 +81,15 @@ class Transport:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        if self._watch is None:
+            self._read()
+        elif self._reading.acquire(blocking=False):
+            try:
+                self._read()
+            finally:
+                self._reading.release()
+
+    def _read(self) -> None:
         buffer = self._engine.read_buffer
         while not self.closed:
             try:
@@ -88,6 +114,76 @@ class Transport:
             # already decrypted would not wake the loop, so they are drained here.
             if not self._is_tls:
                 return
+
+    # --- reading in the loop's stead ----------------------------------------------------------------------------------
+
+    def begin_lead(self) -> bool:
+        """Have the calling thread look instead of the loop until `end_lead`; return whether it may. Thread-safe."""
+        watch = self._watch
+        if watch is None:
+            self._prepare_lead()
+            return False
+        if self._pause:
+            self._pause -= 1
+            return False
+        if self.closed or not self._reading.acquire(blocking=False):
+            return False
+        try:
+            watch.modify(self._fd, 0)
+        except (OSError, ValueError):
+            # Closed meanwhile.
+            self._reading.release()
+            return False
+        except BaseException:
+            self.end_lead()
+            raise
+        return True
+
+    def _prepare_lead(self) -> None:
+        # Reading TLS may need writing, and other systems have no epoll: there the loop reads always.
+        if not self._is_tls and hasattr(select, "epoll") and not self.closed:
+            self._engine.call(self._watch_through)
+
+    def _watch_through(self) -> None:
+        """Have the loop watch an epoll object around the socket, which any thread may switch off and on."""
+        if self._watch is None and not self.closed:
+            watch = select.epoll()
+            watch.register(self._fd, select.EPOLLIN)
+            self._readiness = select.poll()
+            self._readiness.register(self._fd, select.POLLIN)
+            self._engine.loop.remove_reader(self._fd)
+            self._engine.loop.add_reader(watch.fileno(), self._readable)
+            self._watch = watch
+
+    def peek(self, seconds: float) -> bytes:
+        """Wait for what comes next and return its beginning without taking it; b"" when nothing came in time."""
+        return self._received(_LEADER_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
+
+    def take(self, count: int) -> None:
+        """Take what `peek` showed off the socket."""
+        self._received(count, 0)
+
+    def _received(self, count: int, flags: int) -> bytes:
+        # The lock keeps the number of the socket from being closed, and given to another one, under our hands.
+        with self._lock:
+            try:
+                return b"" if self.closed else self._sock.recv(count, flags)
+            except OSError:
+                return b""
+
+    def pause_leading(self) -> None:
+        """Leave the looking to the loop for a while."""
+        self._pause = _PAUSE_OF_LEADING
+
+    def end_lead(self) -> None:
+        """Let the loop look again."""
+        try:
+            self._watch.modify(self._fd, select.EPOLLIN)
+        except (OSError, ValueError):
+            # Closed meanwhile.
+            return
+        finally:
+            self._reading.release()
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -169,7 +265,11 @@ class Transport:
                 return
             self.closed = True
             self._backlog.clear()
-        self._engine.loop.remove_reader(self._fd)
+        if self._watch is None:
+            self._engine.loop.remove_reader(self._fd)
+        else:
+            self._engine.loop.remove_reader(self._watch.fileno())
+            self._watch.close()
         self._engine.loop.remove_writer(self._fd)
         with contextlib.suppress(OSError):
             self._sock.close()

@@ -17,7 +17,8 @@ from itertools import pairwise
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.producing.refusals import Full
 from pulsar_native.enums import Result
 from pulsar_native.exceptions import AlreadyClosed, BulkSendError, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pulsar_native.engine.network.handler import State
-from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.producing import refusals
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.producing.refusals import Full
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_ops import Callback, Told, as_callback
 from pulsar_native.protocol.transactions import TransactionCore
 from pulsar_native.stats import ProducerClose
 
@@ -56,12 +59,24 @@ class LazyPartitionProducer(PartitionProducer):
 
     # --- sending (any thread) ---------------------------------------------------------------------------------------
 
+    def enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+        """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
+        if self._is_joined:
+            return super().enqueue_plain(payload, callback)
+        return self.enqueue(payload, b"", None, callback)
+
+    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+        """Take a message whose sender waits."""
+        if self._is_joined:
+            return super().enqueue_leading(payload, wait)
+        return self.enqueue(payload, b"", None, wait, flush=True)
+
     def enqueue(
         self,
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Callback | None,
+        callback: Told | None,
         *,
         flush: bool = False,
     ) -> Full | None:
@@ -70,7 +85,8 @@ class LazyPartitionProducer(PartitionProducer):
             with self._lock:
                 # Once more: it may have come through while this thread waited for the lock.
                 waits = self._must_wait()
-                full = self._put_aside(_Waiting(payload, fields, extras, callback, flush)) if waits else None
+                item = _Waiting(payload, fields, extras, as_callback(callback), flush)
+                full = self._put_aside(item) if waits else None
             if waits:
                 return full
         return super().enqueue(payload, fields, extras, callback, flush=flush)
@@ -93,10 +109,10 @@ class LazyPartitionProducer(PartitionProducer):
         if self.state is not State.READY and self.state is not State.CONNECTING:
             raise self._refusal()
         if self._max_pending and len(self._waiting) >= self._max_pending:
-            return Full(self._queue_full(), self.when_room)
+            return Full(refusals.queue_full(self._max_pending, self.topic.full), self.when_room)
         memory = self.client.memory
         if not memory.try_reserve(len(item.payload)):
-            return Full(self._memory_full(), memory.when_room)
+            return Full(refusals.memory_full(memory.limit, self.topic.full), memory.when_room)
         self._waiting.append(item)
         if not self._is_wanted:
             self._is_wanted = True

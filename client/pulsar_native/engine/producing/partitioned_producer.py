@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ProducerConfig
@@ -18,12 +19,14 @@ from pulsar_native.engine.network.handler import State
 from pulsar_native.engine.producing.key_renewal import KeyRenewal
 from pulsar_native.engine.producing.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producing.message_schemas import MessageSchemas
-from pulsar_native.engine.producing.producer import Full, PartitionProducer
+from pulsar_native.engine.producing.producer import PartitionProducer
+from pulsar_native.engine.producing.refusals import Full
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_ops import Told
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.registered import wire_schema
 from pulsar_native.stats import ProducerClose
@@ -136,7 +139,7 @@ class TopicProducer:
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Callback | None,
+        callback: Told | None,
         *,
         flush: bool = False,
         child: PartitionProducer | None = None,
@@ -144,13 +147,28 @@ class TopicProducer:
         """Take a message, or tell why not yet; `child` is the partition when it was chosen before."""
         return (child or self.route(payload, extras)).enqueue(payload, fields, extras, callback, flush=flush)
 
+    def plain_entrance(self) -> Callable[[bytes, Told | None], Full | None]:
+        """Return the shortest way in for messages that are nothing but a payload; it takes payload and callback."""
+        return self._enqueue_plain if self.is_partitioned else self.children[0].enqueue_plain
+
+    def waiting_entrance(self) -> Callable[[bytes, SendWait], Full | None]:
+        """Return the shortest way in for such a message whose sender waits: it is sent at once."""
+        return self._enqueue_leading if self.is_partitioned else self.children[0].enqueue_leading
+
+    def _enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+        return self.route(payload, None).enqueue_leading(payload, wait)
+
+    def _enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+        return self.route(payload, None).enqueue_plain(payload, callback)
+
     def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:
         """Return the partition's producer for a message."""
         children = self.children
         if not self.is_partitioned:
             return children[0]
-        message = extras if extras is not None else OutgoingMessage(payload)
-        return children[self._routing.choose(message, len(children), time.monotonic())]
+        if extras is None:
+            return children[self._routing.choose_plain(payload, len(children), time.monotonic())]
+        return children[self._routing.choose(extras, len(children), time.monotonic())]
 
     def describe(self) -> str:
         """Return a short name for logs."""

@@ -3,6 +3,10 @@
 Rules: `enqueue` may be called from any thread; it encodes and writes in that thread, under the producer's lock, and
 wakes the loop only to arm a timer. The lock is never held across the application's callbacks. After a reconnect
 everything pending is written again before anything new.
+
+Messages that are nothing but a payload go by `enqueue_plain`: while a batch is open, what would be asked for each of
+them (room in batch, queue and memory, ids, timers) was asked once for many (`_offer`), and they are put into the
+inbox without a lock.
 """
 
 from __future__ import annotations
@@ -14,23 +18,23 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.network.connection import Connection
 from pulsar_native.engine.network.handler import Handler, State
 from pulsar_native.engine.observing.statistics import ProducerRecorder
+from pulsar_native.engine.producing import refusals
+from pulsar_native.engine.producing.refusals import Full
+from pulsar_native.engine.waiting import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     ChecksumError,
-    MemoryBufferIsFull,
     NotAllowedError,
     NotConnected,
-    OperationNotSupported,
     ProducerBlockedQuotaExceededException,
     ProducerFenced,
-    ProducerQueueIsFull,
     PulsarException,
     Timeout,
     TopicTerminated,
@@ -39,7 +43,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore, Receipt
-from pulsar_native.protocol.send_ops import Callback, SendOp
+from pulsar_native.protocol.send_ops import Callback, SendOp, Told
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
@@ -49,23 +53,11 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
 
-
-class Full(NamedTuple):
-    """Why a message was not taken, and how to be woken when there is room."""
-
-    error: PulsarException
-    when_room: Callable[[Callable[[], None]], None]
-    # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
-    again: Callable[[], Full | None] | None = None
-    gave_up: Callable[[PulsarException], None] | None = None
-    # Not for want of room: to be waited for whatever block_if_queue_full says.
-    is_short: bool = False
-
-    def refusal(self) -> PulsarException:
-        """Return the error to raise, for a caller that does not wait."""
-        if self.gave_up is not None:
-            self.gave_up(self.error)
-        return self.error
+# Bytes taken of the client's memory limit at once for messages to come.
+_AHEAD_BYTES = 16 * 1024
+# How many threads may put a message at the same instant without one passing the limit of the queue.
+_MOST_AT_ONCE = 16
+_MANY = 1 << 30
 
 
 class PartitionProducer(Handler):
@@ -93,6 +85,8 @@ class PartitionProducer(Handler):
         )
         self._schema = schema
         self._max_pending = max_pending
+        self._inbox = self.core.inbox
+        self._counts_memory = client.memory.limit > 0
         self._lock = threading.Lock()
         # How much room each needs, and how it is woken.
         self._room_waiters: deque[tuple[int, Callable[[], None]]] = deque()
@@ -160,7 +154,7 @@ class PartitionProducer(Handler):
                 connection.write(op.parts)
         self._fail_ended(ended)
         for op in doubtful:
-            self._completed(op, self._may_be_stored(), None)
+            self._completed(op, refusals.may_be_stored(self.topic.full), None)
 
     @property
     def is_started(self) -> bool:
@@ -197,12 +191,103 @@ class PartitionProducer(Handler):
 
     # --- sending --------------------------------------------------------------------------------------------------
 
+    def enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+        """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
+        # A function call here costs as much as all of this; see `Inbox` for why it needs no lock.
+        inbox = self._inbox
+        items = inbox.items
+        if len(items) < inbox.room and len(payload) <= inbox.largest:
+            if callback is None:
+                items.append(payload)
+            else:
+                inbox.tells = True
+                items.append((payload, callback))
+            if not inbox.is_watched:
+                self._look_after()
+            return None
+        full = self.enqueue(payload, b"", None, callback)
+        if full is None:
+            self._offer()
+        return full
+
+    def _look_after(self) -> None:
+        """Take what was put into the inbox while its batch was closed by another thread."""
+        with self._lock:
+            if self._inbox.is_watched or not self._inbox.items:
+                return
+            ready = self.core.look_after(time.monotonic(), time.time_ns() // 1_000_000)
+            self._write(ready)
+            if self.core.ahead < 0:
+                self._give_back_ahead()
+            is_over = self.state is not State.READY and self.state is not State.CONNECTING
+        if is_over:
+            self._fail_all(self._refusal())
+        else:
+            self._arm_timers()
+            self._complete_failed()
+
+    def _offer(self) -> None:
+        """Let the next plain messages come through the inbox."""
+        with self._lock:
+            core = self.core
+            if not core.batch_is_open or self.state is not State.READY:
+                return
+            late = core.settle()
+            if late:
+                self._write(late)
+            count = _MANY
+            if self._max_pending:
+                count = self._max_pending - core.pending_messages - _MOST_AT_ONCE
+            size = _MANY
+            if self._counts_memory:
+                if core.ahead < _AHEAD_BYTES // 2:
+                    core.ahead += self.client.memory.reserve_ahead(_AHEAD_BYTES - core.ahead)
+                size = core.ahead
+            core.offer(count, size)
+
+    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+        """Take a message whose sender waits, in a batch of its own, and try to read its receipt in this thread.
+
+        Else as `enqueue` with `flush`. Blocks a few ms at most.
+        """
+        connection = self.connection
+        leads = False
+        try:
+            leads = connection is not None and connection.begin_lead()
+            full = self.enqueue(payload, b"", None, wait, flush=True)
+            if leads and full is None and connection is not None:
+                connection.lead(wait)
+            return full
+        finally:
+            if leads and connection is not None:
+                connection.end_lead()
+
+    def _give_back_ahead(self) -> bool:
+        """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
+
+        Called under the lock, with nothing offered.
+        """
+        size, self.core.ahead = self.core.ahead, 0
+        if not self._counts_memory or not size:
+            return False
+        if size < 0:
+            # Latecomers had more than was put by for them.
+            self.client.memory.reserve(-size)
+            return False
+        self.client.memory.release(size)
+        return True
+
+    def _makes_room(self, size: int) -> bool:
+        """Send the open batch, as the memory limit is reached; return whether the message was taken all the same."""
+        self._write(self.core.close_batch())
+        return self._give_back_ahead() and self.client.memory.try_reserve(size)
+
     def enqueue(
         self,
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Callback | None,
+        callback: Told | None,
         *,
         flush: bool = False,
     ) -> Full | None:
@@ -215,20 +300,22 @@ class PartitionProducer(Handler):
             core = self.core
             if self._max_pending and core.pending_messages >= self._max_pending:
                 self._write(core.close_batch())
-                return Full(self._queue_full(), self.when_room)
-            if not memory.try_reserve(len(payload)):
-                self._write(core.close_batch())
-                return Full(self._memory_full(), memory.when_room)
+                return Full(refusals.queue_full(self._max_pending, self.topic.full), self.when_room)
+            if not memory.try_reserve(len(payload)) and not self._makes_room(len(payload)):
+                return Full(refusals.memory_full(memory.limit, self.topic.full), memory.when_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
             except (NoRoomForChunks, NotRegistered) as missing:
                 memory.release(len(payload))
+                self._write(core.settle())
                 return self._not_taken(missing)
             except BaseException:
                 memory.release(len(payload))
+                self._write(core.settle())
                 raise
             if flush:
                 ready += core.close_batch()
+                self._give_back_ahead()
             if ready:
                 self._write(ready)
             idle = not self._expiry_armed or (core.batch_is_open and not self._batch_timer_armed)
@@ -268,14 +355,15 @@ class PartitionProducer(Handler):
                 limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
                 if limit <= 0:
                     self._write(core.close_batch())
-                    return Full(self._queue_full(), self.when_room)
+                    return Full(refusals.queue_full(self._max_pending, self.topic.full), self.when_room)
             count = core.fits(payloads, fields, limit)
             if count < 2:
                 return 0
             taken = payloads[:count]
             if not memory.try_reserve(sum(map(len, taken))):
                 self._write(core.close_batch())
-                return Full(self._memory_full(), memory.when_room)
+                self._give_back_ahead()
+                return Full(refusals.memory_full(memory.limit, self.topic.full), memory.when_room)
             own = None if fields is None else fields[:count]
             self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000, kind))
             idle = not self._expiry_armed
@@ -288,12 +376,10 @@ class PartitionProducer(Handler):
     def _not_taken(self, missing: NoRoomForChunks | NotRegistered) -> Full:
         """Return what to wait for: room for all chunks, or the broker's knowing the partition in a transaction."""
         if isinstance(missing, NoRoomForChunks):
-            return Full(self._queue_full(), partial(self.when_room, needed=missing.needed))
-        error = OperationNotSupported(
-            "The first message of a transaction to a partition waits for the broker, which a callback of the client "
-            "cannot do: send one from another thread first",
-            topic=self.topic.full,
-        )
+            return Full(
+                refusals.queue_full(self._max_pending, self.topic.full), partial(self.when_room, needed=missing.needed)
+            )
+        error = refusals.not_joined(self.topic.full)
         return Full(error, partial(self.client.transactions.join, missing.transaction, self), is_short=True)
 
     def joined(self, transaction: TransactionCore) -> None:
@@ -366,20 +452,6 @@ class PartitionProducer(Handler):
             return type(self.failure)(self.failure.message, topic=self.topic.full, broker=self.failure.broker)
         return AlreadyClosed("The producer is closed", topic=self.topic.full)
 
-    def _queue_full(self) -> PulsarException:
-        return ProducerQueueIsFull(
-            f"{self._max_pending} messages wait for their receipts; raise max_pending_messages, send slower, or "
-            "set block_if_queue_full=True",
-            topic=self.topic.full,
-        )
-
-    def _memory_full(self) -> PulsarException:
-        return MemoryBufferIsFull(
-            f"{self.client.memory.limit} bytes of messages wait for their receipts, or to be taken by consumers "
-            "whose queues scale; raise memory_limit_bytes of the client, send slower, or set block_if_queue_full=True",
-            topic=self.topic.full,
-        )
-
     def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
         """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
@@ -393,6 +465,7 @@ class PartitionProducer(Handler):
         with self._lock:
             ended = self._take_ended()
             self._write(self.core.close_batch())
+            self._give_back_ahead()
             if self.core.pending:
                 self._flush_waiters.append((self.core.pending[-1], done))
                 done = _nothing
@@ -406,32 +479,41 @@ class PartitionProducer(Handler):
         """Complete the oldest entry with its id."""
         with self._lock:
             outcome, op = self.core.receipt(receipt.sequence_id)
+        self._received(receipt, outcome, op)
+
+    def take_receipt(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
+        """Complete the oldest entry in this thread, not the loop's, if that concerns nobody but this callback's owner.
+
+        Return whether it was so; else nothing is done.
+        """
+        with self._lock:
+            pending = self.core.pending
+            op = pending[0] if pending else None
+            if (
+                op is None
+                or op.sequence_id != receipt.sequence_id
+                or len(op.callbacks) != 1
+                or op.callbacks[0] is not callback
+                or self._flush_waiters
+                or self._room_waiters
+            ):
+                return False
+            outcome, op = self.core.receipt(receipt.sequence_id)
+        self._received(receipt, outcome, op)
+        return True
+
+    def _received(self, receipt: pb.CommandSendReceipt, outcome: Receipt, op: SendOp | None) -> None:
         if op is not None:
-            place = commands.message_id(receipt.message_id)
-            if op.was_damaged and place.entry_id() < 0:
+            ledger, entry = commands.place_of(receipt.message_id)
+            if op.was_damaged and entry < 0:
                 # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
-                self._completed(op, self._lost_to_deduplication(), None)
+                self._completed(op, refusals.lost_to_deduplication(self.topic.full), None)
                 return
             self.confirmed_messages += op.count
-            self._completed(op, None, (self.topic.partition, place.ledger_id(), place.entry_id()))
+            self._completed(op, None, (self.topic.partition, ledger, entry))
         elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed something we think is still behind another: start over, everything is resent.
             self.connection.close("a receipt came out of step")
-
-    def _may_be_stored(self) -> PulsarException:
-        return NotConnected(
-            "The connection was lost before the broker confirmed the message, and the topic has no deduplication: sent "
-            "again, it may be in the transaction twice. The transaction can only be aborted; do it again in a new one. "
-            "Turn on deduplication for the namespace to have transactions outlive connections",
-            topic=self.topic.full,
-        )
-
-    def _lost_to_deduplication(self) -> PulsarException:
-        return ChecksumError(
-            "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as "
-            "those behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
-            topic=self.topic.full,
-        )
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
         """Recover from, or give up after, an error for one entry."""
@@ -498,6 +580,7 @@ class PartitionProducer(Handler):
     def _fail_all(self, error: PulsarException) -> None:
         with self._lock:
             ops = self.core.drain()
+            self._give_back_ahead()
         self._complete_failed()
         for op in ops:
             self._completed(op, error, None)
@@ -509,6 +592,7 @@ class PartitionProducer(Handler):
         with self._lock:
             if not self.core.batch_is_open:
                 self._batch_timer_armed = False
+                self._give_back_ahead()
                 return
             due = self.core.batch_due()
             delay = due - time.monotonic()
@@ -556,7 +640,10 @@ class PartitionProducer(Handler):
         if self.connection is not None or timeout is not None:
             await self._drain(deadline)
         report = self._report(confirmed, failed)
-        self.state = State.CLOSING
+        with self._lock:
+            self.state = State.CLOSING
+            # What comes from now on is refused by `enqueue`.
+            self._inbox.withdraw()
         connection = self.connection
         if connection is not None and connection.is_open:
             request_id = self.client.next_request_id()

@@ -308,3 +308,58 @@ async def test_no_socket_is_left_when_nobody_waits_any_more(black_hole: tuple[st
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
+
+
+# --- looking in the loop's stead ----------------------------------------------------------------------------------
+
+
+async def led(pair: Ends) -> None:
+    """Have the test lead; the first time only asks for it."""
+    assert not pair.transport.begin_lead()
+    await asyncio.sleep(0)
+    assert pair.transport.begin_lead()
+
+
+@pytest.mark.asyncio
+async def test_what_a_leader_does_not_take_is_the_loops(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    await led(pair)
+    assert not pair.transport.begin_lead(), "one at a time"
+    pair.there.send(b"mine")
+    assert pair.transport.peek(10) == b"mine"
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not pair.received
+    pair.transport.take(4)
+    pair.there.send(b"yours")
+    assert pair.transport.peek(10) == b"yours"
+    pair.transport.end_lead()
+    await until(lambda: pair.received == b"yours")
+    pair.there.send(b" too")
+    await until(lambda: pair.received == b"yours too")
+    pair.transport.pause_leading()
+    tries = 1
+    while not pair.transport.begin_lead():
+        tries += 1
+    assert tries > 50
+    assert pair.transport.peek(0.001) == b""
+    pair.transport.end_lead()
+    pair.close()
+
+
+@pytest.mark.asyncio
+async def test_a_connection_may_end_while_somebody_leads(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    await led(pair)
+    pair.there.close()
+    assert pair.transport.peek(10) == b""
+    pair.transport.end_lead()
+    await until(lambda: pair.reasons)
+    assert not pair.transport.begin_lead()
+    pair = ends()
+    await led(pair)
+    pair.transport.close()
+    assert pair.transport.peek(10) == b""
+    pair.transport.take(1)
+    pair.transport.end_lead()
+    assert not pair.transport.begin_lead()

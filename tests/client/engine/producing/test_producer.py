@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
+from pulsar_native import Client
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producing.partitioned_producer import TopicProducer
 from pulsar_native.engine.producing.producer import PartitionProducer
-from pulsar_native.enums import ProducerAccessMode
+from pulsar_native.enums import ProducerAccessMode, Result
 from pulsar_native.exceptions import (
     AlreadyClosed,
     ChecksumError,
+    MemoryBufferIsFull,
     NotAllowedError,
     ProducerBusy,
     ProducerFenced,
+    ProducerQueueIsFull,
     PulsarException,
     Timeout,
     TopicTerminated,
@@ -28,6 +33,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.fake_broker import MAXU, FakeBroker, Peer, Seen, failure, frame, receipt, swallow
@@ -479,3 +485,206 @@ async def test_a_partitioned_producer_is_made_whole_or_not_at_all(fake: FakeBrok
     closed = {seen.command.close_producer.producer_id for seen in fake.seen(Kind.CLOSE_PRODUCER)}
     assert closed == made and len(made) == 3
     assert core.producers == set()
+
+
+# --- plain messages from many threads ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Let threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def stored(fake: FakeBroker) -> list[list[bytes]]:
+    """Return the payloads of the entries that arrived."""
+    entries = [parse_entry(seen.payload) for seen in fake.seen(Kind.SEND)]
+    return [
+        [bytes(entry.body[start:stop]) for _, start, stop in split_batch(entry.body, entry.num_messages)]
+        if entry.is_batch
+        else [bytes(entry.body)]
+        for entry in entries
+    ]
+
+
+@pytest.mark.parametrize("limit", [0, 1_000_000])
+def test_threads_that_put_messages_lose_none_and_keep_their_order(fake: FakeBroker, restless: None, limit: int) -> None:
+    threads, each, most = 4, 1500, 7
+    told: list[int] = []
+    with Client(fake.url, memory_limit_bytes=limit) as client:
+        producer = client.create_producer(
+            "t", batching_enabled=True, batching_max_messages=most, batching_max_publish_delay_ms=1,
+            max_pending_messages=200, block_if_queue_full=True,
+        )  # fmt: skip
+
+        def work(number: int) -> None:
+            for index in range(each):
+                payload = b"%d:%d" % (number, index)
+                if index % 3:
+                    producer.send_async(payload, None)
+                else:
+                    producer.send_async(payload, lambda result, _id: told.append(result is Result.Ok))
+                if index % 97 == 0:
+                    producer.flush()
+
+        running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(60)
+            assert not thread.is_alive()
+        producer.flush()
+        child = only(producer._inner)
+        nothing_left(child.client, producer._inner)
+        assert sum(told) == len(told) == threads * -(-each // 3)
+    entries = stored(fake)
+    assert max(map(len, entries)) <= most
+    values = [payload for entry in entries for payload in entry]
+    for number in range(threads):
+        own = [value for value in values if value.startswith(b"%d:" % number)]
+        assert own == [b"%d:%d" % (number, index) for index in range(each)]
+
+
+def test_what_is_put_while_the_producer_closes_is_told_of_or_refused(fake: FakeBroker, restless: None) -> None:
+    for _ in range(5):
+        with Client(fake.url) as client:
+            producer = client.create_producer("t", batching_enabled=True, max_pending_messages=0)
+            taken, told = [0], [0]
+
+            def work(producer: Any = producer, taken: list[int] = taken, told: list[int] = told) -> None:
+                def note(_result: Result, _id: MessageId | None) -> None:
+                    told[0] += 1
+
+                with pytest.raises(AlreadyClosed):
+                    while True:
+                        producer.send_async(b"x", note)
+                        taken[0] += 1
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            fake.wait(Kind.SEND)
+            producer.close()
+            thread.join(30)
+            assert not thread.is_alive()
+            deadline = time.monotonic() + 10
+            while told[0] != taken[0] and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert told == taken
+            nothing_left(only(producer._inner).client, producer._inner)
+
+
+def test_the_queue_and_the_memory_are_not_exceeded_by_what_is_put(fake: FakeBroker) -> None:
+    fake.answers[Kind.SEND] = swallow
+    with Client(fake.url, memory_limit_bytes=1_000_000, operation_timeout_seconds=1) as client:
+        producer = client.create_producer("t", batching_enabled=True, max_pending_messages=100)
+        with pytest.raises(ProducerQueueIsFull):
+            for _ in range(101):
+                producer.send_async(b"x", None)
+        assert only(producer._inner).core.pending_messages == 100
+    with Client(fake.url, memory_limit_bytes=300_000, operation_timeout_seconds=1) as client:
+        producer = client.create_producer("t", batching_enabled=True, max_pending_messages=0)
+        with pytest.raises(MemoryBufferIsFull):
+            for _ in range(302):
+                producer.send_async(bytes(1000), None)
+        assert only(producer._inner).core.pending_messages == 300
+
+
+# --- a sender that waits reads its receipt itself ---------------------------------------------------------------------
+
+
+def leading(producer: Any) -> bool:
+    """Send until senders may look at the socket, which they never do where there is no epoll."""
+    if not hasattr(select, "epoll"):
+        producer.send(b"first")
+        return True
+    for number in range(200):
+        producer.send(b"%d" % number)
+        if only(producer._inner).connection._transport._watch is not None:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("how", ["alone", "split", "with others", "late", "twice"])
+def test_a_sender_gets_its_receipt_however_it_comes(fake: FakeBroker, how: str) -> None:
+    good = fake.answers[Kind.SEND]
+
+    def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        (whole,) = good(peer, command)
+        if how == "split":
+            peer.send(whole[:11])
+            time.sleep(0.01)
+            return [whole[11:]]
+        if how == "with others":
+            return [frame(Kind.PING) + whole + frame(Kind.PING)]
+        if how == "late":
+            time.sleep(0.04)
+        return [whole, whole] if how == "twice" else [whole]
+
+    with Client(fake.url) as client:
+        producer = client.create_producer("t")
+        assert leading(producer)
+        transport = only(producer._inner).connection._transport
+        before = producer.last_sequence_id()
+        fake.answers[Kind.SEND] = answer
+        ids = []
+        for number in range(20):
+            # Otherwise the loop reads for a while after such answers.
+            transport._pause = 0
+            ids.append(producer.send(b"%d" % number).entry_id())
+        assert ids == list(range(ids[0], ids[0] + 20))
+        assert producer.last_sequence_id() == before + 20
+        assert len(fake.peers) == 1
+        if how == "with others":
+            fake.wait(Kind.PONG, 40)
+
+
+def test_a_sender_that_looks_is_told_of_a_lost_connection(fake: FakeBroker) -> None:
+    good = fake.answers[Kind.SEND]
+    with Client(fake.url, starting_backoff_interval_ms=20) as client:
+        producer = client.create_producer("t")
+        assert leading(producer)
+
+        def hang_up(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+            if peer.number == 0:
+                peer.close()
+                return ()
+            return good(peer, command)
+
+        fake.answers[Kind.SEND] = hang_up
+        assert producer.send(b"again").entry_id() >= 0
+        assert len(fake.peers) == 2
+
+
+def test_callbacks_of_others_are_never_called_by_a_sender_that_looks(fake: FakeBroker) -> None:
+    with Client(fake.url) as client:
+        producer = client.create_producer("t")
+        assert leading(producer)
+        transport = only(producer._inner).connection._transport
+        callers: set[int] = set()
+        for number in range(50):
+            transport._pause = 0
+            producer.send_async(b"a%d" % number, lambda _result, _id: callers.add(threading.get_ident()))
+            producer.send(b"b%d" % number)
+        assert callers == {only(producer._inner).engine.thread}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_was_put_too_late_for_its_batch_is_not_forgotten(fake: FakeBroker, closed: bool) -> None:
+    with Client(fake.url) as client:
+        producer = client.create_producer("t", batching_enabled=True)
+        child = only(producer._inner)
+        if closed:
+            producer.close()
+        # As a thread sees it that looked for room just before another one closed the batch, or the producer.
+        child._inbox.room, child._inbox.largest = 1, 10
+        told: list[Result] = []
+        producer.send_async(b"late", lambda result, _id: told.append(result))
+        deadline = time.monotonic() + 10
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert told == [Result.AlreadyClosed if closed else Result.Ok]
+        nothing_left(child.client, producer._inner)
