@@ -1,10 +1,11 @@
 """Publish and receive, measured against the official client in one interleaved run, printed as ratios.
 
-Usage: make bench, or benchmarks/run.py [--rounds 3] [--messages N] [--case NAME …]. Every measurement is a process of
-its own (worker.py); the two clients take turns, A B A B, so that a change of the machine's speed meets both; the
+Usage: make bench, or benchmarks/run.py [--rounds 3] [--scale 1] [--case NAME …] [--impl both]. Every measurement is a
+process of its own (worker.py); the clients take turns, A B A B, so that a change of the machine's speed meets both; the
 ratio is official ÷ ours of the medians, above 1 is better than the official client. CPU is user + system of the
 client's process, the steadier figure, because the broker shares the machine. Absolute figures are those of the
-machine that ran.
+machine that ran. With --impl both, our client runs twice, with its codec in plain Python and compiled (A B C A B C),
+and the last two figures are plain Python ÷ compiled.
 """
 
 from __future__ import annotations
@@ -26,8 +27,23 @@ sys.path.insert(0, str(HERE.parent / "dev"))
 
 import broker as brokers  # noqa: E402 - lives in dev/
 
-PEERS = ("pulsar", "pulsar_native")
 _WORKER_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Side:
+    """Who is measured: a client by its module, and of ours the codec it is to use (none: the one it chooses)."""
+
+    peer: str
+    codec: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what the table calls it."""
+        return "official" if self.peer == "pulsar" else self.codec or "ours"
+
+
+OFFICIAL = Side("pulsar")
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,7 @@ CASES = (
     Case("batch_receive 100 B", "batch-receive", 100, 300_000),
     Case("columns 100 B", "columns", 100, 300_000),
     Case("columns 1 KB", "columns", 1024, 100_000),
+    Case("columns 100 B, all fields", "columns-full", 100, 200_000),
     Case("sync send, non-persistent", "latency", 100, 3_000),
 )
 
@@ -67,8 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each client and case (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of messages")
     parser.add_argument("--case", action="append", default=[], help="only cases whose name holds this text")
+    parser.add_argument("--impl", choices=["python", "compiled", "both"], help="our codec; both: a column for each")
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if not options.case or any(part in case.name for part in options.case)]
+    codecs = ("python", "compiled") if options.impl == "both" else (options.impl,)
+    sides = [OFFICIAL, *(Side("pulsar_native", codec) for codec in codecs)]
     with tempfile.TemporaryDirectory(prefix="pulsar-bench-") as folder:
         standalone = brokers.Standalone(Path(folder) / "broker")
         standalone.start()
@@ -76,35 +96,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
             standalone.wait_ready()
             machine = f"Python {platform.python_version()}, {os.cpu_count()} CPUs"
             print(f"{machine}, {options.rounds} rounds, medians; x = official / ours")
-            print(f"{'case':<28}{'official':>14}{'ours':>14}{'x wall':>9}{'x CPU':>9}{'spread':>9}")
+            print(heading(sides))
             for case in cases:
-                print(measure(case, standalone.service_url, options.rounds, options.scale), flush=True)
+                print(measure(case, standalone.service_url, options.rounds, options.scale, sides), flush=True)
         finally:
             standalone.stop()
     return 0
 
 
-def measure(case: Case, url: str, rounds: int, scale: float) -> str:
+def heading(sides: Sequence[Side]) -> str:
+    """Return the first line of the table."""
+    line = f"{'case':<28}{'official':>14}"
+    line += "".join(f"{side.name:>14}{'x wall':>9}{'x CPU':>9}{'spread':>9}" for side in sides[1:])
+    return line + (f"{'py/c wall':>12}{'py/c CPU':>10}" if len(sides) > 2 else "")
+
+
+def measure(case: Case, url: str, rounds: int, scale: float, sides: Sequence[Side]) -> str:
     """Run one case in turns and return its line of the table."""
     count = max(100, int(case.messages * scale))
-    topics = {peer: _topic(case, peer) for peer in PEERS}
-    if case.action in ("receive", "batch-receive", "columns"):
-        for peer in PEERS:
-            _run("pulsar_native", "fill", case, topics[peer], url, count)
-    runs: dict[str, list[dict[str, float]]] = {peer: [] for peer in PEERS}
+    topics = {side: _topic(case, side.peer) for side in sides}
+    if case.action in ("receive", "batch-receive", "columns", "columns-full"):
+        for topic in dict.fromkeys(topics.values()):
+            _run(Side("pulsar_native"), "fill", case, topic, url, count)
+    runs: dict[Side, list[dict[str, float]]] = {side: [] for side in sides}
     for number in range(rounds):
-        for peer in PEERS:
-            topic = topics[peer] if case.action not in ("publish", "publish-callback") else f"{topics[peer]}-{number}"
-            runs[peer].append(_run(peer, case.action, case, topic, url, count))
-    wall = {peer: statistics.median(run["wall"] for run in runs[peer]) / count * 1e6 for peer in PEERS}
-    cpu = {peer: statistics.median(run["cpu"] for run in runs[peer]) for peer in PEERS}
-    walls = [run["wall"] for run in runs["pulsar_native"]]
-    spread = (max(walls) - min(walls)) / statistics.median(walls)
-    official, ours = PEERS
-    return (
-        f"{case.name:<28}{wall[official]:>9.2f} us/m{wall[ours]:>9.2f} us/m"
-        f"{wall[official] / wall[ours]:>9.1f}{cpu[official] / max(cpu[ours], 1e-9):>9.1f}{spread:>8.0%}"
-    )
+        for side in sides:
+            new = case.action in ("publish", "publish-callback")
+            topic = f"{topics[side]}-{side.name}-{number}" if new else topics[side]
+            runs[side].append(_run(side, case.action, case, topic, url, count))
+    wall = {side: statistics.median(run["wall"] for run in runs[side]) / count * 1e6 for side in sides}
+    cpu = {side: max(statistics.median(run["cpu"] for run in runs[side]), 1e-9) for side in sides}
+    line = f"{case.name:<28}{wall[OFFICIAL]:>9.2f} us/m"
+    for side in sides[1:]:
+        walls = [run["wall"] for run in runs[side]]
+        spread = (max(walls) - min(walls)) / statistics.median(walls)
+        line += (
+            f"{wall[side]:>9.2f} us/m{wall[OFFICIAL] / wall[side]:>9.1f}{cpu[OFFICIAL] / cpu[side]:>9.1f}{spread:>9.0%}"
+        )
+    if len(sides) > 2:
+        python, compiled = sides[1:]
+        line += f"{wall[python] / wall[compiled]:>12.2f}{cpu[python] / cpu[compiled]:>10.2f}"
+    return line
 
 
 def _topic(case: Case, peer: str) -> str:
@@ -113,17 +145,18 @@ def _topic(case: Case, peer: str) -> str:
     return f"{domain}://public/default/bench-{name}-{peer}"
 
 
-def _run(peer: str, action: str, case: Case, topic: str, url: str, count: int) -> dict[str, float]:
+def _run(side: Side, action: str, case: Case, topic: str, url: str, count: int) -> dict[str, float]:
     request = {
-        "peer": peer, "action": action, "topic": topic, "url": url, "count": count, "size": case.size,
-        "compression": case.compression,
+        "peer": side.peer, "action": action, "case_action": case.action, "topic": topic, "url": url,
+        "count": count, "size": case.size, "compression": case.compression,
     }  # fmt: skip
+    env = {**os.environ, **({"PULSAR_NATIVE_IMPL": side.codec} if side.codec else {})}
     done = subprocess.run(
         [sys.executable, str(HERE / "worker.py"), json.dumps(request)],
-        capture_output=True, text=True, timeout=_WORKER_SECONDS, check=False,
+        capture_output=True, text=True, timeout=_WORKER_SECONDS, check=False, env=env,
     )  # fmt: skip
     if done.returncode:
-        raise SystemExit(f"{case.name} with {peer} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        raise SystemExit(f"{case.name} with {side.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 

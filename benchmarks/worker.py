@@ -148,13 +148,17 @@ def batch_receive(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable
     return run
 
 
-def columns(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
-    """Read the topic into Arrow record batches: value, publish time, ledger, entry, batch index."""
+def columns(pulsar: Any, client: Any, request: dict[str, Any], full: bool = False) -> Callable[[], None]:
+    """Read the topic into Arrow record batches: value, publish time, ledger, entry, batch index.
+
+    `full` reads the key, the event time and the properties as well.
+    """
     import pyarrow as pa
 
     def ours() -> None:
         reader = client.create_reader(request["topic"], pulsar.MessageId.earliest)
-        wanted = ("value", "__publishTime", "__ledgerId", "__entryId", "__batchIndex")
+        wanted = ["value", "__publishTime", "__ledgerId", "__entryId", "__batchIndex"]
+        wanted += ["__key", "__eventTime", "__messageProperties"] if full else []
         count = sum(batch.num_rows for batch in reader.arrow_batches(columns=wanted))
         assert count == request["count"]
 
@@ -173,22 +177,30 @@ def columns(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], N
                         place.ledger_id(),
                         place.entry_id(),
                         place.batch_index(),
+                        *_own(message),
                     )
                 )
             left -= len(rows)
-            value, published, ledger, entry, index = zip(*rows, strict=True)
             pa.record_batch(
-                [
-                    pa.array(value, pa.binary()),
-                    pa.array(published, pa.timestamp("ms", "UTC")),
-                    pa.array(ledger, pa.int64()),
-                    pa.array(entry, pa.int64()),
-                    pa.array(index, pa.int32()),
-                ],
-                names=["value", "publish_time", "ledger", "entry", "index"],
+                [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)],
+                names=[f"{number}" for number in range(len(kinds))],
             )
 
+    def _own(message: Any) -> tuple[Any, ...]:
+        if not full:
+            return ()
+        return message.partition_key(), message.event_timestamp(), list(message.properties().items())
+
+    time_type = pa.timestamp("ms", "UTC")
+    kinds = [pa.binary(), time_type, pa.int64(), pa.int64(), pa.int32()]
+    kinds += [pa.string(), time_type, pa.map_(pa.string(), pa.string())] if full else []
+
     return ours if request["peer"] == "pulsar_native" else official
+
+
+def columns_full(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Read all that messages carry into Arrow record batches."""
+    return columns(pulsar, client, request, full=True)
 
 
 def latency(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
@@ -205,7 +217,23 @@ def latency(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], N
 
 def fill(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
     """Put the messages there that another measurement reads."""
-    return publish(pulsar, client, request)
+    if request["case_action"] != "columns-full":
+        return publish(pulsar, client, request)
+    producer = _producer(pulsar, client, request)
+    payloads = _payloads(request["size"])
+
+    def run() -> None:
+        for number in range(request["count"]):
+            producer.send_async(
+                payloads[number & 255],
+                None,
+                partition_key=f"flight-{number}",
+                properties={"carrier": f"C{number % 16}", "origin": f"airport-{number}"},
+                event_timestamp=1_700_000_000_000 + number,
+            )
+        producer.flush()
+
+    return run
 
 
 ACTIONS = {
@@ -216,6 +244,7 @@ ACTIONS = {
     "receive": receive,
     "batch-receive": batch_receive,
     "columns": columns,
+    "columns-full": columns_full,
     "latency": latency,
     "fill": fill,
 }

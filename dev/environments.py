@@ -1,5 +1,8 @@
 """Make what the project runs in: Python environments under .envs/, the broker's jars under .cache/, and a browser.
 
+The client's optional compiled module is made in place with the environment `dev`, for all of them; where no C compiler
+is, the client runs in plain Python and setting up goes on.
+
 Callable as `dev/setup NAME …`. May not import anything but the standard library, since it runs before anything is
 installed. Rules: every target has a stamp that holds a hash of what it was made from, so that a second call costs
 milliseconds and a changed pin is noticed; what is half made has no stamp and is made again; one call at a time.
@@ -13,9 +16,12 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import threading
 import time
 import tomllib
@@ -27,6 +33,8 @@ ENVS = ROOT / ".envs"
 CACHE = ROOT / ".cache"
 REQUIREMENTS = ROOT / "requirements"
 POM = ROOT / "dev" / "broker-pom.xml"
+BUILD = ROOT / "client" / "hatch_build.py"
+SPEEDUPS = ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx"
 
 # Which of our own distributions are installed (editable, without their dependencies) into which environment.
 EDITABLE = {
@@ -180,6 +188,8 @@ def make_env(name: str) -> None:
     """Make or refresh one Python environment from its pins, our own packages editable."""
     pins = REQUIREMENTS / f"{name}.txt"
     folder, ours = ENVS / name, EDITABLE[name]
+    if "client" in ours:
+        _drop_old_speedups()
     key = _hash("1", ROOT, sys.version, pins, *(_build_settings(ROOT / part) for part in ours))
     stamp = folder / ".stamp"
     if _fresh(stamp, key):
@@ -209,6 +219,61 @@ def _version_of(python: Path) -> str:
 
 def _count(pins: Path) -> int:
     return sum(1 for line in pins.read_text().splitlines() if line and not line.startswith((" ", "#")))
+
+
+def make_dev() -> None:
+    """Make the environment the client is developed in, and with its tools the client's compiled module."""
+    make_env("dev")
+    make_speedups()
+
+
+def make_speedups() -> None:
+    """Compile the client's optional module beside its source; where that fails, say so and leave plain Python."""
+    if _drop_old_speedups():
+        return
+    reason = no_speedups()
+    if not reason:
+        try:
+            run("dev: the client's compiled codec", [str(python_of("dev")), str(BUILD)], tries=1)
+        except SetupError as error:
+            reason = str(error).splitlines()[-1]
+    if reason:
+        say(f"dev: the client stays in plain Python, its optional compiled codec cannot be built: {reason}")
+    else:
+        (ENVS / ".speedups").write_text(_speedups_key())
+
+
+def _drop_old_speedups() -> bool:
+    """Remove a module that was built from another source or for another Python; return whether a good one is there."""
+    built = SPEEDUPS.with_name(SPEEDUPS.stem + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    stamp = ENVS / ".speedups"
+    if _fresh(stamp, _speedups_key()) and built.exists():
+        return True
+    stamp.unlink(missing_ok=True)
+    built.unlink(missing_ok=True)
+    return False
+
+
+def _speedups_key() -> str:
+    return _hash("1", ROOT, sys.version, SPEEDUPS, BUILD)
+
+
+def no_speedups() -> str:
+    """Return why no module in C can be compiled here, "" when one can; tried out, which takes part of a second."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        return f"there is no C compiler ({compiler[0]}; Debian: apt-get install gcc libc6-dev)"
+    with tempfile.TemporaryDirectory(prefix="speedups-") as folder:
+        source = Path(folder) / "trial.c"
+        source.write_text("#include <Python.h>\n")
+        include = sysconfig.get_path("include")
+        command = [*compiler, "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(source.with_suffix(".so"))]
+        tried = subprocess.run(command, capture_output=True, text=True)
+    if tried.returncode:
+        lines = tried.stderr.splitlines() or ["no message"]
+        said = next((line for line in lines if "error" in line), lines[0])
+        return f"{compiler[0]} fails: {said} (Debian: apt-get install gcc libc6-dev python3-dev)"
+    return ""
 
 
 def make_broker() -> None:
@@ -293,7 +358,7 @@ def compile_pins(upgrade: bool) -> None:
 
 
 TARGETS: dict[str, Callable[[], None]] = {
-    "dev": lambda: make_env("dev"),
+    "dev": make_dev,
     "spark": make_spark,
     "airflow": lambda: make_env("airflow"),
     "browser": make_browser,

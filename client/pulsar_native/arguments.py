@@ -29,7 +29,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_ops import Callback
 from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
-from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire.implementation import encode_single_fields
 from pulsar_native.wire.table import TableRows
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Walk the way to a cluster step by step and tell where it ends: a face for connection tests.
+"""Walk the way to a cluster step by step and tell where it ends: a face for connection tests. And tell what runs here.
 
 Rules: everything ends within the time given; the first stage that fails ends the walk; several hosts of a service URL
 are walked to at once, one that answers is enough. Nothing is created on the cluster. No text holds a secret of the
@@ -29,6 +29,7 @@ from pulsar_native.exceptions import AuthenticationError, AuthorizationError, Pu
 from pulsar_native.service_info import ServiceInfo
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
+from pulsar_native.wire import implementation
 
 DEFAULT_TOPIC = "persistent://public/default/connection-test"
 _VERSION = re.compile(r"\d+(\.\d+)+\S*")
@@ -52,10 +53,14 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The stages in their order, ending with the one that failed, and remarks on hosts that were passed over."""
+    """The stages in their order, ending with the one that failed, and remarks on hosts that were passed over.
+
+    `codec` is what `codec()` returned here.
+    """
 
     stages: tuple[Stage, ...]
     remarks: tuple[str, ...] = ()
+    codec: str = field(default_factory=lambda: codec())
 
     @property
     def ok(self) -> bool:
@@ -64,6 +69,15 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "; ".join([", ".join(map(str, self.stages)), *self.remarks])
+
+
+def codec() -> str:
+    """Return which implementation of the hot codecs this process uses: "compiled", or "python" for plain Python.
+
+    The environment variable PULSAR_NATIVE_IMPL decides when the client is imported; without it, the compiled one is
+    used where it is installed. They do the same, at different speed.
+    """
+    return implementation.name
 
 
 def diagnose(

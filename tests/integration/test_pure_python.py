@@ -1,7 +1,8 @@
-"""The client without native code: its own has none, and it runs from a zip where no extension module can be had."""
+"""The client without native code: its own is optional, and it runs from a zip where no extension module can be had."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -70,13 +71,19 @@ def test_a_zip_without_any_extension_module_publishes_and_reads(
 
 
 @pytest.mark.proves("N11")
-def test_the_wheel_is_one_for_all_pythons_and_machines() -> None:
-    kinds = {path.suffix for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
-    assert kinds <= {".py", ".pyi", ".proto", ".typed", ""}, kinds
-    build = tomllib.loads(PROJECT.read_text())
-    assert build["build-system"]["build-backend"] == "hatchling.build"
-    # Without a build hook hatchling tags a wheel py3-none-any.
-    assert "hooks" not in build["tool"]["hatch"]["build"]
-    assert "hooks" not in build["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert "<" not in build["project"]["requires-python"]
-    assert not any("<" in each for each in build["project"]["dependencies"])
+@pytest.mark.parametrize("why", ["wanted", "no compiler"])
+def test_the_wheel_is_one_for_all_pythons_and_machines(why: str, tmp_path: Path) -> None:
+    env = {**os.environ, **({"PULSAR_NATIVE_IMPL": "python"} if why == "wanted" else {"CC": "/nowhere/cc"})}
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(build, cwd=PROJECT.parent, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ("built in plain Python" in done.stdout + done.stderr) == (why == "no compiler")
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        kinds = {Path(name).suffix for name in packed.namelist() if name.startswith("pulsar_native/")}
+    # What the compiled module is made from is no native code yet.
+    assert ".py" in kinds and kinds <= {".py", ".pyi", ".pyx", ".proto", ".typed"}, kinds
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    assert "<" not in project["requires-python"]
+    assert not any("<" in each for each in project["dependencies"])

@@ -21,9 +21,10 @@ from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single, same_size, split_batch
+from pulsar_native.wire.codec import parse_single, same_size
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.implementation import may_be_compacted, payload_bytes, split_batch
 
 _ValidationError = pb.CommandAck.ValidationError
 
@@ -232,7 +233,7 @@ class Decoded:
         if skip is None:
             if isinstance(places, EvenPlaces):
                 return places.length * len(places)
-            return sum([end - start for _, start, end in places])
+            return payload_bytes(places)
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def indexes(self, first: int = 0) -> Sequence[int]:
@@ -415,22 +416,17 @@ def _skipped(
 
 # SingleMessageMetadata.compacted_out = true
 _COMPACTED_OUT = b"\x20\x01"
-# From this size of a message on, searching through metadata one by one is quicker than through all there is.
-_LOOK_CLOSER = 128
 
 
 def _may_be_compacted(body: bytes, places: Places) -> bool:
     """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
-    count = len(places)
     if isinstance(places, EvenPlaces):
         # One look at each byte of the metadata, for all messages together.
-        stop = count * places.stride
+        stop = len(places) * places.stride
         columns = [body[4 + offset : stop : places.stride] for offset in range(places.size)]
         tag, value = _COMPACTED_OUT
         return any(
             tag in first and value in then and (tag, value) in zip(first, then, strict=True)
             for first, then in pairwise(columns)
         )
-    if len(body) > _LOOK_CLOSER * count:
-        return _COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
-    return _COMPACTED_OUT in body
+    return may_be_compacted(body, places)

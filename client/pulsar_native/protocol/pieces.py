@@ -11,8 +11,8 @@ from typing import Any
 
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.protocol.entries import ReceivedEntry
-from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.columns import EntrySlice
+from pulsar_native.wire.implementation import split_batch
 
 
 class Room:

@@ -35,9 +35,9 @@ from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp, Told
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import encode_batch
 from pulsar_native.wire.compression import compress
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
+from pulsar_native.wire.implementation import encode_batch
 
 _log = logging.getLogger(__name__)
 

@@ -15,6 +15,8 @@ from itertools import accumulate
 from struct import Struct
 from typing import Any, Protocol
 
+from pulsar_native.wire import implementation
+
 _MAX_OFFSET = (1 << 31) - 1
 _I32 = Struct("=i")
 
@@ -51,12 +53,21 @@ class NumberColumn:
 
     def extend(self, values: Sequence[int]) -> None:
         """Add values."""
-        self._append(array(self._code, values).tobytes(), len(values))
+        if isinstance(values, range) and (numpy := numpy_or_none()) is not None:
+            packed = numpy.arange(values.start, values.stop, values.step, dtype=self._code).tobytes()
+        else:
+            packed = array(self._code, values).tobytes()
+        self._append(packed, len(values))
 
     def extend_optional(self, values: Sequence[int | None]) -> None:
         """Add values, None for null."""
         self._nulls += [self.rows + row for row, value in enumerate(values) if value is None]
         self.extend([value or 0 for value in values])
+
+    def packed(self, values: bytes, nulls: Sequence[int] = ()) -> None:
+        """Add values that are packed already, with the rows among them that are null."""
+        self._nulls += [self.rows + row for row in nulls]
+        self._append(values, len(values) // array(self._code).itemsize)
 
     def _append(self, packed: bytes, count: int) -> None:
         self._parts.append(packed)
@@ -71,13 +82,14 @@ class NumberColumn:
 class TextColumn:
     """Bytes or text."""
 
-    __slots__ = ("_ends", "_nulls", "_parts", "_size", "rows")
+    __slots__ = ("_ends", "_nulls", "_parts", "rows", "size")
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        # Bytes, or what `implementation.join_parts` takes besides.
+        self._parts: list[Any] = []
         self._ends: list[bytes] = [_I32.pack(0)]
         self._nulls: list[int] = []
-        self._size = 0
+        self.size = 0
         self.rows = 0
 
     def repeat(self, item: bytes, count: int) -> None:
@@ -86,15 +98,15 @@ class TextColumn:
 
     def block(self, items: bytes, width: int, count: int) -> None:
         """Add `count` items of one width that already lie side by side."""
-        start = self._size
+        start = self.size
         self._grow(len(items), count)
         self._parts.append(items)
         self._ends.append(_ramp(start + width, width, count))
 
     def extend(self, items: Sequence[bytes]) -> None:
         """Add items."""
-        ends = list(accumulate(map(len, items), initial=self._size))
-        self._grow(ends[-1] - self._size, len(items))
+        ends = list(accumulate(map(len, items), initial=self.size))
+        self._grow(ends[-1] - self.size, len(items))
         self._parts += items
         self._ends.append(array("i", ends).tobytes()[_I32.size :])
 
@@ -108,15 +120,22 @@ class TextColumn:
         self._nulls += range(self.rows, self.rows + count)
         self.block(b"", 0, count)
 
+    def packed(self, part: Any, size: int, ends: bytes, nulls: Sequence[int] = ()) -> None:
+        """Add items that lie side by side in a part of `size` bytes, with their ends behind this column's size."""
+        self._nulls += [self.rows + row for row in nulls]
+        self._grow(size, len(ends) // _I32.size)
+        self._parts.append(part)
+        self._ends.append(ends)
+
     def _grow(self, size: int, count: int) -> None:
-        self._size += size
+        self.size += size
         self.rows += count
-        if self._size > _MAX_OFFSET:
+        if self.size > _MAX_OFFSET:
             raise ValueError("A column of a record batch holds at most 2 GiB: take fewer entries at a time")
 
     def finish(self, pa: Any, kind: Any) -> Any:
         """Return the Arrow array. In text, bytes that are no UTF-8 are replaced, as Java does."""
-        data = b"".join(self._parts)
+        data = implementation.join_parts(self._parts)
         buffers = [
             _validity(pa, self.rows, self._nulls),
             pa.py_buffer(b"".join(self._ends)),
@@ -129,39 +148,46 @@ class TextColumn:
 class MapColumn:
     """Properties: text to text, never null."""
 
-    __slots__ = ("_ends", "_keys", "_size", "_values", "rows")
+    __slots__ = ("_ends", "keys", "rows", "values")
 
     def __init__(self) -> None:
-        self._keys: list[str] = []
-        self._values: list[str] = []
+        self.keys = TextColumn()
+        self.values = TextColumn()
         self._ends: list[bytes] = [_I32.pack(0)]
-        self._size = 0
         self.rows = 0
 
     def nothing(self, count: int) -> None:
         """Add empty maps."""
         self.rows += count
-        self._ends.append(_I32.pack(self._size) * count)
+        self._ends.append(_I32.pack(self.keys.rows) * count)
 
     def extend(self, maps: Iterable[Sequence[Pair]]) -> None:
         """Add maps. Of a repeated key the last value counts: a map with a key twice is an error in Spark."""
-        keys, values, size = self._keys, self._values, self._size
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        size = self.keys.rows
         ends: list[int] = []
         for pairs in maps:
             if pairs:
                 own = {pair.key: pair.value for pair in pairs}
-                keys += own
-                values += own.values()
+                keys += map(utf8, own)
+                values += map(utf8, own.values())
                 size += len(own)
             ends.append(size)
-        self._size = size
-        self.rows += len(ends)
-        self._ends.append(array("i", ends).tobytes())
+        self.keys.extend(keys)
+        self.values.extend(values)
+        self.ends(array("i", ends).tobytes())
+
+    def ends(self, ends: bytes) -> None:
+        """Add maps by the packed numbers of pairs up to and with each; their pairs are added to keys and values."""
+        self.rows += len(ends) // _I32.size
+        self._ends.append(ends)
 
     def finish(self, pa: Any, kind: Any) -> Any:
         """Return the Arrow array."""
         ends = pa.Array.from_buffers(pa.int32(), self.rows + 1, [None, pa.py_buffer(b"".join(self._ends))])
-        return pa.MapArray.from_arrays(ends, _strings(pa, self._keys), _strings(pa, self._values), type=kind)
+        keys, values = self.keys.finish(pa, pa.string()), self.values.finish(pa, pa.string())
+        return pa.MapArray.from_arrays(ends, keys, values, type=kind)
 
 
 def utf8(text: str | bytes) -> bytes:
@@ -200,13 +226,6 @@ def _validity(pa: Any, rows: int, nulls: list[int]) -> Any:
     for row in nulls:
         bits[row >> 3] &= ~(1 << (row & 7))
     return pa.py_buffer(bytes(bits))
-
-
-def _strings(pa: Any, items: list[str]) -> Any:
-    try:
-        return pa.array(items, pa.string())
-    except (pa.ArrowInvalid, TypeError):
-        return pa.array([utf8(item).decode("utf-8", "replace") for item in items], pa.string())
 
 
 def _valid_text(pa: Any, column: Any) -> Any:

@@ -2,7 +2,8 @@
 
 May not do: compress, checksum or frame a batch; keep state between calls.
 
-Rules: this is the hot path, in plain Python on purpose. What repeats is computed once per run of messages, what differs
+Rules: this is the hot path, in plain Python on purpose; what `_speedups` compiles of it must do the same, and callers
+take those functions from `implementation`. What repeats is computed once per run of messages, what differs
 goes through C-speed primitives (join, strided slices). Sizes a peer wrote are checked against the batch before they
 are used; a walk always moves forward, so a hostile batch costs no more than its length.
 """
@@ -26,6 +27,7 @@ _U64 = (1 << 64) - 1
 _PROPERTIES = b"\x0a"
 _PARTITION_KEY = b"\x12"
 _PAYLOAD_SIZE = b"\x18"
+_COMPACTED_OUT = b"\x20\x01"
 _EVENT_TIME = b"\x28"
 _KEY_IS_BASE64 = b"\x30\x01"
 _ORDERING_KEY = b"\x3a"
@@ -39,6 +41,7 @@ _LAST = tuple(bytes((value,)) for value in range(128))  # a varint's only or las
 _MORE = tuple(bytes((value | 128,)) for value in range(128))  # a byte that another one follows
 
 
+_WORTH_PICKING = 128  # bytes a message; below, searching the payloads too is quicker than picking out the metadata
 _WORTH_A_RUN = 8  # messages; below, reading them one by one is as quick
 
 
@@ -96,6 +99,23 @@ def encode_single_fields(
     if null_partition_key:
         parts.append(_NULL_KEY)
     return b"".join(parts)
+
+
+def text_fields(name: str | None, values: Sequence[str | None]) -> list[bytes]:
+    """Return the metadata field of a property with each of these values, b"" for None; of the key if `name` is None.
+
+    Pure. What repeats is encoded once. Raises `InvalidMessage` for text that is no valid Unicode.
+    """
+    known: dict[str | None, bytes] = {None: b""}
+    found: list[bytes] = []
+    for value in values:
+        field = known.get(value)
+        if field is None:
+            assert value is not None
+            own = encode_single_fields(partition_key=value) if name is None else encode_single_fields({name: value})
+            field = known[value] = own
+        found.append(field)
+    return found
 
 
 def encode_batch(payloads: Sequence[bytes], sequence_ids: Sequence[int], fields: Sequence[bytes] = ()) -> bytes:
@@ -254,6 +274,18 @@ def _metadata_end(data: bytes, start: int) -> int:
     if stop > len(data):
         raise InvalidMessage("A message's metadata would end behind its batch")
     return stop
+
+
+def payload_bytes(places: list[tuple[int, int, int]]) -> int:
+    """Return how many bytes the payloads have at the places that `split_batch` found. Pure."""
+    return sum([end - start for _, start, end in places])
+
+
+def may_be_compacted(body: bytes, places: list[tuple[int, int, int]]) -> bool:
+    """Return whether any message may be marked as compacted away; a false alarm only costs a closer look. Pure."""
+    if len(body) < _WORTH_PICKING * len(places):
+        return _COMPACTED_OUT in body
+    return _COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
 
 
 def same_size(body: bytes, count: int) -> tuple[int, int] | None:

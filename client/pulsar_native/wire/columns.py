@@ -24,13 +24,16 @@ from google.protobuf.message import DecodeError
 
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.wire import implementation
 from pulsar_native.wire.arrow import MapColumn, NumberColumn, TextColumn, numpy_or_none, utf8
-from pulsar_native.wire.codec import parse_single, same_size, sequence_fields, split_batch, varint
+from pulsar_native.wire.codec import parse_single, same_size, sequence_fields, varint
 from pulsar_native.wire.entry import ParsedEntry
 from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from pulsar_native.wire._speedups import Singles
 
 ALL_COLUMNS: tuple[str, ...] = (
     "value",
@@ -206,7 +209,7 @@ class _Builder:
             self._add_message_ids(part, picked)
         if self._wants_singles or "value" in self._columns:
             with self._naming(part):
-                if not self._add_one_size(part, picked):
+                if not self._add_scanned(part) and not self._add_one_size(part, picked):
                     self._add_mixed(part, picked)
 
     def _add_message_ids(self, part: EntrySlice, picked: Sequence[int]) -> None:
@@ -231,6 +234,28 @@ class _Builder:
             text = f"Entry {part.ledger_id}:{part.entry_id} cannot be read: {error.message}"
             raise InvalidMessage(text, topic=self._topic) from error
 
+    def _add_scanned(self, part: EntrySlice) -> bool:
+        """Add a batch by the compiled codec; return whether that is there and finds the batch an ordinary one."""
+        columns = self._columns
+        found = implementation.scan_batch(part.body, part.first, part.last, part.skip, part.parsed.metadata.sequence_id)
+        if found is None:
+            return False
+        if "value" in columns:
+            column = columns["value"]
+            column.packed(found, found.value_bytes, *found.values(column.size))
+        if "__sequenceId" in columns:
+            columns["__sequenceId"].packed(found.sequence_ids())
+        for name, there in (
+            ("__key", found.has_keys),
+            ("__eventTime", found.has_event_times),
+            ("__messageProperties", found.has_properties),
+        ):
+            if name in columns and not there:
+                columns[name].nothing(found.count)
+            elif name in columns:
+                _ADD_SCANNED[name](columns[name], found)
+        return True
+
     def _add_one_size(self, part: EntrySlice, picked: Sequence[int]) -> bool:
         """Add a batch of messages of one size without metadata of their own; return whether it is one."""
         sizes = same_size(part.body, part.last)
@@ -247,7 +272,7 @@ class _Builder:
 
     def _add_mixed(self, part: EntrySlice, picked: Sequence[int]) -> None:
         body = part.body
-        places = split_batch(body, part.last)
+        places = implementation.split_batch(body, part.last)
         places = places[part.first :] if part.skip is None else [places[index] for index in picked]
         metas = [body[start:payload] for start, payload, _ in places]
         values = [body[payload:stop] for _, payload, stop in places]
@@ -332,6 +357,29 @@ _NEW: dict[str, Callable[[], Any]] = {
     "__ledgerId": partial(NumberColumn, "q"),
     "__entryId": partial(NumberColumn, "q"),
     "__batchIndex": partial(NumberColumn, "i"),
+}
+
+
+def _add_keys(column: TextColumn, found: Singles) -> None:
+    keys, ends, missing = found.keys(column.size)
+    column.packed(keys, len(keys), ends, missing)
+
+
+def _add_event_times(column: NumberColumn, found: Singles) -> None:
+    column.packed(*found.event_times())
+
+
+def _add_properties(column: MapColumn, found: Singles) -> None:
+    ends, names, values = found.properties(column.keys.rows, column.keys.size, column.values.size)
+    column.keys.packed(names[0], len(names[0]), names[1])
+    column.values.packed(values[0], len(values[0]), values[1])
+    column.ends(ends)
+
+
+_ADD_SCANNED: dict[str, Callable[[Any, Singles], None]] = {
+    "__key": _add_keys,
+    "__eventTime": _add_event_times,
+    "__messageProperties": _add_properties,
 }
 
 _OF_ENTRY: dict[str, Callable[[EntrySlice], bytes | int | None]] = {

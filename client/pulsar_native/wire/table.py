@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire import implementation
 
 if TYPE_CHECKING:
     import pyarrow
@@ -68,11 +68,8 @@ class TableRows:
         else:
             self._properties = {name: name for name in properties}
         self._check()
-        self._memos = {
-            "key": _Memo(_key_field),
-            "event_time": _Memo(lambda millis: encode_single_fields(event_time=millis)),
-            **{name: _Memo(_property_field(name)) for name in self._properties},
-        }
+        self._key_of_bytes = _Memo(_key_of_bytes)
+        self._time_field = _Memo(lambda millis: implementation.encode_single_fields(event_time=millis))
 
     # --- checking ---------------------------------------------------------------------------------------------------
 
@@ -131,22 +128,27 @@ class TableRows:
         columns: list[list[bytes]] = []
         properties = self._property_values(batch)
         for name, values in properties.items():
-            columns.append(list(map(self._memos[name].__getitem__, values)))
+            columns.append(implementation.text_fields(name, values))
         maps = None
         if self._map is not None:
             maps = [dict(pairs or ()) for pairs in self._column(batch, self._map).to_pylist()]
-            columns.append([encode_single_fields(pairs) for pairs in maps])
+            columns.append([implementation.encode_single_fields(pairs) for pairs in maps])
         keys = times = None
         raw_keys: list[Any] = []
         if self._key is not None:
             raw_keys = self._column(batch, self._key).to_pylist()
-            columns.append(list(map(self._memos["key"].__getitem__, raw_keys)))
-            keys = [base64.b64encode(key).decode() if isinstance(key, bytes) else key for key in raw_keys]
+            of_bytes = any(isinstance(key, bytes) for key in raw_keys)
+            if of_bytes:
+                columns.append(list(map(self._key_of_bytes.__getitem__, raw_keys)))
+                keys = [None if key is None else base64.b64encode(key).decode() for key in raw_keys]
+            else:
+                columns.append(implementation.text_fields(None, raw_keys))
+                keys = raw_keys
         if self._event_time is not None:
             times = self._times(batch)
-            columns.append(list(map(self._memos["event_time"].__getitem__, times)))
+            columns.append(list(map(self._time_field.__getitem__, times)))
         if nulls is not None:
-            mark = encode_single_fields(null_value=True)
+            mark = implementation.encode_single_fields(null_value=True)
             columns.append([mark if missing else b"" for missing in nulls])
         fields = list(map(b"".join, zip(*columns, strict=True))) if columns else None
 
@@ -196,14 +198,8 @@ class TableRows:
         return list(column.to_pylist())
 
 
-def _key_field(key: str | bytes) -> bytes:
-    if isinstance(key, bytes):
-        return encode_single_fields(partition_key=base64.b64encode(key).decode(), key_is_base64=True)
-    return encode_single_fields(partition_key=key)
-
-
-def _property_field(name: str) -> _Encode:
-    return lambda value: encode_single_fields({name: value})
+def _key_of_bytes(key: bytes) -> bytes:
+    return implementation.encode_single_fields(partition_key=base64.b64encode(key).decode(), key_is_base64=True)
 
 
 def _is_bytes(arrow: Any, kind: Any) -> bool:

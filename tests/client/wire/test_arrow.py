@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from pulsar_native.wire import arrow
 from pulsar_native.wire.arrow import MapColumn, NumberColumn, TextColumn, utf8
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 
 class Pair(NamedTuple):
     key: str

@@ -22,6 +22,8 @@ from pulsar_native.wire.columns import ALL_COLUMNS, EntrySlice, nbytes, record_b
 from pulsar_native.wire.entry import ParsedEntry
 from support.wire_strategies import U64, batches, fields
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 TOPIC = "persistent://public/default/über-partition-3"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 NOW = 1_700_000_000_123

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from pulsar_native.wire.codec import encode_single_fields
 from pulsar_native.wire.table import TableRows
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 
 def rows_of(table: Any, **options: Any) -> TableRows:
     settings: dict[str, Any] = {"value": "value", "key": None, "properties": (), "event_time": None, "encode": None}

@@ -1,0 +1,600 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
+"""The hot loops of `codec` and `columns`, compiled; optional (`implementation` picks, `codec` is the truth).
+
+May not do: decide what is wrong with a batch. Whatever is not ordinary (broken, hostile, or merely rare) is handed to
+the code in plain Python, which raises or reads it: the two cannot differ in what they refuse.
+
+Rules: bytes come from a peer, so every size is compared with what is left before it is used, and positions only grow;
+a number of ten bytes (64 bits and more) counts as not ordinary. Two passes: look and add up, then fill memory of the
+exact size. No state outside the arguments, and sequences are copied before they are walked: safe without the GIL.
+"""
+
+from binascii import a2b_base64
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.long cimport PyLong_AsUnsignedLongLongMask
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from pulsar_native.wire import codec
+
+cdef enum:
+    _MAX_BODY = 0x7FFFFFFF  # places are kept in 32 bits
+    _MAX_PAIRS = 32  # properties of a message that are compared with each other; more take the general way
+
+# Tags of SingleMessageMetadata: field number << 3 | kind (0 = varint, 2 = bytes).
+cdef enum:
+    _PROPERTIES = 0x0A
+    _PARTITION_KEY = 0x12
+    _PAYLOAD_SIZE = 0x18
+    _COMPACTED_OUT = 0x20
+    _EVENT_TIME = 0x28
+    _KEY_IS_BASE64 = 0x30
+    _ORDERING_KEY = 0x3A
+    _SEQUENCE_ID = 0x40
+    _NULL_VALUE = 0x48
+    _NULL_KEY = 0x50
+
+cdef uint64_t _MAX_MILLIS = 9223372036854775  # of which Arrow's microseconds can be made
+
+ctypedef const uint8_t* Bytes
+
+
+cdef struct Span:
+    uint32_t start
+    uint32_t size
+
+
+cdef struct Pair:
+    Span key
+    Span value
+
+
+cdef struct Row:
+    Span value
+    Span key
+    uint32_t pairs  # where the message's properties end among all
+    uint8_t has_key
+    uint8_t key_is_base64
+    uint8_t null_value
+    uint64_t event_time
+    uint64_t sequence_id
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+cdef inline Py_ssize_t _varint(Bytes data, Py_ssize_t at, Py_ssize_t stop, uint64_t* value) noexcept nogil:
+    """Read a number of at most 63 bits that ends before `stop`; return where it ends, -1 when there is none."""
+    cdef uint64_t found = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while at < stop and shift < 63:
+        byte = data[at]
+        at += 1
+        found |= <uint64_t>(byte & 127) << shift
+        if byte < 128:
+            value[0] = found
+            return at
+        shift += 7
+    return -1
+
+
+cdef inline Py_ssize_t _span(Bytes data, Py_ssize_t at, Py_ssize_t stop, Span* span) noexcept nogil:
+    """Read a size and pass over as many bytes; return where they end, -1 when that is behind `stop`."""
+    cdef uint64_t size = 0
+    at = _varint(data, at, stop, &size)
+    if at < 0 or size > <uint64_t>(stop - at):
+        return -1
+    span.start = <uint32_t>at
+    span.size = <uint32_t>size
+    return at + <Py_ssize_t>size
+
+
+cdef inline Py_ssize_t _metadata(Bytes data, Py_ssize_t at, Py_ssize_t total) noexcept nogil:
+    """Return where the metadata end whose size stands at `at`, -1 when that is behind the batch."""
+    if total - at < 4:
+        return -1
+    cdef uint64_t size = <uint64_t>data[at] << 24 | <uint64_t>data[at + 1] << 16 | <uint64_t>data[at + 2] << 8 | data[at + 3]
+    return -1 if size > <uint64_t>(total - at - 4) else at + 4 + <Py_ssize_t>size
+
+
+cdef Py_ssize_t _payload_end(Bytes data, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t total) noexcept nogil:
+    """Look for the payload's size in the metadata from `at` to `stop`; return where the payload ends, or -1."""
+    cdef uint64_t value = 0
+    cdef Span span
+    cdef uint8_t tag
+    while at < stop:
+        tag = data[at]
+        if tag >= 128:
+            return -1
+        if tag == _PAYLOAD_SIZE:
+            at = _varint(data, at + 1, stop, &value)
+            return -1 if at < 0 or value > <uint64_t>(total - stop) else stop + <Py_ssize_t>value
+        if tag & 7 == 0:
+            at = _varint(data, at + 1, stop, &value)
+        elif tag & 7 == 2:
+            at = _span(data, at + 1, stop, &span)
+        else:
+            return -1
+        if at < 0:
+            return -1
+    return -1
+
+
+cdef inline int _width(uint64_t value) noexcept nogil:
+    cdef int width = 1
+    while value > 127:
+        value >>= 7
+        width += 1
+    return width
+
+
+cdef inline uint8_t* _put(uint8_t* to, uint64_t value) noexcept nogil:
+    """Write a number as protobuf does; return the place behind it."""
+    while value > 127:
+        to[0] = <uint8_t>(value | 128)
+        to += 1
+        value >>= 7
+    to[0] = <uint8_t>value
+    return to + 1
+
+
+cdef inline uint8_t* _put_text(uint8_t* to, uint8_t tag, const void* text, Py_ssize_t size) noexcept nogil:
+    to[0] = tag
+    to = _put(to + 1, <uint64_t>size)
+    memcpy(to, text, <size_t>size)
+    return to + size
+
+
+cdef inline Py_ssize_t _text_width(Py_ssize_t size) noexcept nogil:
+    """Return how much a text of `size` bytes takes, with its tag."""
+    return 1 + _width(<uint64_t>size) + size
+
+
+cdef inline uint8_t* _put_pair(
+    uint8_t* to, const char* key, Py_ssize_t key_size, const char* value, Py_ssize_t size
+) noexcept nogil:
+    """Write a property."""
+    to[0] = _PROPERTIES
+    to = _put(to + 1, <uint64_t>(_text_width(key_size) + _text_width(size)))
+    return _put_text(_put_text(to, 0x0A, key, key_size), 0x12, value, size)
+
+
+cdef inline uint8_t* _put_flag(uint8_t* to, uint8_t tag) noexcept nogil:
+    to[0], to[1] = tag, 1
+    return to + 2
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def split_batch(body, count):
+    """As `codec.split_batch`."""
+    cdef bytes held = body if type(body) is bytes else bytes(body)
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(held)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(held), position = 0, start, payload, left
+    if not 0 < count <= total // 4:
+        return codec.split_batch(held, count)
+    cdef list places = []
+    for left in range(<Py_ssize_t>count):
+        start = position + 4
+        payload = _metadata(data, position, total)
+        position = -1 if payload < 0 else _payload_end(data, start, payload, total)
+        if position < 0:
+            return codec.split_batch(held, count)
+        places.append((start, payload, position))
+    return places
+
+
+def payload_bytes(list places not None):
+    """As `codec.payload_bytes`."""
+    cdef Py_ssize_t total = 0, start, end
+    for _, start, end in places:
+        total += end - start
+    return total
+
+
+def may_be_compacted(bytes body not None, list places not None):
+    """As `codec.may_be_compacted`, but looks at the metadata only."""
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), at, stop
+    for at, stop, _ in places:
+        if at < 0 or stop > total:
+            return True
+        while at < stop - 1:
+            if data[at] == _COMPACTED_OUT and data[at + 1] == 1:
+                return True
+            at += 1
+    return False
+
+
+def encode_batch(payloads, sequence_ids, fields=()):
+    """As `codec.encode_batch`."""
+    cdef tuple values = tuple(payloads), ids = tuple(sequence_ids), own = tuple(fields)
+    cdef Py_ssize_t count = len(values), index, size, total = 0
+    if len(ids) != count or (own and len(own) != count):
+        return codec.encode_batch(payloads, sequence_ids, fields)
+    for index in range(count):
+        if type(values[index]) is not bytes or type(ids[index]) is not int or (own and type(own[index]) is not bytes):
+            return codec.encode_batch(payloads, sequence_ids, fields)
+        size = PyBytes_GET_SIZE(values[index])
+        total += 6 + _width(<uint64_t>size) + _width(PyLong_AsUnsignedLongLongMask(ids[index])) + size
+        if own:
+            total += PyBytes_GET_SIZE(own[index])
+    cdef bytes body = PyBytes_FromStringAndSize(NULL, total)
+    cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(body)
+    cdef uint8_t* head
+    cdef uint32_t meta
+    for index in range(count):
+        head = to
+        size = PyBytes_GET_SIZE(values[index])
+        to[4] = _PAYLOAD_SIZE
+        to = _put(to + 5, <uint64_t>size)
+        if own:
+            memcpy(to, PyBytes_AS_STRING(own[index]), <size_t>PyBytes_GET_SIZE(own[index]))
+            to += PyBytes_GET_SIZE(own[index])
+        to[0] = _SEQUENCE_ID
+        to = _put(to + 1, PyLong_AsUnsignedLongLongMask(ids[index]))
+        meta = <uint32_t>(to - head - 4)
+        head[0], head[1], head[2], head[3] = meta >> 24, meta >> 16 & 255, meta >> 8 & 255, meta & 255
+        memcpy(to, PyBytes_AS_STRING(values[index]), <size_t>size)
+        to += size
+    return body
+
+
+def encode_single_fields(
+    properties=None,
+    partition_key=None,
+    key_is_base64=False,
+    ordering_key=None,
+    event_time=0,
+    null_value=False,
+    null_partition_key=False,
+):
+    """As `codec.encode_single_fields`."""
+    cdef tuple pairs = tuple(properties.items()) if properties else ()
+    cdef Py_ssize_t total = 0, size = 0, other = 0
+    cdef uint64_t time = 0
+    cdef const char* text
+    cdef const char* value
+    cdef bytes made
+    cdef uint8_t* to
+    try:
+        for own in pairs:
+            if type(own) is not tuple or len(<tuple>own) != 2:
+                raise TypeError
+            PyUnicode_AsUTF8AndSize((<tuple>own)[0], &size)
+            PyUnicode_AsUTF8AndSize((<tuple>own)[1], &other)
+            total += _text_width(_text_width(size) + _text_width(other))
+        if partition_key is not None:
+            PyUnicode_AsUTF8AndSize(partition_key, &size)
+            total += _text_width(size) + (2 if key_is_base64 else 0)
+        if event_time:
+            if type(event_time) is not int:
+                raise TypeError
+            time = event_time
+            total += 1 + _width(time)
+        if ordering_key is not None:
+            total += _text_width(PyBytes_GET_SIZE(<bytes?>ordering_key))
+    except (TypeError, ValueError, OverflowError):
+        return codec.encode_single_fields(
+            properties, partition_key, key_is_base64, ordering_key, event_time, null_value, null_partition_key
+        )
+    total += (2 if null_value else 0) + (2 if null_partition_key else 0)
+    made = PyBytes_FromStringAndSize(NULL, total)
+    to = <uint8_t*>PyBytes_AS_STRING(made)
+    for own in pairs:
+        text = PyUnicode_AsUTF8AndSize((<tuple>own)[0], &size)
+        value = PyUnicode_AsUTF8AndSize((<tuple>own)[1], &other)
+        to = _put_pair(to, text, size, value, other)
+    if partition_key is not None:
+        text = PyUnicode_AsUTF8AndSize(partition_key, &size)
+        to = _put_text(to, _PARTITION_KEY, text, size)
+    if time:
+        to[0] = _EVENT_TIME
+        to = _put(to + 1, time)
+    if partition_key is not None and key_is_base64:
+        to = _put_flag(to, _KEY_IS_BASE64)
+    if ordering_key is not None:
+        to = _put_text(to, _ORDERING_KEY, PyBytes_AS_STRING(ordering_key), PyBytes_GET_SIZE(ordering_key))
+    if null_value:
+        to = _put_flag(to, _NULL_VALUE)
+    if null_partition_key:
+        to = _put_flag(to, _NULL_KEY)
+    return made
+
+
+def text_fields(name, values):
+    """As `codec.text_fields`."""
+    cdef tuple texts = tuple(values)
+    cdef Py_ssize_t name_size = 0, size = 0
+    cdef const char* key = NULL
+    cdef const char* text
+    cdef bytes made
+    cdef list found = []
+    try:
+        if name is not None:
+            key = PyUnicode_AsUTF8AndSize(name, &name_size)
+        for value in texts:
+            if value is None:
+                found.append(b"")
+                continue
+            text = PyUnicode_AsUTF8AndSize(value, &size)
+            if name is None:
+                made = PyBytes_FromStringAndSize(NULL, _text_width(size))
+                _put_text(<uint8_t*>PyBytes_AS_STRING(made), _PARTITION_KEY, text, size)
+            else:
+                made = PyBytes_FromStringAndSize(NULL, _text_width(_text_width(name_size) + _text_width(size)))
+                _put_pair(<uint8_t*>PyBytes_AS_STRING(made), key, name_size, text, size)
+            found.append(made)
+    except (TypeError, UnicodeEncodeError):
+        return codec.text_fields(name, texts)
+    return found
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+cdef class Singles:
+    """Messages of one batch, looked through once; gives their columns as packed bytes. Made by `scan_batch`."""
+
+    cdef bytes body
+    cdef Row* rows
+    cdef Pair* pairs
+    cdef Py_ssize_t room  # for pairs
+    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t value_bytes
+    # Whether any message has one: a column of nothing is quicker made at once.
+    cdef readonly bint has_keys
+    cdef readonly bint has_event_times
+    cdef readonly bint has_properties
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.pairs)
+
+    cdef bint _read(self, Bytes data, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t total, Row* row) noexcept:
+        """Read the metadata from `at` to `stop`; return whether they are ordinary."""
+        cdef uint64_t value = 0
+        cdef Span span
+        cdef uint8_t tag
+        cdef uint32_t first = row.pairs
+        cdef bint sized = False
+        while at < stop:
+            tag = data[at]
+            if tag == _PROPERTIES or tag == _PARTITION_KEY or tag == _ORDERING_KEY:
+                at = _span(data, at + 1, stop, &span)
+                if at < 0 or (tag == _PROPERTIES and not self._add_pair(data, span, first, row)):
+                    return False
+                if tag == _PARTITION_KEY:
+                    row.key = span
+                    row.has_key = True
+                continue
+            at = _varint(data, at + 1, stop, &value)
+            if at < 0:
+                return False
+            if tag == _PAYLOAD_SIZE:
+                if sized or value > <uint64_t>(total - stop):
+                    return False
+                sized = True
+                row.value.start = <uint32_t>stop
+                row.value.size = <uint32_t>value
+            elif tag == _SEQUENCE_ID:
+                row.sequence_id = value
+            elif tag == _EVENT_TIME:
+                row.event_time = value
+            elif tag == _KEY_IS_BASE64:
+                row.key_is_base64 = value != 0
+            elif tag == _NULL_VALUE:
+                row.null_value = value != 0
+            elif tag != _COMPACTED_OUT and tag != _NULL_KEY:
+                return False
+        return sized and (not row.has_key or not row.key_is_base64 or _is_base64(data, row.key))
+
+    cdef bint _add_pair(self, Bytes data, Span span, uint32_t first, Row* row) noexcept:
+        """Note a property; False when it is not just a key and a value, or the message has the key already."""
+        cdef Pair pair
+        cdef Pair* grown
+        cdef Py_ssize_t at = span.start, stop = at + span.size
+        cdef uint32_t other
+        if at >= stop or data[at] != 0x0A or row.pairs - first >= _MAX_PAIRS:
+            return False
+        at = _span(data, at + 1, stop, &pair.key)
+        if at < 0 or at >= stop or data[at] != 0x12 or _span(data, at + 1, stop, &pair.value) != stop:
+            return False
+        for other in range(first, row.pairs):
+            if self.pairs[other].key.size == pair.key.size and not memcmp(
+                data + self.pairs[other].key.start, data + pair.key.start, pair.key.size
+            ):
+                return False
+        if row.pairs == self.room:
+            grown = <Pair*>realloc(self.pairs, <size_t>(self.room * 2 + 64) * sizeof(Pair))
+            if grown == NULL:
+                return False
+            self.pairs = grown
+            self.room = self.room * 2 + 64
+        self.pairs[row.pairs] = pair
+        row.pairs += 1
+        return True
+
+    def values(self, uint32_t base):
+        """Return the ends of the values behind `base`, and the rows of null messages."""
+        cdef bytes ends = PyBytes_FromStringAndSize(NULL, self.count * 4)
+        cdef uint32_t* end = <uint32_t*>PyBytes_AS_STRING(ends)
+        cdef Py_ssize_t index
+        cdef list nulls = []
+        for index in range(self.count):
+            if self.rows[index].null_value:
+                nulls.append(index)
+            else:
+                base += self.rows[index].value.size
+            end[index] = base
+        return ends, nulls
+
+    cdef uint8_t* _put_values(self, uint8_t* to) noexcept:
+        cdef Bytes data = <Bytes>PyBytes_AS_STRING(self.body)
+        cdef Py_ssize_t index
+        for index in range(self.count):
+            if not self.rows[index].null_value:
+                memcpy(to, data + self.rows[index].value.start, self.rows[index].value.size)
+                to += self.rows[index].value.size
+        return to
+
+    def keys(self, uint32_t base):
+        """Return the keys side by side, their ends behind `base`, and the rows without one."""
+        cdef Bytes data = <Bytes>PyBytes_AS_STRING(self.body)
+        cdef Row* row
+        cdef Py_ssize_t index, total = 0
+        for index in range(self.count):
+            if self.rows[index].has_key:
+                total += self.rows[index].key.size
+        cdef bytes packed = PyBytes_FromStringAndSize(NULL, total)
+        cdef bytes ends = PyBytes_FromStringAndSize(NULL, self.count * 4), text
+        cdef uint8_t* begin = <uint8_t*>PyBytes_AS_STRING(packed)
+        cdef uint8_t* to = begin
+        cdef uint32_t* end = <uint32_t*>PyBytes_AS_STRING(ends)
+        cdef list nulls = []
+        for index in range(self.count):
+            row = &self.rows[index]
+            if not row.has_key:
+                nulls.append(index)
+            elif row.key_is_base64:
+                text = a2b_base64(self.body[row.key.start : row.key.start + row.key.size])
+                # What base64 stands for is never longer than it.
+                memcpy(to, PyBytes_AS_STRING(text), <size_t>min(PyBytes_GET_SIZE(text), <Py_ssize_t>row.key.size))
+                to += PyBytes_GET_SIZE(text)
+            else:
+                memcpy(to, data + row.key.start, row.key.size)
+                to += row.key.size
+            end[index] = base + <uint32_t>(to - begin)
+        return packed if to - begin == total else packed[: to - begin], ends, nulls
+
+    def event_times(self):
+        """Return the times in microseconds, and the rows without one that Arrow can hold."""
+        cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.count * 8)
+        cdef int64_t* to = <int64_t*>PyBytes_AS_STRING(packed)
+        cdef uint64_t time
+        cdef Py_ssize_t index
+        cdef list nulls = []
+        for index in range(self.count):
+            time = self.rows[index].event_time
+            if not time or time > _MAX_MILLIS:
+                nulls.append(index)
+                time = 0
+            to[index] = <int64_t>(time * 1000)
+        return packed, nulls
+
+    def sequence_ids(self):
+        """Return the sequence ids."""
+        cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.count * 8)
+        cdef uint64_t* to = <uint64_t*>PyBytes_AS_STRING(packed)
+        cdef Py_ssize_t index
+        for index in range(self.count):
+            to[index] = self.rows[index].sequence_id
+        return packed
+
+    def properties(self, uint32_t base, uint32_t key_base, uint32_t value_base):
+        """Return the ends of the rows behind `base` pairs; keys side by side and their ends; values and theirs."""
+        cdef bytes ends = PyBytes_FromStringAndSize(NULL, self.count * 4)
+        cdef uint32_t* end = <uint32_t*>PyBytes_AS_STRING(ends)
+        cdef Py_ssize_t index, count = self.rows[self.count - 1].pairs if self.count else 0
+        for index in range(self.count):
+            end[index] = base + self.rows[index].pairs
+        return ends, self._texts(0, count, key_base), self._texts(1, count, value_base)
+
+    cdef tuple _texts(self, bint of_value, Py_ssize_t count, uint32_t base):
+        """Return the keys or the values of all pairs side by side, and their ends behind `base`."""
+        cdef Bytes data = <Bytes>PyBytes_AS_STRING(self.body)
+        cdef Py_ssize_t index, total = 0
+        cdef Span span
+        for index in range(count):
+            total += self.pairs[index].value.size if of_value else self.pairs[index].key.size
+        cdef bytes packed = PyBytes_FromStringAndSize(NULL, total), ends = PyBytes_FromStringAndSize(NULL, count * 4)
+        cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(packed)
+        cdef uint32_t* end = <uint32_t*>PyBytes_AS_STRING(ends)
+        for index in range(count):
+            span = self.pairs[index].value if of_value else self.pairs[index].key
+            memcpy(to, data + span.start, span.size)
+            to += span.size
+            base += span.size
+            end[index] = base
+        return packed, ends
+
+
+cdef bint _is_base64(Bytes data, Span span) noexcept:
+    """Return whether these are whole groups of base64's characters, filled up at the end only."""
+    cdef uint32_t index, size = span.size
+    cdef uint8_t byte
+    if size % 4:
+        return False
+    while size and span.size - size < 2 and data[span.start + size - 1] == c"=":
+        size -= 1
+    for index in range(size):
+        byte = data[span.start + index]
+        if not (c"A" <= byte <= c"Z" or c"a" <= byte <= c"z" or c"0" <= byte <= c"9" or byte == c"+" or byte == c"/"):
+            return False
+    return True
+
+
+def scan_batch(bytes body not None, Py_ssize_t first, Py_ssize_t last, skip, uint64_t sequence_id):
+    """Look through the messages `first` to `last` that `skip` leaves; None when any is not ordinary.
+
+    `sequence_id` is the entry's, from which those are counted that have none of their own.
+    """
+    cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(body), position = 0, start, stop, index
+    cdef bytes skipped = skip
+    if total > _MAX_BODY or not 0 <= first <= last <= total // 4 or (skipped is not None and len(skipped) < last):
+        return None
+    cdef Singles found = Singles()
+    cdef Row* row
+    found.body = body
+    found.rows = <Row*>malloc(<size_t>(last - first + 1) * sizeof(Row))
+    if found.rows == NULL:
+        return None
+    cdef uint32_t pairs = 0
+    for index in range(last):
+        start = position + 4
+        stop = _metadata(data, position, total)
+        if stop < 0:
+            return None
+        if index < first or (skipped is not None and <uint8_t>PyBytes_AS_STRING(skipped)[index]):
+            position = _payload_end(data, start, stop, total)
+            if position < 0:
+                return None
+            continue
+        row = &found.rows[found.count]
+        memset(row, 0, sizeof(Row))
+        row.pairs = pairs
+        row.sequence_id = sequence_id + <uint64_t>index
+        if not found._read(data, start, stop, total, row):
+            return None
+        position = stop + row.value.size
+        pairs = row.pairs
+        if not row.null_value:
+            found.value_bytes += row.value.size
+        found.has_keys = found.has_keys or row.has_key
+        found.has_event_times = found.has_event_times or row.event_time != 0
+        found.count += 1
+    found.has_properties = pairs > 0
+    return found
+
+
+def join_parts(list parts not None):
+    """Return pieces of a column, bytes or the values of a `Singles`, side by side."""
+    cdef tuple pieces = tuple(parts)
+    cdef Py_ssize_t total = 0
+    for part in pieces:
+        total += (<Singles>part).value_bytes if type(part) is Singles else len(<bytes?>part)
+    cdef bytes joined = PyBytes_FromStringAndSize(NULL, total)
+    cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(joined)
+    for part in pieces:
+        if type(part) is Singles:
+            to = (<Singles>part)._put_values(to)
+        else:
+            memcpy(to, PyBytes_AS_STRING(part), <size_t>PyBytes_GET_SIZE(part))
+            to += PyBytes_GET_SIZE(part)
+    return joined

@@ -1,0 +1,329 @@
+"""The compiled codec against the one in plain Python: the same bytes, the same columns, the same errors."""
+
+from __future__ import annotations
+
+import base64
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pulsar_native.exceptions import InvalidMessage
+from pulsar_native.wire import _speedups, codec
+from pulsar_native.wire import implementation as hot
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.columns import ALL_COLUMNS, EntrySlice, record_batch
+from pulsar_native.wire.entry import ParsedEntry
+from support.wire_strategies import U64, batches, fields, long_texts, texts
+
+Batch = tuple[list[bytes], list[int], list[dict[str, Any]]]
+
+# Metadata that protobuf reads and the compiled codec must leave alone, read the same, or refuse the same.
+ODD = [
+    b"\x18\x03\x40\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a sequence id of 64 bits
+    b"\x98\x00\x03",  # a tag in two bytes
+    b"\x18\x83\x80\x00",  # a number longer than it needs to be
+    b"\x18\x03\x80\x01\x05",  # a field of a later protocol
+    b"\x18\x03\x18\x02",  # two payload sizes
+    b"\x18\x03\x10\x01",  # the key as a number
+    b"\x18\x03\x0a\x00",  # a property without a key
+    b"\x18\x03\x0a\x03\x0a\x01a",  # without a value
+    b"\x18\x03\x0a\x06\x12\x01b\x0a\x01a",  # the value first
+    b"\x18\x03\x0a\x08\x0a\x01a\x12\x01b\x18\x01",  # a field of a later protocol in a property
+    b"\x18\x03" + b"\x0a\x06\x0a\x01a\x12\x01b" * 2,  # a property twice
+    b"\x18\x03" + b"".join(b"\x0a\x06\x0a\x01%c\x12\x01b" % (65 + i) for i in range(40)),
+    b"\x18\x03\x12\x02\xff\xfe",  # a key that is no text
+    b"\x18\x03\x12\x01a\x12\x01b",  # two keys
+    b"\x18\x03\x30\x01\x12\x04AAE=",  # a key of bytes
+    b"\x18\x03\x30\x01\x12\x04AA==",
+    b"\x18\x03\x30\x01\x12\x04A===",
+    b"\x18\x03\x30\x01\x12\x04====",
+    b"\x18\x03\x30\x01\x12\x05AA\nA=",
+    b"\x18\x03\x30\x01\x12\x04A=AA",
+    b"\x18\x03\x30\x01\x12\x03AAA",
+    b"\x18\x03\x30\x01\x12\x04\xc3\xa9AA",
+    b"\x18\x03\x30\x02\x12\x00",  # true written as 2
+    b"\x18\x03\x30\x01",
+    b"\x18\x03\x48\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+    b"\x18\x03\x28\x00",
+    b"\x18\x03\x28" + b"\xff" * 8 + b"\x7f",
+    b"\x18\x03\x20\x01\x50\x01\x3a\x01o",
+    b"\x18\x03\x0b\x0c",  # a group
+    b"\x18\x03\x0d\x01\x02\x03\x04",
+    b"\x18\x03\x00",
+    b"\x18\x03\x12",
+    b"\x18\x03\x12\x05ab",
+    b"\x18\x03\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+    b"\x18\x03\x0a\x04\x0a\x7fab",
+    b"\x18\x03\x0a\x04\x0a\x00\x12\x7f",
+    b"\x18\x03\x40",
+    b"\x18\x03\x40\xff",
+    b"",
+]
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """Return what a call gives: a value, or the error's class and text."""
+    try:
+        return ("ok", call(*arguments))
+    except Exception as error:
+        return (type(error), str(error))
+
+
+def columns_of(
+    name: str, body: bytes, count: int, names: tuple[str, ...], first: int = 0, skip: bytes | None = None
+) -> Any:
+    """Return a batch as a record batch, made by one implementation."""
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=U64 - 5, publish_time=1_700_000_000_000, num_messages_in_batch=count
+    )
+    part = EntrySlice(ParsedEntry(metadata, memoryview(body)), body, 12, 5, first, count, skip)
+    before = hot.name
+    hot.use(name)
+    try:
+        # Twice, so that what begins behind other rows is seen as well.
+        batch = record_batch([part, part], names, topic="persistent://public/default/t", partition=3)
+    finally:
+        hot.use(before)
+    batch.validate(full=True)
+    return [batch.column(column).cast("binary") if column == "value" else batch.column(column) for column in names]
+
+
+def assert_same(body: bytes, count: int, names: tuple[str, ...] = ALL_COLUMNS, **more: Any) -> None:
+    """Compare all that is read from a batch."""
+    assert outcome(_speedups.split_batch, body, count) == outcome(codec.split_batch, body, count)
+    if count > 0:
+        python, compiled = (
+            outcome(lambda name: columns_of(name, body, count, names, **more), name) for name in ("python", "compiled")
+        )
+        assert compiled == python
+
+
+def written(batch: Batch) -> bytes:
+    payloads, ids, own = batch
+    return codec.encode_batch(payloads, ids, [codec.encode_single_fields(**one) for one in own])
+
+
+def message(meta: bytes, payload: bytes = b"abc") -> bytes:
+    return struct.pack(">I", len(meta)) + meta + payload
+
+
+@given(batches(), st.booleans())
+def test_batches_are_written_alike(batch: Batch, as_range: bool) -> None:
+    payloads, ids, own = batch
+    numbers: Any = range(ids[0], ids[0] + len(ids)) if as_range else ids
+    encoded = [codec.encode_single_fields(**one) for one in own]
+    for written_fields in (encoded, (), [b""] * len(ids)):
+        expected = codec.encode_batch(payloads, numbers, written_fields)
+        assert _speedups.encode_batch(payloads, numbers, written_fields) == expected
+
+
+def test_what_is_no_batch_is_refused_alike() -> None:
+    cases: list[tuple[Any, ...]] = [
+        ([b"a"], [1, 2]),
+        ([b"a"], []),
+        ([b"a", b"b"], [1, 2], [b""]),
+        ([bytearray(b"a"), b"b"], [1, 2]),
+        ([memoryview(b"a")], [1], [b"\x48\x01"]),
+        ([b"a"], [-1]),
+        ([b"a"], [U64 + 1]),
+        ([b"a"], [True]),
+        ([b"a"], ["1"]),
+        ([b"a"], [None]),
+        (["a"], [1]),
+        ([None], [1]),
+        ([b"a"], [1], [bytearray(b"\x48\x01")]),
+        ([], []),
+        ((), range(0)),
+    ]
+    for case in cases:
+        python, compiled = outcome(codec.encode_batch, *case), outcome(_speedups.encode_batch, *case)
+        assert compiled == python, case
+
+
+class Sneaky(int):
+    """A number that changes when it is asked again."""
+
+    asked = 0
+
+    def __index__(self) -> int:
+        self.asked += 1
+        return 1 << 60 if self.asked > 1 else 1
+
+
+def test_a_number_that_changes_its_mind_writes_nothing_out_of_place() -> None:
+    assert _speedups.encode_batch([b"a"], [Sneaky(5)]) == codec.encode_batch([b"a"], [5])
+
+
+@given(fields)
+def test_fields_are_written_alike(own: dict[str, Any]) -> None:
+    assert _speedups.encode_single_fields(**own) == codec.encode_single_fields(**own)
+
+
+class Pairs(dict[str, str]):
+    """Properties that come as something else than pairs."""
+
+    def items(self) -> Any:
+        return [("a",)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (None, "", True),
+        ({"a": "\ud800"},),
+        ({"\ud800": "a"},),
+        ({"a": 7},),
+        ({7: "a"},),
+        (Pairs(a="b"),),
+        (7,),
+        (None, "\udfff"),
+        (None, b"k"),
+        (None, "k", False, "o"),
+        (None, "k", 1, bytearray(b"o"), 5),
+        (None, None, True, b"", 0, True, True),
+        (None, None, False, None, -1),
+        (None, None, False, None, U64),
+        (None, None, False, None, U64 + 1),
+        (None, None, False, None, 1.5),
+        (None, None, False, None, True),
+        (None, None, False, None, "1"),
+        ({"k" * 200: "é" * 20_000}, "😀" * 100, True, bytes(300), 1 << 63, 1, 1),
+    ],
+)
+def test_fields_that_are_odd_are_written_or_refused_alike(arguments: tuple[Any, ...]) -> None:
+    python, compiled = (
+        outcome(codec.encode_single_fields, *arguments),
+        outcome(_speedups.encode_single_fields, *arguments),
+    )
+    assert compiled == python
+
+
+@given(batches() | batches(plain=True), st.data())
+def test_sizes_and_marks_are_found_alike(batch: Batch, data: st.DataObject) -> None:
+    payloads, ids, own = batch
+    encoded = [codec.encode_single_fields(**one) for one in own]
+    marked = data.draw(st.none() | st.integers(0, len(ids) - 1))
+    if marked is not None:
+        encoded[marked] += b"\x20\x01"
+    body = codec.encode_batch(payloads, ids, encoded)
+    places = codec.split_batch(body, len(ids))
+    assert _speedups.payload_bytes(places) == codec.payload_bytes(places) == sum(map(len, payloads))
+    for module in (codec, _speedups):
+        # More may be found, never less.
+        assert module.may_be_compacted(body, places) or marked is None
+    assert not _speedups.may_be_compacted(b"\0\0\0\x02\x18\x02\x20\x01", [(4, 6, 8)])
+    assert _speedups.may_be_compacted(b"abc", [(0, 99, 99)]) and _speedups.may_be_compacted(b"abc", [(-9, 2, 2)])
+
+
+@given(st.none() | texts, st.lists(st.none() | texts | long_texts, max_size=20))
+def test_fields_of_text_are_written_alike(name: str | None, values: list[str | None]) -> None:
+    assert _speedups.text_fields(name, values) == codec.text_fields(name, values)
+
+
+@pytest.mark.parametrize("name", [None, "a", "\ud800", ""])
+@pytest.mark.parametrize("values", [["a", "\ud800"], ["a", 7], [b"a"], ["x" * 200, "y" * 20_000, "é"], []])
+def test_fields_of_what_is_no_text_are_refused_alike(name: str | None, values: list[Any]) -> None:
+    assert outcome(_speedups.text_fields, name, values) == outcome(codec.text_fields, name, values)
+
+
+@given(batches(plain=False) | batches(plain=True), st.data())
+def test_batches_are_read_alike(batch: Batch, data: st.DataObject) -> None:
+    body, count = written(batch), len(batch[0])
+    first = data.draw(st.integers(0, count - 1))
+    skip = data.draw(st.none() | st.binary(min_size=count, max_size=count))
+    names = data.draw(st.just(ALL_COLUMNS) | st.lists(st.sampled_from(ALL_COLUMNS), unique=True, min_size=1).map(tuple))
+    assert_same(body, count, names, first=first, skip=skip)
+
+
+@given(batches(), st.data())
+def test_damaged_batches_are_refused_alike(batch: Batch, data: st.DataObject) -> None:
+    body, count = bytearray(written(batch)), len(batch[0])
+    for _ in range(data.draw(st.integers(1, 3))):
+        # Near the beginning of messages damage does most.
+        places = [
+            place
+            for start, stop, _ in codec.split_batch(written(batch), count)
+            for place in (start - 1, start, stop - 1)
+        ]
+        place = data.draw(st.sampled_from(places) | st.integers(0, len(body) - 1))
+        body[place] = data.draw(st.sampled_from([0, 1, 0x0A, 0x12, 0x18, 0x40, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
+    assert_same(bytes(body), count)
+
+
+@given(batches(), st.data())
+def test_cut_off_batches_are_refused_alike(batch: Batch, data: st.DataObject) -> None:
+    body, count = written(batch), len(batch[0])
+    assert_same(body[: data.draw(st.integers(0, len(body) - 1))], count)
+    assert_same(body, count + data.draw(st.sampled_from([1, 2**31])))
+
+
+@given(st.binary(max_size=120), st.integers(-2, 50))
+def test_garbage_is_refused_alike(body: bytes, count: int) -> None:
+    assert_same(body, count)
+
+
+@given(
+    st.lists(st.sampled_from(ODD) | fields.map(lambda own: codec.encode_single_fields(**own)), min_size=1, max_size=4)
+)
+@example([ODD[1], ODD[0]])
+def test_odd_metadata_are_read_alike(metas: list[bytes]) -> None:
+    assert_same(b"".join(map(message, metas)), len(metas))
+
+
+@pytest.mark.parametrize("meta", ODD)
+@pytest.mark.parametrize("among", [0, 12])
+def test_each_odd_thing_is_read_alike(meta: bytes, among: int) -> None:
+    ordinary = message(b"\x18\x03\x12\x01k\x40\x05") * among
+    for stop in (0, 1, 2, 3):
+        # The end of the batch inside and right behind the payload.
+        body = ordinary + message(meta)
+        assert_same(body[: len(body) - stop], among + 1)
+        assert_same(body + ordinary, 2 * among + 1)
+
+
+def test_every_end_of_a_batch_is_refused_alike() -> None:
+    own = [codec.encode_single_fields({"k": "v", "l": "w" * 130}, "key", ordering_key=b"o", event_time=1), b""]
+    body = codec.encode_batch([b"abc", b""], [300, 1 << 40], own)
+    for length in range(len(body)):
+        assert_same(body[:length], 2)
+        # The same with a byte in front, so that what lies behind is somebody else's memory at another alignment.
+        assert outcome(_speedups.split_batch, memoryview(body)[:length], 2)[0] is InvalidMessage
+
+
+def test_ordinary_batches_are_not_left_to_plain_python() -> None:
+    generator = random.Random(3)
+    own = [
+        codec.encode_single_fields(
+            {"source": "a", "kind": f"é{i}"}, base64.b64encode(bytes([i])).decode(), i % 2 == 0, b"o", i
+        )
+        for i in range(200)
+    ]
+    body = codec.encode_batch([generator.randbytes(i) for i in range(200)], range(100, 300), own)
+    found = _speedups.scan_batch(body, 20, 200, None, 0)
+    assert found is not None and found.count == 180
+    assert found.value_bytes == sum(range(20, 200))
+    assert_same(body, 200, first=20)
+    assert _speedups.scan_batch(body, 0, 201, None, 0) is None
+    assert _speedups.scan_batch(body, 0, 200, bytes(199), 0) is None
+    for first, last in ((-1, 5), (5, 4), (0, -1), (0, 1 << 62)):
+        assert _speedups.scan_batch(body, first, last, None, 0) is None
+
+
+def test_memory_is_of_the_size_of_what_it_holds() -> None:
+    body = codec.encode_batch([bytes(10)] * 5, range(5))
+    found = _speedups.scan_batch(body, 0, 5, b"\0\1\0\0\0", 0)
+    assert found is not None
+    ends, nulls = found.values(7)
+    assert struct.unpack("=4i", ends) == (17, 27, 37, 47) and nulls == []
+    assert _speedups.join_parts([b"ab", found, b""]) == b"ab" + bytes(40)
+    for wrong in ([bytearray(2)], [None], ["a"]):
+        with pytest.raises(TypeError):
+            _speedups.join_parts(wrong)  # type: ignore[arg-type]
+    empty = _speedups.scan_batch(body, 0, 0, None, 0)
+    assert empty is not None and empty.count == 0
+    assert empty.keys(0) == (b"", b"", []) and empty.properties(0, 0, 0) == (b"", (b"", b""), (b"", b""))
