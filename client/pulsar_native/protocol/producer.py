@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Sequence
-from enum import Enum, auto
+from collections.abc import Sequence
 from itertools import accumulate
 
 from pulsar_native.config import ProducerConfig
@@ -31,6 +29,7 @@ from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
 from pulsar_native.protocol.open_batch import Inbox, Kind, OpenBatch, shared_keys, single_fields, split_by_key
+from pulsar_native.protocol.pending import PendingEntries
 from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp, Told
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
@@ -57,15 +56,7 @@ class NoRoomForChunks(Exception):
         self.needed = needed
 
 
-class Receipt(Enum):
-    """What a receipt means for the queue."""
-
-    COMPLETED = auto()
-    IGNORED = auto()
-    OUT_OF_STEP = auto()
-
-
-class ProducerCore:
+class ProducerCore(PendingEntries):
     """State machine of one producer. Not thread-safe."""
 
     def __init__(
@@ -78,6 +69,7 @@ class ProducerCore:
         max_pending: int = 0,
         encryptor: Encryptor | None = None,
     ) -> None:
+        super().__init__(-1 if config.initial_sequence_id is None else config.initial_sequence_id)
         self.config = config
         self.producer_id = producer_id
         self.topic = topic
@@ -85,18 +77,10 @@ class ProducerCore:
         self.name = config.producer_name or ""
         self.schema_version: bytes | None = None
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
-        initial = config.initial_sequence_id
-        self.last_published = -1 if initial is None else initial
         self.last_pushed = self.last_published
-        # The broker's deduplication drops everything up to this id, as far as we were told.
-        self._stored = -1
         self._next_sequence_id = self.last_published + 1
-        self.pending: deque[SendOp] = deque()
         # Batches that could not be encoded: completed by the engine once it has let go of the lock.
         self.failed: list[tuple[SendOp, PulsarException]] = []
-        # What is in entries; the open batch is counted when somebody asks.
-        self._queued_messages = 0
-        self._queued_bytes = 0
         # Bytes taken of the client's memory limit for messages that are yet to come through the inbox.
         self.ahead = 0
         self.inbox = Inbox()
@@ -114,8 +98,6 @@ class ProducerCore:
         self._max_chunk = config.chunk_max_message_size if config.chunk_max_message_size > 0 else _MAX_CHUNKED
         self._max_pending = max_pending
         self._encryptor = encryptor
-        # Transactions whose broker knows that they have messages here, until they end.
-        self.transactions: set[TransactionCore] = set()
         self._batch_room = self._room_of_a_batch()
         self.open_batch = OpenBatch()
 
@@ -135,12 +117,6 @@ class ProducerCore:
                 self.last_published = last_sequence_id
                 self._next_sequence_id = last_sequence_id + 1
 
-    def disconnected(self) -> None:
-        """Note that the connection is gone: whether the broker has what waits for its receipt, nobody knows."""
-        if self.transactions:
-            for op in self.pending:
-                op.may_be_stored = True
-
     def _room_of_a_batch(self) -> int:
         encryption = 0 if self._encryptor is None else self._encryptor.overhead
         return self.max_message_size - _SIZE_RESERVE - 256 - encryption
@@ -155,6 +131,7 @@ class ProducerCore:
     @property
     def pending_messages(self) -> int:
         """How many messages wait for their receipts."""
+        # What is in entries; the open batch is counted when somebody asks.
         return self._queued_messages + len(self.open_batch.payloads) + len(self.inbox.items)
 
     @property
@@ -578,39 +555,6 @@ class ProducerCore:
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def receipt(self, sequence_id: int) -> tuple[Receipt, SendOp | None]:
-        """Match a receipt with the oldest entry: a lower id was given up before, a higher one means we lost step."""
-        if not self.pending or sequence_id < self.pending[0].sequence_id:
-            return Receipt.IGNORED, None
-        op = self.pending[0]
-        if sequence_id > op.sequence_id:
-            return Receipt.OUT_OF_STEP, None
-        self.pending.popleft()
-        self._release(op)
-        self.last_published = max(self.last_published, op.highest_sequence_id)
-        self._stored = max(self._stored, op.highest_sequence_id)
-        return Receipt.COMPLETED, op
-
-    def damaged(self, sequence_id: int) -> None:
-        """Note that the broker refused an entry because it was damaged on its way; it is to be sent again."""
-        for op in self.pending:
-            if op.sequence_id == sequence_id:
-                op.was_damaged = True
-
-    def fail(self, sequence_id: int) -> SendOp | None:
-        """Take the oldest entry out of the queue when it has this id: the broker refuses it for good.
-
-        Of a message in chunks the others go with it; the one that answers for the message is returned.
-        """
-        if not self.pending or self.pending[0].sequence_id != sequence_id:
-            return None
-        op = self.pending.popleft()
-        self._release(op)
-        while isinstance(op, ChunkOp) and not op.is_last:
-            op = self.pending.popleft()
-            self._release(op)
-        return op
-
     def expire(self, now: float) -> list[SendOp]:
         """When the oldest message is overdue, give up everything pending, the open batch too, and return it."""
         due = self.next_expiry()
@@ -646,30 +590,7 @@ class ProducerCore:
         self.transactions -= ended
         return self._take(lambda op: op.transaction in ended)
 
-    def take_doubtful(self, last_sequence_id: int) -> list[SendOp]:
-        """Take what may be stored already, and would be twice in its transaction if it was written again.
-
-        `last_sequence_id` is what PRODUCER_SUCCESS told: a broker that deduplicates and has something of this producer
-        tells its highest id, and drops what comes again. One that tells none would store it a second time.
-        """
-        if last_sequence_id >= 0 or not self.transactions:
-            return []
-        return self._take(lambda op: op.may_be_stored and op.transaction is not None)
-
-    def _take(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
-        taken = [op for op in self.pending if is_wanted(op)]
-        if taken:
-            gone = set(taken)
-            self.pending = deque(op for op in self.pending if op not in gone)
-        for op in taken:
-            self._release(op)
-        return taken
-
     def timeout_error(self) -> Timeout:
         """Return the error for messages that had no receipt in time."""
         seconds = self.config.send_timeout_millis / 1000
         return Timeout(f"The broker confirmed nothing within send_timeout_millis ({seconds:g} s)", topic=self.topic)
-
-    def _release(self, op: SendOp) -> None:
-        self._queued_messages -= op.count
-        self._queued_bytes -= op.size

@@ -13,7 +13,8 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import InvalidConfiguration, MessageTooBig, NotAllowedError, PulsarException
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore, Receipt
+from pulsar_native.protocol.pending import Receipt
+from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
 from pulsar_native.protocol.send_ops import SendOp
 from pulsar_native.wire.compression import decompress
 from support.entry_bytes import assemble

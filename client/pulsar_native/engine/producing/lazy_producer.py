@@ -8,7 +8,6 @@ fails with it, and the next message tries again.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -123,7 +122,7 @@ class LazyPartitionProducer(PartitionProducer):
         """Call `wake` once there is room in the queue. Thread-safe."""
         with self._lock:
             if not self._is_joined and self._max_pending and len(self._waiting) >= self._max_pending:
-                self._room_waiters.append((needed, wake))
+                self._room_waiters.add(needed, wake)
                 return
         super().when_room(wake, needed)
 
@@ -214,11 +213,11 @@ class LazyPartitionProducer(PartitionProducer):
             timeout = max(0.0, timeout - (self.engine.loop.time() - started))
         return await super().close(timeout)
 
-    def _report(self, confirmed: int, failed: int) -> ProducerClose:
-        report = super()._report(confirmed, failed)
+    def unconfirmed(self) -> int:
+        """Return how many messages wait for their receipts, or for the producer. Thread-safe."""
         with self._lock:
             waiting = sum(item.flushed is None for item in self._waiting)
-        return dataclasses.replace(report, left=report.left + waiting)
+        return super().unconfirmed() + waiting
 
     def abandon(self) -> None:
         """Close without a word to the broker; everything pending fails."""

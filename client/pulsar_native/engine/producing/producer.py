@@ -12,10 +12,8 @@ inbox without a lock.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +23,9 @@ from pulsar_native.engine.network.connection import Connection
 from pulsar_native.engine.network.handler import Handler, State
 from pulsar_native.engine.observing.statistics import ProducerRecorder
 from pulsar_native.engine.producing import refusals
+from pulsar_native.engine.producing.closing import close
 from pulsar_native.engine.producing.refusals import Full
+from pulsar_native.engine.producing.waiters import FlushWaiters, RoomWaiters
 from pulsar_native.engine.waiting import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
@@ -42,7 +42,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore, Receipt
+from pulsar_native.protocol.pending import Receipt
+from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
 from pulsar_native.protocol.send_ops import Callback, SendOp, Told
 from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
 from pulsar_native.stats import ProducerClose
@@ -88,9 +89,8 @@ class PartitionProducer(Handler):
         self._inbox = self.core.inbox
         self._counts_memory = client.memory.limit > 0
         self._lock = threading.Lock()
-        # How much room each needs, and how it is woken.
-        self._room_waiters: deque[tuple[int, Callable[[], None]]] = deque()
-        self._flush_waiters: deque[tuple[SendOp, Callable[[PulsarException | None], None]]] = deque()
+        self._room_waiters = RoomWaiters()
+        self._flush_waiters = FlushWaiters()
         self._batch_timer_armed = False
         self._expiry_armed = False
         self._epoch = 0
@@ -405,17 +405,7 @@ class PartitionProducer(Handler):
         before = list(self.core.pending)
         taken = take()
         if taken and self._flush_waiters:
-            # Who waits for one of them waits for what stands before it instead.
-            gone, last_kept = set(taken), None
-            stands_before: dict[SendOp, SendOp | None] = {}
-            for op in before:
-                if op in gone:
-                    stands_before[op] = last_kept
-                else:
-                    last_kept = op
-            moved = [(stands_before.get(op, op), done) for op, done in self._flush_waiters]
-            self._flush_waiters = deque((op, done) for op, done in moved if op is not None)
-            ready = [done for op, done in moved if op is None]
+            ready = self._flush_waiters.without(set(taken), before)
             if ready:
                 self.engine.call(self.engine.loop.call_soon, _all_done, ready)
         return taken
@@ -456,7 +446,7 @@ class PartitionProducer(Handler):
         """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
             if self._max_pending and self.core.pending_messages + needed > self._max_pending:
-                self._room_waiters.append((needed, wake))
+                self._room_waiters.add(needed, wake)
                 return
         wake()
 
@@ -467,7 +457,7 @@ class PartitionProducer(Handler):
             self._write(self.core.close_batch())
             self._give_back_ahead()
             if self.core.pending:
-                self._flush_waiters.append((self.core.pending[-1], done))
+                self._flush_waiters.add(self.core.pending[-1], done)
                 done = _nothing
         self._fail_ended(ended)
         self._complete_failed()
@@ -552,22 +542,16 @@ class PartitionProducer(Handler):
         if self.stats is not None:
             self.stats.completed(op, error is not None, time.monotonic())
         op.complete(error, place, self.topic.full)
-        while self._flush_waiters and self._flush_waiters[0][0] is op:
-            self._flush_waiters.popleft()[1](error)
+        if self._flush_waiters:
+            self._flush_waiters.completed(op, error)
         if self._room_waiters:
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
-        """Wake those who wait for room, in order, up to one whose chunks do not fit yet.
-
-        Whoever is woken and finds the room taken again waits anew. A closed producer wakes all: they get its error.
-        """
-        woken: list[Callable[[], None]] = []
         with self._lock:
             alive = self.state is State.READY or self.state is State.CONNECTING
-            room = self._max_pending - self.core.pending_messages
-            while self._room_waiters and (not alive or self._room_waiters[0][0] <= room):
-                woken.append(self._room_waiters.popleft()[1])
+            # A closed producer wakes all: they get its error.
+            woken = self._room_waiters.take(self._max_pending - self.core.pending_messages if alive else None)
         for wake in woken:
             wake()
 
@@ -626,56 +610,19 @@ class PartitionProducer(Handler):
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float | None = None) -> ProducerClose:
-        """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest.
+        """Send what is pending as far as the broker takes it in time, and say goodbye. See `closing.close`."""
+        return await close(self, timeout)
 
-        Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for.
-        """
-        confirmed, failed = self.confirmed_messages, self.failed_messages
-        if self.state not in (State.CONNECTING, State.READY):
-            self.state = State.CLOSED
-            return self._report(confirmed, failed)
-        # One limit for both: what the draining has used up, the goodbye cannot wait for any more.
-        limit = self.client.config.operation_timeout_seconds if timeout is None else timeout
-        deadline = self.engine.loop.time() + limit
-        if self.connection is not None or timeout is not None:
-            await self._drain(deadline)
-        report = self._report(confirmed, failed)
+    def unconfirmed(self) -> int:
+        """Return how many messages wait for their receipts. Thread-safe."""
+        return self.core.pending_messages
+
+    def begin_to_close(self) -> None:
+        """Take nothing more."""
         with self._lock:
             self.state = State.CLOSING
             # What comes from now on is refused by `enqueue`.
             self._inbox.withdraw()
-        connection = self.connection
-        if connection is not None and connection.is_open:
-            request_id = self.client.next_request_id()
-            frame = commands.close_producer(self.core.producer_id, request_id)
-            # If that fails, the broker forgets the producer with the connection.
-            with contextlib.suppress(PulsarException):
-                left = max(0.0, deadline - self.engine.loop.time())
-                await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
-            connection.remove_producer(self.core.producer_id)
-        self.abandon()
-        return report
-
-    def _report(self, confirmed: int, failed: int) -> ProducerClose:
-        return ProducerClose(
-            topic=self.topic.full,
-            producer_name=self.core.name,
-            sent=self.confirmed_messages - confirmed,
-            failed=self.failed_messages - failed,
-            left=self.core.pending_messages,
-        )
-
-    async def _drain(self, deadline: float) -> None:
-        done: asyncio.Future[None] = self.engine.loop.create_future()
-
-        def finish(_error: PulsarException | None) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        self.flush_then(lambda error: self.engine.call(finish, error))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await done
 
     def abandon(self) -> None:
         """Close without a word to the broker; everything pending fails."""
