@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import socket
 import threading
@@ -14,33 +12,30 @@ from typing import Any
 
 import pytest
 
-import pulsar_native.engine.containers.container as engine_container
 from pulsar_native import (
     ConsumeFromWhere,
-    ConsumeOrder,
     ContainerConfig,
-    InitialPosition,
     InvalidConfiguration,
-    MessageId,
     MessageModel,
     NotAllowedError,
 )
-from pulsar_native.engine.containers.intake import PartitionIntake
 from support.brokers import Broker, NewTopic
-from support.containers import IN_ORDER, LATER, SUCCESS, Gate, Recorder, Started, numbered, publish
+from support.containers import (
+    IN_ORDER,
+    LATER,
+    SUCCESS,
+    Gate,
+    Recorder,
+    Started,
+    backlog,
+    messages_of,
+    numbered,
+    publish,
+)
 from support.faces import Face
-from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
-
-
-def backlog(stats: Stats, name: str, group: str) -> int:
-    return int(stats(name)["subscriptions"][group]["msgBacklog"])
-
-
-def messages_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "pulsar_native.container"]
 
 
 # --- life -------------------------------------------------------------------------------------------------------------
@@ -475,292 +470,6 @@ def test_what_is_fetched_is_handed_on_in_order(
     eventually(lambda: len(recorder.seen) == 100)
     assert recorder.seen == numbered(100)
     assert max(map(len, recorder.calls)) == 7
-
-
-# --- positions --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.proves("C214", "C215", "C224")
-def test_a_broadcasting_member_keeps_its_position_in_a_file(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
-) -> None:
-    name = topic()
-    options = {
-        "consumer_group": "everyone",
-        "message_model": MessageModel.BROADCASTING,
-        "offset_store_folder": str(tmp_path),
-        "persist_consumer_offset_interval": 100,
-    }
-    path = tmp_path / f"{socket.gethostname()}@DEFAULT" / "everyone" / "offsets.json"
-    ids = publish(face, client, name, numbered(6))
-    gate = Gate(lambda content: content == b"3")
-    container = consume(client, name, gate, **options)
-    eventually(lambda: len(gate.recorder.seen) == 6)
-
-    def kept() -> str:
-        # While the file is replaced there is none for a moment.
-        with contextlib.suppress(FileNotFoundError):
-            return str(json.loads(path.read_text())["offsetTable"].get(name, {}).get("text"))
-        return ""
-
-    # Written while it runs, and never past what is not done: 4 and 5 are.
-    eventually(lambda: kept() == str(ids[2]))
-    time.sleep(0.3)
-    eventually(lambda: kept() == str(ids[2]))
-    eventually(lambda: container.stats().unfinished == 1)
-    report = container.shutdown(0)
-    assert (report.finished, report.unfinished) == (0, 1) and report.positions == {name: ids[3]}
-    gate.opened.set()
-    assert path.with_name("offsets.json.bak").exists() or path.exists()
-    again = Recorder()
-    second = consume(client, name, again, **options)
-    publish(face, client, name, [b"new"])
-    eventually(lambda: b"new" in again.seen)
-    assert sorted(again.seen) == [b"3", b"4", b"5", b"new"]
-    eventually(lambda: second.stats().unfinished == 0)
-    second.shutdown()
-    # What comes while nobody is there is not missed, though new members begin at the end.
-    publish(face, client, name, [b"meanwhile"])
-    third = Recorder()
-    consume(client, name, third, **{**options, "consume_from_where": ConsumeFromWhere.LAST_OFFSET})
-    eventually(lambda: third.seen == [b"meanwhile"])
-
-
-@pytest.mark.proves("C214")
-def test_a_member_that_begins_at_the_end_misses_nothing_while_it_is_away(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
-) -> None:
-    name, empty = topic(), topic("empty")
-    options = {
-        "consumer_group": "away",
-        "message_model": MessageModel.BROADCASTING,
-        "offset_store_folder": str(tmp_path),
-        "consume_from_where": ConsumeFromWhere.LAST_OFFSET,
-    }
-    publish(face, client, name, [b"old"])
-    consume(client, [name, empty], Recorder(), **options).shutdown()
-    for each in (name, empty):
-        publish(face, client, each, [b"meanwhile"])
-    recorder = Recorder()
-    consume(client, [name, empty], recorder, **options)
-    eventually(lambda: recorder.seen == [b"meanwhile"] * 2)
-
-
-@pytest.mark.proves("C213")
-def test_a_kept_position_that_does_not_exist_is_mended(
-    face: Face,
-    client: Any,
-    topic: NewTopic,
-    consume: Started,
-    eventually: Eventually,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(engine_container, "MEND", 1.0)
-    name = topic()
-    options = {
-        "consumer_group": "mended",
-        "message_model": MessageModel.BROADCASTING,
-        "offset_store_folder": str(tmp_path),
-    }
-    publish(face, client, name, numbered(3))
-    folder = tmp_path / f"{socket.gethostname()}@DEFAULT" / "mended"
-    folder.mkdir(parents=True)
-    beyond = MessageId(-1, 1 << 40, 5).serialize().hex()
-    (folder / "offsets.json").write_text(json.dumps({"offsetTable": {name: {"id": beyond}}}))
-    recorder = Recorder()
-    started = time.monotonic()
-    container = consume(client, name, recorder, **options)
-    eventually(lambda: recorder.seen == numbered(3))
-    assert time.monotonic() - started >= 1.0
-    assert any("there is no position" in text for text in messages_of(caplog))
-    eventually(lambda: container.stats().unfinished == 0)
-    container.shutdown()
-    assert json.loads((folder / "offsets.json").read_text())["offsetTable"][name]["id"] != beyond
-
-
-@pytest.mark.proves("C213")
-def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually,
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    # Deduplication and retention would hold the old ledger.
-    space = namespace()
-    broker.admin("POST", f"namespaces/{space}/deduplication", False)
-    broker.admin("POST", f"namespaces/{space}/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
-    name = topic(namespace=space)
-    options = {
-        "consumer_group": "trimmed",
-        "message_model": MessageModel.BROADCASTING,
-        "offset_store_folder": str(tmp_path),
-    }
-    keeper = client.subscribe(name, "keeper", initial_position=InitialPosition.Earliest)
-    old = publish(face, client, name, numbered(3))
-    first = Recorder()
-    container = consume(client, name, first, **options)
-    eventually(lambda: container.stats().succeeded == 3)
-    container.shutdown()
-    # A new ledger; the old one goes as soon as nobody needs it.
-    path = name.replace("://", "/")
-    broker.admin("PUT", f"{path}/unload")
-    new = publish(face, client, name, numbered(2, "n"))
-    assert new[0].ledger_id() > old[0].ledger_id()
-    for _ in range(5):
-        keeper.acknowledge(keeper.receive(15_000))
-
-    def trimmed() -> bool:
-        broker.admin("POST", f"{path}/trim")
-        ledgers = broker.admin("GET", f"{path}/internalStats")["ledgers"]  # type: ignore[index]
-        return all(ledger["ledgerId"] != old[0].ledger_id() for ledger in ledgers)
-
-    eventually(trimmed, 30)
-    second = Recorder()
-    consume(client, name, second, **options)
-    eventually(lambda: second.seen == numbered(2, "n"))
-
-
-@pytest.mark.proves("C213")
-def test_a_group_whose_cursor_was_reset_follows_it(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
-) -> None:
-    name = topic()
-    recorder = Recorder(IN_ORDER)
-    publish(face, client, name, numbered(4))
-    container = consume(client, name, recorder, orderly=True, consume_order=ConsumeOrder.PARTITION)
-    eventually(lambda: container.stats().succeeded == 4)
-    # Acknowledged at the broker, too, before it is moved.
-    time.sleep(0.3)
-    group = container.config.consumer_group
-    broker.admin("POST", name.replace("://", "/") + f"/subscription/{group}/resetcursor/0")
-    eventually(lambda: recorder.seen == numbered(4) * 2)
-
-
-@pytest.mark.proves("C215")
-def test_the_groups_position_never_passes_what_is_not_done(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
-) -> None:
-    name = topic()
-    publish(face, client, name, numbered(8))
-    gate = Gate(lambda content: content == b"2")
-    container = consume(client, name, gate, consumer_group="left")
-    eventually(lambda: container.stats().succeeded == 7)
-    report = container.shutdown(100)
-    assert (report.finished, report.unfinished) == (0, 1)
-    gate.opened.set()
-    assert backlog(stats, name, "left") >= 1
-    recorder = Recorder()
-    consume(client, name, recorder, consumer_group="left")
-    eventually(lambda: recorder.seen == [b"2"])
-    eventually(lambda: backlog(stats, name, "left") == 0)
-
-
-# --- the cluster ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.proves("C223")
-def test_partitions_are_shared_out_anew_when_members_come_and_go(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
-) -> None:
-    name = topic(partitions=4)
-    options = {"consumer_group": "members", "orderly": True, "consume_order": ConsumeOrder.PARTITION}
-    first, second = Recorder(IN_ORDER), Recorder(IN_ORDER)
-    consume(client, name, first, instance_name="1", **options)
-
-    def everything(round_name: str) -> tuple[set[int], set[int]]:
-        for partition in range(4):
-            publish(face, client, f"{name}-partition-{partition}", [f"{round_name}{partition}".encode()])
-        expected = {f"{round_name}{partition}".encode() for partition in range(4)}
-        eventually(lambda: expected <= {*first.seen, *second.seen})
-        prefix = round_name.encode()
-        return tuple(  # type: ignore[return-value]
-            {int(content[-1:]) for content in recorder.seen if content.startswith(prefix)}
-            for recorder in (first, second)
-        )
-
-    assert everything("a") == ({0, 1, 2, 3}, set())
-    leaving = consume(client, name, second, instance_name="2", **options)
-
-    def shared() -> bool:
-        counts = [0, 0]
-        for which, recorder in enumerate((first, second)):
-            counts[which] = sum(1 for content in recorder.seen if content.startswith(mark))
-        return counts == [2, 2]
-
-    rounds = iter("bcdefghijklm")
-    deadline = time.monotonic() + 30
-    while True:
-        mark = next(rounds).encode()
-        everything(mark.decode())
-        if shared():
-            break
-        assert time.monotonic() < deadline
-    leaving.shutdown()
-    eventually(lambda: everything(next(rounds).upper())[0] == {0, 1, 2, 3}, 30)
-
-
-@pytest.mark.proves("C227", "C207")
-def test_consuming_goes_on_after_an_unload_and_a_lost_connection(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
-    eventually: Eventually, stats: Stats,
-) -> None:  # fmt: skip
-    name = topic()
-    proxy = relay(broker.service_url)
-    consuming = face.client(proxy.service_url, starting_backoff_interval_ms=50)
-    recorder = Recorder()
-    container = consume(consuming, name, recorder)
-    publish(face, client, name, numbered(10, "a"))
-    eventually(lambda: container.stats().succeeded == 10)
-    broker.admin("PUT", name.replace("://", "/") + "/unload")
-    publish(face, client, name, numbered(10, "b"))
-    eventually(lambda: set(numbered(10, "b")) <= set(recorder.seen), 30)
-    proxy.cut()
-    publish(face, client, name, numbered(10, "c"))
-    eventually(lambda: set(numbered(10, "c")) <= set(recorder.seen), 30)
-    eventually(lambda: backlog(stats, name, container.config.consumer_group) == 0)
-
-
-@pytest.mark.proves("C207")
-def test_one_partitions_trouble_does_not_end_the_intake(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = topic()
-    take = PartitionIntake.take
-    failed: list[float] = []
-
-    def fail_once(intake: PartitionIntake, now: float) -> Any:
-        if intake.child.topic.full == name and intake.may_have_more and not failed:
-            failed.append(time.monotonic())
-            raise RuntimeError("trouble")
-        return take(intake, now)
-
-    monkeypatch.setattr(PartitionIntake, "take", fail_once)
-    handled: list[float] = []
-    container = consume(client, name, Recorder(lambda _given, _context: handled.append(time.monotonic()) or SUCCESS))
-    publish(face, client, name, [b"late"])
-    eventually(lambda: container.stats().succeeded == 1)
-    # The next try comes after a second.
-    assert handled[0] - failed[0] >= 0.99
-
-
-def test_what_a_handler_has_is_not_taken_twice_after_a_lost_connection(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
-    eventually: Eventually, stats: Stats,
-) -> None:  # fmt: skip
-    name = topic()
-    proxy = relay(broker.service_url)
-    consuming = face.client(proxy.service_url, starting_backoff_interval_ms=50)
-    gate = Gate()
-    container = consume(consuming, name, gate, consume_thread_max=2)
-    publish(face, client, name, numbered(6))
-    eventually(lambda: container.stats().unfinished == 6 and len(gate.recorder.seen) == 2)
-    proxy.cut()
-    # The two that are in work come again, too, and are known; the others were forgotten, and are taken anew.
-    eventually(lambda: container.stats().duplicates == 2, 30)
-    eventually(lambda: container.stats().unfinished == 6)
-    gate.opened.set()
-    eventually(lambda: backlog(stats, name, container.config.consumer_group) == 0)
-    assert sorted(gate.recorder.seen) == numbered(6)
 
 
 # --- tracing and shutdown ---------------------------------------------------------------------------------------------

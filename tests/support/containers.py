@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from pulsar_native import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus, ContainerConfig
 from support.faces import Face
 
@@ -114,3 +116,13 @@ def publish(face: Face, client: Any, name: str, contents: Sequence[bytes], **mes
 def numbered(count: int, prefix: str = "") -> list[bytes]:
     """Return so many contents."""
     return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def backlog(stats: Callable[[str], Any], name: str, group: str) -> int:
+    """Return how many messages a group has not acknowledged."""
+    return int(stats(name)["subscriptions"][group]["msgBacklog"])
+
+
+def messages_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the containers have logged."""
+    return [record.getMessage() for record in caplog.records if record.name == "pulsar_native.container"]
