@@ -25,7 +25,7 @@ from pulsar_native import (
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.frames import encode_command
 from support.brokers import Broker, NewTopic, OwnBroker
-from support.faces import Face
+from support.faces import Face, inner
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
 
 Eventually = Callable[..., Any]
@@ -33,11 +33,6 @@ ReadAll = Callable[..., list[Any]]
 Stats = Callable[[str], Any]
 
 EARLIEST = InitialPosition.Earliest
-
-
-def inner(wrapped: Any) -> Any:
-    """Return the engine's object behind a face's."""
-    return (wrapped.target if hasattr(wrapped, "target") else wrapped)._inner
 
 
 def nothing_pending(producer: Any) -> bool:

@@ -28,17 +28,12 @@ from pulsar_native import (
     Timeout,
 )
 from support.brokers import Broker, NewTopic
-from support.faces import Face
+from support.faces import Face, inner
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
-
-
-def inner(wrapped: Any) -> Any:
-    """Return the engine's object behind a face's."""
-    return (wrapped.target if hasattr(wrapped, "target") else wrapped)._inner
 
 
 class Counting(Authentication):

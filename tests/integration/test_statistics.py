@@ -24,7 +24,7 @@ from pulsar_native import (
     Timeout,
 )
 from support.brokers import Broker, NewTopic
-from support.faces import Face
+from support.faces import Face, inner
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -297,3 +297,14 @@ def test_figures_may_be_asked_for_while_threads_send(broker: Broker, topic: NewT
         asking.join(30)
         face.close()
     assert seen == sorted(seen)
+
+
+@pytest.mark.proves("C185")
+def test_memory_put_by_for_messages_to_come_counts_as_used_by_none(face: Face, client: Any, topic: NewTopic) -> None:
+    producer = client.create_producer(topic(), batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    outcomes = [face.enqueue(producer, b"abc") for _ in range(20)]
+    # More than that is taken of the limit, so that the next ones need not ask.
+    assert client.stats().memory_used_bytes == 60 < inner(producer).client.memory.used
+    producer.flush()
+    assert all(outcome.result(10)[1] is not None for outcome in outcomes)
+    assert client.stats().memory_used_bytes == 0

@@ -192,3 +192,8 @@ def _id_of(outcome: tuple[Result, MessageId | None]) -> MessageId:
     result, place = outcome
     assert result is Result.Ok and place is not None, result
     return place
+
+
+def inner(wrapped: Any) -> Any:
+    """Return the engine's object behind a face's."""
+    return (wrapped.target if hasattr(wrapped, "target") else wrapped)._inner

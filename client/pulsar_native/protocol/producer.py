@@ -137,8 +137,15 @@ class ProducerCore(PendingEntries):
     @property
     def pending_bytes(self) -> int:
         """How many bytes wait for their receipts."""
-        coming = sum(len(item[0]) if type(item) is tuple else len(item) for item in self.inbox.items)
-        return self._queued_bytes + sum(map(len, self.open_batch.payloads)) + coming
+        return self._queued_bytes + sum(map(len, self.open_batch.payloads)) + self._coming_bytes()
+
+    @property
+    def spare_bytes(self) -> int:
+        """How many bytes are taken of the client's memory limit for messages that nobody has put yet."""
+        return max(0, self.ahead - self._coming_bytes())
+
+    def _coming_bytes(self) -> int:
+        return sum(len(item[0]) if type(item) is tuple else len(item) for item in list(self.inbox.items))
 
     def batch_due(self) -> float:
         """Return when the open batch must be closed."""

@@ -272,16 +272,19 @@ def of_client(core: ClientCore) -> ClientStats:
     """Return the figures of all a client's producers and consumers."""
     producers, consumers = list(core.producers), list(core.consumers)
     totals = Counter(core.retired)
+    # What is put by for messages to come is used by none.
+    spare = 0
     for producer in producers:
         for child in producer.children:
             totals.update(producer_counts(child))
+            spare += child.core.spare_bytes
     for consumer in consumers:
         for part in consumer.children:
             totals.update(consumer_counts(part))
     names = {each.name for each in dataclasses.fields(ClientStats)}
     return ClientStats(
         connections=len(core.pool.connections()),
-        memory_used_bytes=core.memory.used,
+        memory_used_bytes=max(0, core.memory.used - spare),
         memory_limit_bytes=core.memory.limit,
         producers=tuple(map(of_producer, producers)),
         consumers=tuple(map(of_consumer, consumers)),
