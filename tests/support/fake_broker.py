@@ -328,3 +328,8 @@ def delivery(
     head = frame(Kind.MESSAGE, message=message)
     total = int.from_bytes(head[:4], "big") + len(entry)
     return total.to_bytes(4, "big") + head[4:] + entry
+
+
+def permits(broker: FakeBroker) -> list[int]:
+    """Return the permits of every FLOW seen."""
+    return [seen.command.flow.messagePermits for seen in broker.seen(Kind.FLOW)]

@@ -53,6 +53,18 @@ class Receiving(Part):
     def _described(self) -> str:
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
+    async def _next(self, timeout_millis: int | None) -> Message:
+        """Return the next message where none is in hand."""
+        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        try:
+            message = await self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
+        if message is None:
+            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
+        return message
+
     async def _take(self, deadline: float | None) -> Message | None:
         check_generation(self._generation)
         inner = self._inner
@@ -173,15 +185,7 @@ class Consumer(Receiving):
                 return self._in_hand.popleft()
             except IndexError:
                 pass
-        deadline = arguments.deadline(timeout_millis, self._loop.time())
-        try:
-            message = await self._take(deadline)
-        except PulsarException:
-            self._inner.note_failed_receive()
-            raise
-        if message is None:
-            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
-        return message
+        return await self._next(timeout_millis)
 
     async def batch_receive(self) -> list[Message]:
         """Return several messages: as many as the batch receive policy says, or as came within its time.
@@ -393,15 +397,7 @@ class Reader(Receiving):
                 return self._in_hand.popleft()
             except IndexError:
                 pass
-        deadline = arguments.deadline(timeout_millis, self._loop.time())
-        try:
-            message = await self._take(deadline)
-        except PulsarException:
-            self._inner.note_failed_receive()
-            raise
-        if message is None:
-            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
-        return message
+        return await self._next(timeout_millis)
 
     async def has_message_available(self) -> bool:
         """Return whether there is a message between the place reached and the end."""

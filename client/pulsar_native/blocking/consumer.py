@@ -71,6 +71,20 @@ class Receiving(Part):
     def _described(self) -> str:
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
+    def _next(self, timeout_millis: int | None, refusal: str) -> Message:
+        """Return the next message where none is in hand; with a listener raise with `refusal`."""
+        if self._has_listener:
+            raise InvalidConfiguration(refusal)
+        deadline = arguments.deadline(timeout_millis, time.monotonic())
+        try:
+            message = self._take(deadline)
+        except PulsarException:
+            self._inner.note_failed_receive()
+            raise
+        if message is None:
+            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
+        return message
+
     def _take(self, deadline: float | None) -> Message | None:
         """Return the next message, None when none comes before the deadline (monotonic seconds)."""
         check_generation(self._generation)
@@ -255,20 +269,7 @@ class Consumer(Receiving):
                 return self._in_hand.popleft()
             except IndexError:
                 pass
-        return self._receive(timeout_millis)
-
-    def _receive(self, timeout_millis: int | None) -> Message:
-        if self._has_listener:
-            raise InvalidConfiguration("receive() cannot be used on a consumer with a message_listener")
-        deadline = None if timeout_millis is None else arguments.deadline(timeout_millis, time.monotonic())
-        try:
-            message = self._take(deadline)
-        except PulsarException:
-            self._inner.note_failed_receive()
-            raise
-        if message is None:
-            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
-        return message
+        return self._next(timeout_millis, "receive() cannot be used on a consumer with a message_listener")
 
     def batch_receive(self) -> list[Message]:
         """Return several messages: as many as the batch receive policy says, or as came within its time. Blocks."""
@@ -504,20 +505,7 @@ class Reader(Receiving):
                 return self._in_hand.popleft()
             except IndexError:
                 pass
-        return self._read_next(timeout_millis)
-
-    def _read_next(self, timeout_millis: int | None) -> Message:
-        if self._has_listener:
-            raise InvalidConfiguration("read_next() cannot be used on a reader with a reader_listener")
-        deadline = arguments.deadline(timeout_millis, time.monotonic())
-        try:
-            message = self._take(deadline)
-        except PulsarException:
-            self._inner.note_failed_receive()
-            raise
-        if message is None:
-            raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
-        return message
+        return self._next(timeout_millis, "read_next() cannot be used on a reader with a reader_listener")
 
     def has_message_available(self) -> bool:
         """Return whether there is a message between the place reached and the end. Blocks for the broker's answer."""

@@ -21,7 +21,7 @@ from pulsar_native.protocol.acks import bits_of
 from pulsar_native.protocol.chunks import ChunkedMessage, EntryKey
 from pulsar_native.protocol.encryption import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.codec import parse_single, same_size
+from pulsar_native.wire.codec import COMPACTED_OUT, parse_single, same_size
 from pulsar_native.wire.compression import decompress
 from pulsar_native.wire.entry import ParsedEntry, parse_entry
 from pulsar_native.wire.implementation import may_be_compacted, payload_bytes, split_batch
@@ -414,17 +414,13 @@ def _skipped(
     return bytes(skip) if any(skip) else None
 
 
-# SingleMessageMetadata.compacted_out = true
-_COMPACTED_OUT = b"\x20\x01"
-
-
 def _may_be_compacted(body: bytes, places: Places) -> bool:
     """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
     if isinstance(places, EvenPlaces):
         # One look at each byte of the metadata, for all messages together.
         stop = len(places) * places.stride
         columns = [body[4 + offset : stop : places.stride] for offset in range(places.size)]
-        tag, value = _COMPACTED_OUT
+        tag, value = COMPACTED_OUT
         return any(
             tag in first and value in then and (tag, value) in zip(first, then, strict=True)
             for first, then in pairwise(columns)

@@ -27,7 +27,7 @@ _U64 = (1 << 64) - 1
 _PROPERTIES = b"\x0a"
 _PARTITION_KEY = b"\x12"
 _PAYLOAD_SIZE = b"\x18"
-_COMPACTED_OUT = b"\x20\x01"
+COMPACTED_OUT = b"\x20\x01"  # the mark of a message that compaction has removed
 _EVENT_TIME = b"\x28"
 _KEY_IS_BASE64 = b"\x30\x01"
 _ORDERING_KEY = b"\x3a"
@@ -284,8 +284,8 @@ def payload_bytes(places: list[tuple[int, int, int]]) -> int:
 def may_be_compacted(body: bytes, places: list[tuple[int, int, int]]) -> bool:
     """Return whether any message may be marked as compacted away; a false alarm only costs a closer look. Pure."""
     if len(body) < _WORTH_PICKING * len(places):
-        return _COMPACTED_OUT in body
-    return _COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
+        return COMPACTED_OUT in body
+    return COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
 
 
 def same_size(body: bytes, count: int) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import varint
-from pulsar_native.wire.frames import encode_command, encode_send, unknown_number
+from pulsar_native.wire.frames import encode_command, encode_send
 
 PROTOCOL_VERSION = 21
 _U64 = (1 << 64) - 1
@@ -74,12 +74,6 @@ def _is_error(kind: int, answer: Any, error_field: str) -> bool:
     # The error may have a number that this client does not know: its field then reads as missing.
     failed = _FAILED.get(kind)
     return failed is not None and answer.HasField("response") and answer.response == failed
-
-
-def _tells_error(answer: Any, field: str) -> bool:
-    """Return whether an answer carries an error, one of a number unknown to this client included."""
-    number = answer.DESCRIPTOR.fields_by_name[field].number
-    return bool(answer.HasField(field)) or unknown_number(answer, number) is not None
 
 
 def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue]:

@@ -18,21 +18,14 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry, single_entry
-from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, swallow
+from support.fake_broker import MAXU, FakeBroker, Peer, delivery, failure, frame, permits, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 Subscribed = Callable[..., Any]
 
 FAST = {"starting_backoff_interval_ms": 20}
 TOPIC = "persistent://public/default/t"
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
-    return answer
 
 
 async def take(consumer: TopicConsumer, count: int = 1) -> list[Message]:
@@ -51,10 +44,6 @@ async def take(consumer: TopicConsumer, count: int = 1) -> list[Message]:
 async def nothing_comes(consumer: TopicConsumer, seconds: float = 0.1) -> None:
     await asyncio.sleep(seconds)
     assert consumer.take() is None
-
-
-def permits(broker: FakeBroker) -> list[int]:
-    return [seen.command.flow.messagePermits for seen in broker.seen(Kind.FLOW)]
 
 
 def acks(broker: FakeBroker) -> list[pb.CommandAck]:

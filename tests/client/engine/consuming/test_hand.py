@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -24,20 +23,13 @@ from pulsar_native.protocol.pieces import Room
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry
-from support.fake_broker import FakeBroker, delivery
+from support.fake_broker import FakeBroker, delivery, permits
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 Subscribed = Callable[..., Any]
 
 FAST = {"starting_backoff_interval_ms": 20}
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
-    return answer
 
 
 def batch(first: int, count: int) -> bytes:
@@ -90,10 +82,6 @@ class Application:
 
         await until(enough)
         return found
-
-
-def permits(broker: FakeBroker) -> list[int]:
-    return [seen.command.flow.messagePermits for seen in broker.seen(Kind.FLOW)]
 
 
 def acked(broker: FakeBroker) -> list[int]:

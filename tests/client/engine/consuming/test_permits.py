@@ -12,7 +12,8 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.enums import ConsumerType
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry, single_entry
-from support.fake_broker import FakeBroker, delivery
+from support.fake_broker import FakeBroker, delivery, permits
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 Subscribed = Callable[..., Any]
@@ -20,21 +21,11 @@ Subscribed = Callable[..., Any]
 LIMIT = 100_000
 
 
-def permits(broker: FakeBroker) -> list[int]:
-    return [seen.command.flow.messagePermits for seen in broker.seen(Kind.FLOW)]
-
-
 def redelivered(broker: FakeBroker) -> list[int]:
     requests = [
         seen.command.redeliverUnacknowledgedMessages for seen in broker.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
     ]
     return [data.entryId for request in requests for data in request.message_ids]
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def deliver(broker: FakeBroker, consumer: Any, *frames: bytes) -> None:

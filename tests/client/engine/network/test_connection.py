@@ -34,6 +34,7 @@ from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.entry_bytes import single_entry
 from support.fake_broker import HOST, FakeBroker, Peer, delivery, failure, frame, success, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 
@@ -48,13 +49,6 @@ async def ask(core: ClientCore, connection: Connection, **options: Any) -> Any:
     number = core.next_request_id()
     frame = commands.get_last_message_id(0, number)
     return await connection.request(number, frame, pb.CommandGetLastMessageIdResponse, **options)
-
-
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 class Plugin:

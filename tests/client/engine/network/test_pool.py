@@ -19,19 +19,13 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import HOST, FakeBroker, Peer, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 
 
 async def connection_to(core: ClientCore, broker: FakeBroker) -> Connection:
     return await core.pool.get(Address(HOST, broker.port), Address(HOST, broker.port))
-
-
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 def closed_broker() -> str:

@@ -18,6 +18,7 @@ from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Invali
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, found, frame, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 
@@ -27,13 +28,6 @@ def second() -> Iterator[FakeBroker]:
     """Give another cluster."""
     with FakeBroker() as broker:
         yield broker
-
-
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 class Provider(ServiceInfoProvider):

@@ -17,6 +17,7 @@ from pulsar_native.engine.network.transport import Transport, _after, dial
 from pulsar_native.exceptions import ConnectError
 from pulsar_native.service_url import Address
 from support.fake_broker import HOST, FakeBroker
+from support.until import until
 
 
 class Ends:
@@ -53,13 +54,6 @@ def ends() -> Iterator[Callable[[], Ends]]:
     yield make
     for each in made:
         each.there.close()
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.asyncio

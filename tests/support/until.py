@@ -1,0 +1,17 @@
+"""Waiting on a loop for what tests expect."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
+    """Wait until the answer is true, and return it; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+    return answer
