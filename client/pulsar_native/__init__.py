@@ -7,6 +7,8 @@ names is `pulsar_native.asyncio`.
 from pulsar_native import exceptions
 from pulsar_native._version import __version__
 from pulsar_native.admin import AdminClient
+from pulsar_native.arrow.batch import EntryRange, ReceivedRows
+from pulsar_native.arrow.columns import ALL_COLUMNS, arrow_schema
 from pulsar_native.auth import (
     Authentication,
     AuthenticationAthenz,
@@ -15,7 +17,6 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader, TableView, Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -26,19 +27,7 @@ from pulsar_native.config import (
     ReaderConfig,
     TopicsChangedListener,
 )
-from pulsar_native.container import (
-    ConsumeConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    ConsumeOrder,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    ContainerConfig,
-    ContainerStats,
-    MessageModel,
-    ShutdownReport,
-)
-from pulsar_native.encryption import (
+from pulsar_native.crypto import (
     CryptoKeyReader,
     DefaultCryptoKeyReader,
     EncryptionContext,
@@ -115,13 +104,24 @@ from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerKeySharedPolicy
-from pulsar_native.received_rows import EntryRange, ReceivedRows
+from pulsar_native.push.config import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrder,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    ContainerConfig,
+    ContainerStats,
+    MessageModel,
+    ShutdownReport,
+)
 from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
+from pulsar_native.sync import Client, Consumer, ListenerContainer, Producer, Reader, TableView, Transaction
 from pulsar_native.txn_id import TxnId
-from pulsar_native.wire.columns import ALL_COLUMNS, arrow_schema
 
 __all__ = [
     "ALL_COLUMNS",

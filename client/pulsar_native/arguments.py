@@ -14,23 +14,23 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native.arrow.batch import ReceivedRows
+from pulsar_native.arrow.encode import TableRows
 from pulsar_native.config import (
     BatchReceivePolicy,
     ConsumerConfig,
     ProducerConfig,
 )
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.producing.bulk import Slice, slice_size
-from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.transactions.transaction import SendOperation, TransactionWork
+from pulsar_native.engine.producer.bulk_send import Slice, slice_size
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.transaction import SendOperation, TransactionWork
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.send_ops import Callback
-from pulsar_native.received_rows import ReceivedRows
+from pulsar_native.protocol.send_op import Callback
 from pulsar_native.schema import BytesSchema, Schema, StringSchema
-from pulsar_native.wire.implementation import encode_single_fields
-from pulsar_native.wire.table import TableRows
+from pulsar_native.wire._impl import encode_single_fields
 
 if TYPE_CHECKING:
     import pyarrow

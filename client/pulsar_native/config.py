@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from pulsar_native.encryption import KeyReader
+from pulsar_native.crypto import KeyReader
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,

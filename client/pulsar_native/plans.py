@@ -23,16 +23,16 @@ from pulsar_native.config import (
     ReaderConfig,
     TopicsChangedListener,
 )
-from pulsar_native.engine.consuming.activity import Activity
-from pulsar_native.engine.consuming.listener import ListenerThreads
-from pulsar_native.engine.consuming.pattern import TopicsChanged, topics_told, topics_told_on_loop
-from pulsar_native.engine.interception import ConsumerChain, ProducerChain
+from pulsar_native.engine.consumer.consumer_events import Activity
+from pulsar_native.engine.consumer.listener import ListenerThreads
+from pulsar_native.engine.consumer.pattern_multi_topics_consumer import TopicsChanged, topics_told, topics_told_on_loop
+from pulsar_native.engine.interceptors import ConsumerChain, ProducerChain
 from pulsar_native.enums import ConsumerType, InitialPosition, KeySharedMode, RegexSubscriptionMode, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName

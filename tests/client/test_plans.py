@@ -25,7 +25,7 @@ from pulsar_native.config import (
     ProducerConfig,
     ReaderConfig,
 )
-from pulsar_native.encryption import CryptoKeyReader
+from pulsar_native.crypto import CryptoKeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.enums import (
     ConsumerCryptoFailureAction,
@@ -38,7 +38,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_native.schema import StringSchema
 

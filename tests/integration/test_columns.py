@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import CompressionType, InvalidConfiguration, MessageId, Timeout
+from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.message import KeyedMessage, Message
-from pulsar_native.wire.columns import ALL_COLUMNS
 from support.brokers import Broker, NewTopic
 from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay

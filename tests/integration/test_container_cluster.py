@@ -11,7 +11,7 @@ import pytest
 from pulsar_native import (
     ConsumeOrder,
 )
-from pulsar_native.engine.containers.intake import PartitionIntake
+from pulsar_native.push.partition_poller import PartitionIntake
 from support.brokers import Broker, NewTopic
 from support.containers import (
     IN_ORDER,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import pulsar_native.engine.containers.container as engine_container
+import pulsar_native.push.core as engine_container
 from pulsar_native import (
     ConsumeFromWhere,
     ConsumeOrder,

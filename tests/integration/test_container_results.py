@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import pulsar_native.engine.containers.workers as consuming
+import pulsar_native.push.consume_message_service as consuming
 from pulsar_native import (
     ConsumeFromWhere,
     ConsumeOrder,

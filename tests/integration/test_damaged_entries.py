@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import CompressionType, ConsumerCryptoFailureAction, ConsumerType, CryptoKeyReader
-from pulsar_native.protocol import entries
-from pulsar_native.protocol.encryption import KeyWanted
+from pulsar_native.protocol import entry_decoder
+from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.entry import parse_entry
@@ -159,7 +159,7 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("decompress", "decompress"),
         ("split", "split_batch"),
     ):
-        inner = getattr(entries, function)
+        inner = getattr(entry_decoder, function)
 
         def told(*arguments: Any, _name: str = name, _inner: Any = inner) -> Any:
             steps.append(_name)
@@ -171,5 +171,5 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                     del steps[-2:]
                 raise
 
-        monkeypatch.setattr(entries, function, told)
+        monkeypatch.setattr(entry_decoder, function, told)
     return steps

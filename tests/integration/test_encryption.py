@@ -33,7 +33,7 @@ from pulsar_native import (
     PulsarException,
     Timeout,
 )
-from pulsar_native.protocol import encryption as protocol_encryption
+from pulsar_native.protocol import data_keys as protocol_encryption
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.compression import decompress

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import arguments, plans
+from pulsar_native._not_picklable import Live
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -22,7 +23,7 @@ from pulsar_native.config import (
     Router,
     TopicsChangedListener,
 )
-from pulsar_native.encryption import KeyReader
+from pulsar_native.crypto import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.enums import (
@@ -40,7 +41,6 @@ from pulsar_native.enums import (
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.key_ranges import KeySharedPolicy, Range
-from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
 from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import Schema

@@ -9,21 +9,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native import arguments
-from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.consuming.columns import ColumnsRange
-from pulsar_native.engine.consuming.receipts import settle
-from pulsar_native.engine.consuming.rows import RowsCollector
-from pulsar_native.engine.consuming.topic_consumer import SeekTarget, TopicConsumer
+from pulsar_native.arrow.batch import ReceivedRows
+from pulsar_native.arrow.columns import ALL_COLUMNS
+from pulsar_native.asyncio._base import Part
+from pulsar_native.engine.consumer.ack_receipts import settle
+from pulsar_native.engine.consumer.arrow_range_reader import ColumnsRange
+from pulsar_native.engine.consumer.arrow_receiver import RowsCollector
+from pulsar_native.engine.consumer.multi_topics_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.observing.statistics import of_consumer
-from pulsar_native.engine.waiting import no_receipt
+from pulsar_native.engine.metrics.statistics import of_consumer
+from pulsar_native.engine.waiter import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport, ConsumerStats
-from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow

@@ -9,18 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import arguments
-from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.interception import InterceptedProducer
+from pulsar_native.asyncio._base import Part
+from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.observing.statistics import of_producer
-from pulsar_native.engine.producing.bulk import BulkSend, Slice
-from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.refusals import Full
-from pulsar_native.engine.transactions.transaction import SendOperation
+from pulsar_native.engine.metrics.statistics import of_producer
+from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_op import Callback
 from pulsar_native.schema import Schema
 from pulsar_native.stats import CloseReport, ProducerStats
 

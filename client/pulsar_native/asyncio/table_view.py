@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import Any
 
+from pulsar_native.asyncio._base import Part
 from pulsar_native.asyncio.consumer import Receiving
-from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.consuming.table_view import Table, TableMapping
-from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.schema.versions import VersionedDecoder

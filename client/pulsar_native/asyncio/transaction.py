@@ -6,11 +6,11 @@ import logging
 from types import TracebackType
 from typing import Self
 
+from pulsar_native._not_picklable import Live
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.transactions.transaction import TransactionWork
+from pulsar_native.engine.transaction import TransactionWork
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import PulsarException
-from pulsar_native.live import Live
 from pulsar_native.txn_id import TxnId
 
 _log = logging.getLogger("pulsar_native.transaction")

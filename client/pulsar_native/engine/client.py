@@ -15,18 +15,16 @@ from collections import Counter
 from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pulsar_native.engine.consuming.activity import Activity
-from pulsar_native.engine.consuming.consumer import PartitionConsumer
-from pulsar_native.engine.consuming.letters import with_retry_topic
-from pulsar_native.engine.consuming.pattern import PatternTopics, TopicsChanged
-from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
-from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.consumer_events import Activity
+from pulsar_native.engine.consumer.dead_letter import with_retry_topic
+from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopics, TopicsChanged
+from pulsar_native.engine.interceptors import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
-from pulsar_native.engine.memory import MemoryLimit
-from pulsar_native.engine.network.lookup import Lookup
-from pulsar_native.engine.network.pool import ConnectionPool
-from pulsar_native.engine.network.service import Service
-from pulsar_native.engine.observing.statistics import (
+from pulsar_native.engine.memory_limit import MemoryLimit
+from pulsar_native.engine.metrics.statistics import (
     ConsumerRecorder,
     ProducerRecorder,
     StatsClock,
@@ -34,11 +32,13 @@ from pulsar_native.engine.observing.statistics import (
     of_client,
     producer_counts,
 )
-from pulsar_native.engine.observing.telemetry import Instruments, instruments_of
-from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import PartitionProducer
-from pulsar_native.engine.transactions.coordinators import Transactions
-from pulsar_native.engine.transactions.transaction import TransactionWork
+from pulsar_native.engine.metrics.telemetry import Instruments, instruments_of
+from pulsar_native.engine.pool import ConnectionPool
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer.producer import PartitionProducer
+from pulsar_native.engine.service_url_provider import Service
+from pulsar_native.engine.transaction import TransactionWork
+from pulsar_native.engine.transaction_coordinator import Transactions
 from pulsar_native.exceptions import (
     AlreadyClosed,
     IncompatibleSchema,
@@ -47,7 +47,7 @@ from pulsar_native.exceptions import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema
 from pulsar_native.schema.base import BytesSchema, Schema
 from pulsar_native.schema.info import SchemaInfo

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 
-from pulsar_native.protocol.send_ops import ChunkOp, SendOp
-from pulsar_native.protocol.transactions import TransactionCore
+from pulsar_native.protocol.send_op import ChunkOp, SendOp
+from pulsar_native.protocol.transaction import TransactionCore
 
 
 class Receipt(Enum):

@@ -27,16 +27,16 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.open_batch import Inbox, Kind, OpenBatch, shared_keys, single_fields, split_by_key
+from pulsar_native.protocol.batch_builder import Inbox, Kind, OpenBatch, shared_keys, single_fields, split_by_key
+from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.pending import PendingEntries
-from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp, Told
-from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
+from pulsar_native.protocol.send_op import Callback, ChunkOp, SendOp, Told
+from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire._impl import encode_batch
 from pulsar_native.wire.compression import compress
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
-from pulsar_native.wire.implementation import encode_batch
 
 _log = logging.getLogger(__name__)
 

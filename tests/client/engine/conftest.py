@@ -14,7 +14,7 @@ import pytest_asyncio
 from broker_keys import Certificates, make_certificates
 from pulsar_native.config import ClientConfig, ConsumerConfig
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
 from pulsar_native.engine.loop import Engine
 from pulsar_native.schema import BytesSchema
 from pulsar_native.schema.versions import VersionedDecoder

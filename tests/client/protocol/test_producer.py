@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pulsar_native.enums import CompressionType, Result
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.encryption import Encryptor
+from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.pending import Receipt
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.send_ops import SendOp, as_callback
+from pulsar_native.protocol.send_op import SendOp, as_callback
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.compression import decompress

@@ -15,7 +15,7 @@ from pulsar_native.exceptions import InvalidConfiguration, MessageTooBig, NotAll
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.pending import Receipt
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_ops import SendOp
+from pulsar_native.protocol.send_op import SendOp
 from pulsar_native.wire.compression import decompress
 from support.entry_bytes import assemble
 from support.producer_cores import TOPIC, add, bytes_of, core, read

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import pulsar_native.protocol
-import pulsar_native.wire
+import pulsar_native
 from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import HashingScheme
 from pulsar_native.exceptions import Timeout
@@ -40,12 +39,19 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(random, name, never)
 
 
+PACKAGE = Path(pulsar_native.__path__[0])
+PUSH = ("key_queue", "process_queue", "flow_control", "send_message_back", "offset_file")
+
+
 @pytest.mark.proves("N13")
-@pytest.mark.parametrize("package", [pulsar_native.protocol, pulsar_native.wire])
-def test_no_module_imports_a_clock_a_socket_or_dice(package: object) -> None:
-    (folder,) = package.__path__  # type: ignore[attr-defined]
-    files = sorted(Path(folder).glob("*.py"))
-    assert len(files) > 5
+@pytest.mark.parametrize(
+    "files",
+    [sorted((PACKAGE / name).glob("*.py")) for name in ("protocol", "wire", "arrow")]
+    + [[PACKAGE / "push" / f"{name}.py" for name in PUSH]],
+    ids=["protocol", "wire", "arrow", "push"],
+)
+def test_no_module_imports_a_clock_a_socket_or_dice(files: list[Path]) -> None:
+    assert len(files) > 4
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []

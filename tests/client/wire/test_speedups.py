@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pulsar_native.arrow.columns import ALL_COLUMNS, EntrySlice, record_batch
 from pulsar_native.exceptions import InvalidMessage
+from pulsar_native.wire import _impl as hot
 from pulsar_native.wire import _speedups, codec
-from pulsar_native.wire import implementation as hot
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.columns import ALL_COLUMNS, EntrySlice, record_batch
 from pulsar_native.wire.entry import ParsedEntry
 from support.wire_strategies import U64, batches, fields, long_texts, texts
 
