@@ -20,11 +20,17 @@ from pulsar_native.auth import (
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
+    ConsumerBatchReceivePolicy,
     ConsumerConfig,
+    ConsumerDeadLetterPolicy,
     ConsumerEventListener,
+    ConsumerKeySharedPolicy,
     DeadLetterPolicy,
+    KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     ProducerConfig,
     ReaderConfig,
+    RedeliveryBackoff,
     TopicsChangedListener,
 )
 from pulsar_native.crypto import (
@@ -99,11 +105,9 @@ from pulsar_native.exceptions import (
     UnsupportedVersionError,
 )
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerKeySharedPolicy
 from pulsar_native.push.config import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -116,7 +120,6 @@ from pulsar_native.push.config import (
     MessageModel,
     ShutdownReport,
 )
-from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats

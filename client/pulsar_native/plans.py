@@ -13,12 +13,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from pulsar_native.arguments import encoded_fields
+from pulsar_native._message_builder import encoded_fields
 from pulsar_native.config import (
     ClientConfig,
     ConsumerConfig,
     ConsumerEventListener,
     Description,
+    KeySharedPolicy,
     ProducerConfig,
     ReaderConfig,
     TopicsChangedListener,
@@ -30,7 +31,6 @@ from pulsar_native.engine.interceptors import ConsumerChain, ProducerChain
 from pulsar_native.enums import ConsumerType, InitialPosition, KeySharedMode, RegexSubscriptionMode, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema, wire_schema

@@ -22,6 +22,8 @@ from pulsar_native.config import (
     ClientConfig,
     ConsumerConfig,
     DeadLetterPolicy,
+    KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     ProducerConfig,
     ReaderConfig,
 )
@@ -36,10 +38,8 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.topic_pattern import TopicPattern
-from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_native.schema import StringSchema
 
 # --- signatures -------------------------------------------------------------------------------------------------------

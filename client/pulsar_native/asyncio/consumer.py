@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from pulsar_native import arguments
+from pulsar_native import _validation
 from pulsar_native.arrow.batch import ReceivedRows
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.asyncio._base import Part
 from pulsar_native.engine.consumer.ack_receipts import settle
 from pulsar_native.engine.consumer.arrow_range_reader import ColumnsRange
 from pulsar_native.engine.consumer.arrow_receiver import RowsCollector
+from pulsar_native.engine.consumer.batch_collector import batch_collector
 from pulsar_native.engine.consumer.multi_topics_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.metrics.statistics import of_consumer
@@ -55,7 +56,7 @@ class Receiving(Part):
 
     async def _next(self, timeout_millis: int | None) -> Message:
         """Return the next message where none is in hand."""
-        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             message = await self._take(deadline)
         except PulsarException:
@@ -157,7 +158,7 @@ class Receiving(Part):
 
         Takes up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
         if self._inner.is_closed:
             return CloseReport()
@@ -192,7 +193,7 @@ class Consumer(Receiving):
 
         Cancelled while waiting, it asks for what it had collected again.
         """
-        collector = arguments.batch_collector(self._inner.config, self._loop.time())
+        collector = batch_collector(self._inner.config, self._loop.time())
         try:
             while True:
                 message = await self._take(collector.deadline)
@@ -214,7 +215,7 @@ class Consumer(Receiving):
 
     def negative_acknowledge_now(self, message: Message | MessageId) -> None:
         """Ask for a message again without delay."""
-        (message_id,) = arguments.ids_of(message)
+        (message_id,) = _validation.ids_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
     async def receive_arrow(
@@ -231,7 +232,7 @@ class Consumer(Receiving):
         """
         check_generation(self._generation)
         rows = RowsCollector(self._inner, columns, max_rows, max_bytes)
-        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             while True:
                 taken = None if self._inner.has_waiters() else rows.take()
@@ -279,8 +280,8 @@ class Consumer(Receiving):
                 return
         check_generation(self._generation)
         if txn is not None:
-            work = arguments.work_of(txn, self._inner.client)
-            await self._inner.acknowledge_in(work, arguments.ids_of(message))
+            work = _validation.work_of(txn, self._inner.client)
+            await self._inner.acknowledge_in(work, _validation.ids_of(message))
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
         done = None if receipt is None else settle(receipt)
@@ -289,7 +290,7 @@ class Consumer(Receiving):
         elif isinstance(message, ReceivedRows):
             self._inner.acknowledge_rows(message, done)
         else:
-            self._inner.acknowledge(arguments.ids_of(message), done)
+            self._inner.acknowledge(_validation.ids_of(message), done)
         if receipt is not None:
             await self._answer(receipt)
 
@@ -308,9 +309,9 @@ class Consumer(Receiving):
     async def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
-        (message_id,) = arguments.ids_of(message)
+        (message_id,) = _validation.ids_of(message)
         if txn is not None:
-            work = arguments.work_of(txn, self._inner.client)
+            work = _validation.work_of(txn, self._inner.client)
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
@@ -327,8 +328,8 @@ class Consumer(Receiving):
         if isinstance(message, ReceivedRows):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
+        (message_id,) = _validation.ids_of(message)
+        self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     async def reconsume_later(
         self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
@@ -338,9 +339,9 @@ class Consumer(Receiving):
         As in the blocking face: a copy goes to the retry topic, after the last try to the dead-letter topic.
         """
         check_generation(self._generation)
-        messages = arguments.messages_of(message)
-        delay_ms = arguments.retry_delay(delay)
-        await self._inner.reconsume_later(messages, delay_ms, arguments.retry_properties(properties))
+        messages = _validation.messages_of(message)
+        delay_ms = _validation.retry_delay(delay)
+        await self._inner.reconsume_later(messages, delay_ms, _validation.retry_properties(properties))
 
     async def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last message id and the subscription's mark-delete position of every partition.

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native import arguments
+from pulsar_native import _message_builder, _validation
 from pulsar_native.asyncio._base import Part
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
@@ -124,8 +124,8 @@ class Producer(Part):
             and txn is None and not self._separates_key
         ):  # fmt: skip
             return await self._enqueue_plain(self._schema.encode(content))
-        payload, key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
-        message = arguments.outgoing(
+        payload, key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
+        message = _message_builder.outgoing(
             payload,
             properties=properties,
             partition_key=key,
@@ -139,12 +139,12 @@ class Producer(Part):
             null_partition_key=null_key,
             schema_version=None if schema is None else await self._version_of(schema),
         )
-        fields = arguments.encoded_fields(message)
+        fields = _message_builder.encoded_fields(message)
         child = self._inner.route(message.payload, message)
         future: asyncio.Future[MessageId] = self._loop.create_future()
         callback: Callback = partial(_done, future)
         if txn is not None:
-            callback = arguments.into_transaction(txn, self._inner, message, callback)
+            callback = _message_builder.into_transaction(txn, self._inner, message, callback)
         try:
             full = child.enqueue(message.payload, fields, message, callback)
             if full is not None:
@@ -196,8 +196,8 @@ class Producer(Part):
         """
         schema, config = self._schema, self._inner.config
         if isinstance(messages, AsyncIterable):
-            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress, txn)
-        return await self._send_slices(arguments.slices_of(messages, schema, config), progress, txn)
+            return await self._send_slices(_message_builder.slices_of_async(messages, schema, config), progress, txn)
+        return await self._send_slices(_message_builder.slices_of(messages, schema, config), progress, txn)
 
     async def send_table(
         self,
@@ -211,7 +211,7 @@ class Producer(Part):
         txn: Transaction | None = None,
     ) -> MessageIds:
         """Publish the rows of an Arrow table and return their ids in order, as `pulsar_native.Producer.send_table`."""
-        slices = arguments.table_slices(
+        slices = _message_builder.table_slices(
             table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
         )
         return await self._send_slices(slices, progress, txn)
@@ -225,7 +225,7 @@ class Producer(Part):
         check_generation(self._generation)
         if txn is None:
             return await self._sent(BulkSend(self._inner), slices, progress)
-        own = arguments.sending_work_of(txn, self._inner)
+        own = _validation.sending_work_of(txn, self._inner)
         with own.bulk(BulkSend(self._inner, own.core)) as work:
             return await self._sent(work, slices, progress)
 
@@ -272,7 +272,7 @@ class Producer(Part):
 
         Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
         if self._inner.is_closed:
             return CloseReport()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.service_url_provider import Service
@@ -30,8 +31,6 @@ from pulsar_native.exceptions import (
     TooManyLookupRequestException,
     TopicNotFound,
 )
-from pulsar_native.http_exchange import REDIRECTS, HttpAnswer, exchange, redirected
-from pulsar_native.http_refusal import kind_of, reason_of
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.key_value import definition_from_rest
 from pulsar_native.service_info import Credentials

@@ -19,8 +19,7 @@ from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import dial
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException
-from pulsar_native.protocol.failover import FailoverCore
-from pulsar_native.protocol.hosts import HostRotation
+from pulsar_native.protocol.service_resolver import FailoverCore, HostRotation
 from pulsar_native.service_info import (
     AutoClusterFailover,
     Credentials,

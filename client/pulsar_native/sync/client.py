@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pulsar_native import arguments, plans
+from pulsar_native import _validation, plans
 from pulsar_native._not_picklable import Live
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerEventListener,
     DeadLetterPolicy,
+    KeySharedPolicy,
+    Range,
+    RedeliveryBackoff,
     Router,
     TopicsChangedListener,
 )
@@ -43,10 +46,8 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy, Range
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import Schema
 from pulsar_native.service_info import Credentials, ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
@@ -311,7 +312,7 @@ class Client(Live):
         The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
         transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
         """
-        limit = arguments.transaction_timeout(timeout_seconds)
+        limit = _validation.transaction_timeout(timeout_seconds)
         core = self._started()
         return Transaction(core.engine, core.engine.run(core.new_transaction(limit)))
 
@@ -352,7 +353,7 @@ class Client(Live):
         Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
         `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         core = self._end()
         if core is None:
             return CloseReport()

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pulsar_native import arguments
+from pulsar_native import _validation
 from pulsar_native.arrow.batch import ReceivedRows
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.engine.consumer.arrow_range_reader import ColumnsRange
 from pulsar_native.engine.consumer.arrow_receiver import RowsCollector
+from pulsar_native.engine.consumer.batch_collector import batch_collector
 from pulsar_native.engine.consumer.multi_topics_consumer import SeekTarget, TopicConsumer
 from pulsar_native.engine.loop import (
     check_generation,
@@ -75,7 +76,7 @@ class Receiving(Part):
         """Return the next message where none is in hand; with a listener raise with `refusal`."""
         if self._has_listener:
             raise InvalidConfiguration(refusal)
-        deadline = arguments.deadline(timeout_millis, time.monotonic())
+        deadline = _validation.deadline(timeout_millis, time.monotonic())
         try:
             message = self._take(deadline)
         except PulsarException:
@@ -229,7 +230,7 @@ class Receiving(Part):
 
         Blocks up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
             return CloseReport()
         began = time.monotonic()
@@ -275,7 +276,7 @@ class Consumer(Receiving):
         """Return several messages: as many as the batch receive policy says, or as came within its time. Blocks."""
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
-        collector = arguments.batch_collector(self._inner.config, time.monotonic())
+        collector = batch_collector(self._inner.config, time.monotonic())
         try:
             while True:
                 message = self._take(collector.deadline)
@@ -312,7 +313,7 @@ class Consumer(Receiving):
         if self._has_listener:
             raise InvalidConfiguration("receive_arrow() cannot be used on a consumer with a message_listener")
         rows = RowsCollector(self._inner, columns, max_rows, max_bytes)
-        deadline = arguments.deadline(timeout_millis, time.monotonic())
+        deadline = _validation.deadline(timeout_millis, time.monotonic())
         try:
             while True:
                 taken = None if self._inner.has_waiters() else rows.take()
@@ -356,7 +357,7 @@ class Consumer(Receiving):
                 return
         check_generation(self._generation)
         if txn is not None:
-            self._acknowledge_in(txn, arguments.ids_of(message), cumulative=False)
+            self._acknowledge_in(txn, _validation.ids_of(message), cumulative=False)
             return
         wait = self._receipt() if self._wants_receipts else None
         if isinstance(message, Message):
@@ -364,12 +365,12 @@ class Consumer(Receiving):
         elif isinstance(message, ReceivedRows):
             self._inner.acknowledge_rows(message, wait)
         else:
-            self._inner.acknowledge(arguments.ids_of(message), wait)
+            self._inner.acknowledge(_validation.ids_of(message), wait)
         if wait is not None:
             wait.result(self._receipt_seconds)
 
     def _acknowledge_in(self, txn: Transaction, ids: list[MessageId], *, cumulative: bool) -> None:
-        work = arguments.work_of(txn, self._inner.client)
+        work = _validation.work_of(txn, self._inner.client)
         acknowledging = self._inner.acknowledge_in(work, ids, cumulative=cumulative)
         if self._engine.on_loop():
             # A callback of the client cannot wait; the outcome is seen at the commit.
@@ -392,7 +393,7 @@ class Consumer(Receiving):
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
         """
         check_generation(self._generation)
-        (message_id,) = arguments.ids_of(message)
+        (message_id,) = _validation.ids_of(message)
         if txn is not None:
             self._acknowledge_in(txn, [message_id], cumulative=True)
             return
@@ -410,8 +411,8 @@ class Consumer(Receiving):
         if isinstance(message, ReceivedRows):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
+        (message_id,) = _validation.ids_of(message)
+        self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     def reconsume_later(
         self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
@@ -423,9 +424,9 @@ class Consumer(Receiving):
         delivered again. Delays work on Shared and Key_Shared subscriptions only.
         """
         check_generation(self._generation)
-        messages = arguments.messages_of(message)
-        delay_ms = arguments.retry_delay(delay)
-        added = arguments.retry_properties(properties)
+        messages = _validation.messages_of(message)
+        delay_ms = _validation.retry_delay(delay)
+        added = _validation.retry_properties(properties)
         self._engine.run(self._inner.reconsume_later(messages, delay_ms, added))
 
     def get_positions(self) -> list[tuple[MessageId, MessageId]]:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native import arguments
+from pulsar_native import _message_builder, _validation
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import (
     check_generation,
@@ -186,7 +186,7 @@ class Producer(Part):
         elif schema is None and not self._separates_key:
             payload = None if content is None else self._schema.encode(content)
         else:
-            payload, partition_key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
+            payload, partition_key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
             version = None if schema is None else self._version_of(schema)
         if (
             payload is not None and properties is None and partition_key is None and ordering_key is None
@@ -198,7 +198,7 @@ class Producer(Part):
             if full is not None:
                 self._wait_for_room(full, lambda: self._inner.enqueue(payload, b"", None, callback, flush=flush))
             return
-        message = arguments.outgoing(
+        message = _message_builder.outgoing(
             payload,
             properties=properties,
             partition_key=partition_key,
@@ -212,10 +212,10 @@ class Producer(Part):
             null_partition_key=null_key,
             schema_version=version,
         )
-        fields = arguments.encoded_fields(message)
+        fields = _message_builder.encoded_fields(message)
         child = self._inner.route(message.payload, message)
         if txn is not None:
-            callback = arguments.into_transaction(txn, self._inner, message, callback)
+            callback = _message_builder.into_transaction(txn, self._inner, message, callback)
         try:
             full = child.enqueue(message.payload, fields, message, callback, flush=flush)
             if full is not None:
@@ -266,7 +266,7 @@ class Producer(Part):
         now and then, and at the end. Raises `BulkSendError`, which tells what is stored; if nothing was sent yet, the
         error itself.
         """
-        return self._send_slices(arguments.slices_of(messages, self._schema, self._inner.config), progress, txn)
+        return self._send_slices(_message_builder.slices_of(messages, self._schema, self._inner.config), progress, txn)
 
     def send_table(
         self,
@@ -286,7 +286,7 @@ class Producer(Part):
         property to column) or one column of maps; `event_time` is a column of timestamps or of ms since 1970. A null
         value is a tombstone, other nulls are left out. Otherwise as `send_many`.
         """
-        slices = arguments.table_slices(
+        slices = _message_builder.table_slices(
             table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
         )
         return self._send_slices(slices, progress, txn)
@@ -299,7 +299,7 @@ class Producer(Part):
             raise OperationNotSupported("A bulk send would wait for itself in a callback of the client; use a thread")
         if txn is None:
             return self._sent(BulkSend(self._inner), slices, progress)
-        own = arguments.sending_work_of(txn, self._inner)
+        own = _validation.sending_work_of(txn, self._inner)
         with own.bulk(BulkSend(self._inner, own.core)) as work:
             return self._sent(work, slices, progress)
 
@@ -346,7 +346,7 @@ class Producer(Part):
 
         Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
             return CloseReport()
         began = time.monotonic()

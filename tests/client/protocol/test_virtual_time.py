@@ -16,9 +16,10 @@ from pulsar_native.exceptions import Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.connection import ConnectionCore
+from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.redelivery import NegativeAcknowledgements, UnackedTracker
 from pulsar_native.protocol.routing import RoundRobinRouting
+from pulsar_native.protocol.unacked_tracker import UnackedMessageTracker
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -108,12 +109,12 @@ def test_back_off() -> None:
 
 @pytest.mark.proves("N13")
 def test_redelivery() -> None:
-    refused = NegativeAcknowledgements(60.0)
+    refused = NegativeAcksTracker(60.0)
     refused.add((1, 1), DAY)
     due = refused.next_due()
     assert due is not None and DAY + 60 <= due < DAY + 61
     assert refused.take_due(DAY + 59.9) == [] and refused.take_due(due) == [(1, 1)]
-    watched = UnackedTracker(10.0, 1.0)
+    watched = UnackedMessageTracker(10.0, 1.0)
     watched.add((1, 1))
     ticks = 0
     while not watched.advance():

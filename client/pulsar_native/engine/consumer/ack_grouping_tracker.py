@@ -32,14 +32,14 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import AckGroup, words_of
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
 from pulsar_native.protocol.entry_decoder import Decoded
-from pulsar_native.protocol.redelivery import (
+from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
+from pulsar_native.protocol.transaction import Place
+from pulsar_native.protocol.unacked_tracker import (
     EntryKey,
-    LateEntries,
-    NegativeAcknowledgements,
-    UnackedTracker,
+    UnackedMessageRedeliveryTracker,
+    UnackedMessageTracker,
     in_blocks,
 )
-from pulsar_native.protocol.transaction import Place
 from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
 
@@ -70,7 +70,7 @@ class Acknowledging:
         self._tells_parts = config.batch_index_ack_enabled or config.ack_receipt_enabled
         self._ack_timer_armed = False
         self._receipts = AckReceipts(consumer, self._group) if config.ack_receipt_enabled else None
-        self._nacks = NegativeAcknowledgements(
+        self._nacks = NegativeAcksTracker(
             config.negative_ack_redelivery_delay_ms / 1000,
             precision_bits=config.negative_ack_redelivery_delay_precision,
             backoff=config.negative_ack_redelivery_backoff,
@@ -80,10 +80,12 @@ class Acknowledging:
         timeout = (config.unacked_messages_timeout_ms or 0) / 1000
         self._stored = consumer.topic.is_persistent
         watched = timeout and self._stored
-        self.unacked = UnackedTracker(timeout, config.unacked_messages_tick_ms / 1000) if watched else None
+        self.unacked = UnackedMessageTracker(timeout, config.unacked_messages_tick_ms / 1000) if watched else None
         self._unacked_timer: asyncio.TimerHandle | None = None
         backoff = config.ack_timeout_redelivery_backoff
-        self.late = LateEntries(backoff) if backoff is not None and self.unacked is not None else None
+        self.late = (
+            UnackedMessageRedeliveryTracker(backoff) if backoff is not None and self.unacked is not None else None
+        )
         self._letters = consumer.letters
         if self._letters is not None:
             self._letters.acks = self

@@ -38,7 +38,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery
-from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.service_url import Address
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName

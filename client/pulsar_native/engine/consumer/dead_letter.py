@@ -37,7 +37,7 @@ from pulsar_native.protocol.dead_letter import (
     retry_letter_topic,
 )
 from pulsar_native.protocol.entry_decoder import Decoded
-from pulsar_native.protocol.redelivery import EntryKey
+from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.topic import TopicName

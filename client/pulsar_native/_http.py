@@ -1,25 +1,41 @@
-"""One HTTP request and its answer, bounded in time and size; admin interface and token issuers are asked by it.
+"""One HTTP request and its answer, bounded in time and size; the admin client, lookups and token issuers use it.
 
 Rules: one fresh connection per request (nothing is shared between threads or survives a fork); the deadline holds for
 the whole exchange, however slowly the peer dribbles (name resolution alone is the system's own and not bounded); no
 redirect is followed here; OSError and http.client's errors are mapped at this border; neither a header's value nor a
-body is ever part of an error.
+body is ever part of an error, and credentials never get into a reason.
+
+A broker's 401 with a reason is `AuthorizationError` unless the reason speaks of authentication, for the broker answers
+401 to known roles without permission too. Who judges 404 must know whether the broker itself said so: another web
+server's 404 means a wrong URL.
 """
 
 from __future__ import annotations
 
 import http.client
 import io
+import json
 import re
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
-from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, ReadError, Timeout
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectError,
+    InvalidConfiguration,
+    InvalidUrl,
+    NotAllowedError,
+    PulsarException,
+    ReadError,
+    ServiceUnitNotReady,
+    Timeout,
+)
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -211,3 +227,42 @@ class _Incoming(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         return self._channel.receive_into(buffer)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+_MAX_REASON = 500
+
+_KINDS: dict[int, type[PulsarException]] = {
+    401: AuthenticationError,
+    403: AuthorizationError,
+    405: NotAllowedError,
+    503: ServiceUnitNotReady,
+}
+
+
+def reason_of(answer: HttpAnswer, secrets: Iterable[str] = ()) -> tuple[str, bool]:
+    """Return why a request was refused, and whether a broker says so (in its JSON) or only a web server."""
+    said = parse_json_object(answer.body.decode(errors="replace"))
+    from_broker = said is not None and isinstance(said.get("reason"), str)
+    reason = str(said["reason"]) if said is not None and from_broker else answer.reason or "no reason given"
+    for secret in secrets:
+        reason = reason.replace(secret, "***") if secret else reason
+    return reason[:_MAX_REASON], from_broker
+
+
+def kind_of(status: int, reason: str, from_broker: bool) -> type[PulsarException] | None:
+    """Return the error for a refusal that means the same whatever was asked, else None."""
+    if status == 401 and from_broker and "authenticat" not in reason.lower():
+        # The broker says 401 also to those it knows: its filter refuses strangers without a reason in JSON.
+        return AuthorizationError
+    return _KINDS.get(status)
+
+
+def parse_json_object(text: str | bytes) -> dict[str, object] | None:
+    """Return the JSON object in the text, or None when it is something else. Never raises."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker import free_port
+from pulsar_native._http import exchange, parse_http_url, parse_json_object
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, ReadError, Timeout
-from pulsar_native.http_exchange import exchange, parse_http_url
 from support.http_peer import Answer, http_peer
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -181,3 +181,13 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
         parse_http_url(url, "admin URL")
     chain = f"{caught.value!r} {caught.value.__context__!r} {caught.value.__cause__!r}"
     assert "topsecret" not in chain
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, null]}', b'{"a": [1, null]}'])
+def test_an_object_is_returned(text: str | bytes) -> None:
+    assert parse_json_object(text) == {"a": [1, None]}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "3", "{", "null", b"\xff\xfe{", "[" * 100_000])
+def test_anything_else_is_none(text: str | bytes) -> None:
+    assert parse_json_object(text) is None

@@ -1,9 +1,8 @@
-"""When unacknowledged messages are asked for again: negative acknowledgements and acknowledgement time-outs.
+"""Acknowledgement time-outs: entries the application has not acknowledged in time are redelivered.
 
-Rules: the unit is the entry, as the broker redelivers whole entries. Negative acknowledgements are gathered in slices
-of 2^precision ms (Java's default of 8 bits: 256 ms), so that many at once make one request. The time-out tracker is a
-ring of slices of one tick: an entry comes due between the time-out and one tick later. With a back-off the delay
-follows from how often the entry was redelivered, which only the broker counts, and only on Shared and Key_Shared.
+Rules: the unit is the entry, as the broker redelivers whole entries. The tracker is a ring of slices of one tick: an
+entry comes due between the time-out and one tick later. With a back-off the delay follows from how often the entry was
+redelivered, which only the broker counts, and only on Shared and Key_Shared.
 """
 
 from __future__ import annotations
@@ -12,56 +11,12 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from pulsar_native.redelivery_backoff import RedeliveryBackoff
+from pulsar_native.config import RedeliveryBackoff
 
 EntryKey = tuple[int, int]
 
-_SMALLEST_DELAY = 0.1
 
-
-class NegativeAcknowledgements:
-    """Entries the application refused, each due for redelivery after the delay. Not thread-safe; seconds."""
-
-    __slots__ = ("_backoff", "_delay", "_slice", "due")
-
-    def __init__(self, delay: float, *, precision_bits: int = 8, backoff: RedeliveryBackoff | None = None) -> None:
-        self._delay = delay
-        self._backoff = backoff
-        self._slice = (1 << precision_bits) / 1000
-        # When each is due: the same dictionary for ever, so that asking whether there is any costs next to nothing.
-        self.due: dict[EntryKey, float] = {}
-
-    def __len__(self) -> int:
-        return len(self.due)
-
-    def add(self, entry: EntryKey, now: float, redelivery_count: int = 0) -> None:
-        """Note a refused entry; a second refusal of the same entry starts its delay anew."""
-        delay = self._delay if self._backoff is None else self._backoff.next(redelivery_count) / 1000
-        at = now + max(delay, _SMALLEST_DELAY)
-        # Rounding up keeps the promise "not before the delay" and lets neighbours share a request.
-        self.due[entry] = -(-at // self._slice) * self._slice
-
-    def remove(self, entry: EntryKey) -> None:
-        """Forget an entry that was acknowledged after all."""
-        self.due.pop(entry, None)
-
-    def next_due(self) -> float | None:
-        """Return when the earliest entry comes due, None when there is none."""
-        return min(self.due.values(), default=None)
-
-    def take_due(self, now: float) -> list[EntryKey]:
-        """Return and forget all entries due by `now`, in order of position."""
-        due = sorted(key for key, at in self.due.items() if at <= now)
-        for key in due:
-            del self.due[key]
-        return due
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.due.clear()
-
-
-class UnackedTracker:
+class UnackedMessageTracker:
     """Entries given to the application and not acknowledged, in slices of one tick. Not thread-safe; seconds."""
 
     __slots__ = ("_slice_of", "_slices", "tick")
@@ -111,7 +66,7 @@ class UnackedTracker:
             part.clear()
 
 
-class LateEntries:
+class UnackedMessageRedeliveryTracker:
     """Entries whose time-out is over, held back for as long as the back-off says. Not thread-safe; seconds."""
 
     __slots__ = ("_backoff", "_counts", "_due")
