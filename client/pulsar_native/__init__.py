@@ -7,7 +7,7 @@ names is `pulsar_native.asyncio`.
 from pulsar_native import exceptions
 from pulsar_native._version import __version__
 from pulsar_native.admin import AdminClient
-from pulsar_native.arrow.batch import EntryRange, ReceivedRows
+from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import ALL_COLUMNS, arrow_schema
 from pulsar_native.auth import (
     Authentication,
@@ -115,21 +115,22 @@ from pulsar_native.push.config import (
     ConsumeOrder,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
-    ContainerConfig,
-    ContainerStats,
     MessageModel,
+    PushConsumerConfig,
+    PushConsumerStats,
     ShutdownReport,
 )
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
-from pulsar_native.sync import Client, Consumer, ListenerContainer, Producer, Reader, TableView, Transaction
+from pulsar_native.sync import Client, Consumer, Producer, PushConsumer, Reader, TableView, Transaction
 from pulsar_native.txn_id import TxnId
 
 __all__ = [
     "ALL_COLUMNS",
     "AdminClient",
     "AlreadyClosed",
+    "ArrowBatch",
     "Authentication",
     "AuthenticationAthenz",
     "AuthenticationBasic",
@@ -173,8 +174,6 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerStats",
     "ConsumerType",
-    "ContainerConfig",
-    "ContainerStats",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
@@ -196,7 +195,6 @@ __all__ = [
     "InvalidUrl",
     "KeySharedMode",
     "KeySharedPolicy",
-    "ListenerContainer",
     "LookupError",
     "MemoryBufferIsFull",
     "Message",
@@ -226,11 +224,13 @@ __all__ = [
     "ProducerQueueIsFull",
     "ProducerStats",
     "PulsarException",
+    "PushConsumer",
+    "PushConsumerConfig",
+    "PushConsumerStats",
     "ReadError",
     "Reader",
     "ReaderConfig",
     "ReaderInterceptor",
-    "ReceivedRows",
     "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",

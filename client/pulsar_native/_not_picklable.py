@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 
-class Live:
+class NotPicklable:
     """A client, producer, consumer or reader of either face: it holds connections and stays in its process."""
 
     def __reduce__(self) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from pulsar_native.arrow.batch import ReceivedRows
+from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
@@ -86,13 +86,13 @@ def sending_work_of(transaction: object, producer: TopicProducer) -> Transaction
     return work
 
 
-def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | ReceivedRows) -> list[MessageId]:
+def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | ArrowBatch) -> list[MessageId]:
     """Return the ids to acknowledge, of one message, one id, or a list of them."""
     if isinstance(messages, Message):
         return [messages.message_id()]
     if isinstance(messages, MessageId):
         return [messages]
-    if isinstance(messages, ReceivedRows):
+    if isinstance(messages, ArrowBatch):
         raise InvalidMessage(
             "Rows of receive_arrow are acknowledged, or refused, as a whole: not in a list, cumulatively or in a "
             "transaction; use ids of messages for that"

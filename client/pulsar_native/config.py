@@ -181,7 +181,7 @@ class ConsumerEventListener(Protocol):
     def became_inactive(self, consumer: Any, partition: int) -> Any: ...
 
 
-class Description:
+class Config:
     """Common behaviour of the frozen descriptions: strict construction from a mapping, and changed copies."""
 
     @classmethod
@@ -244,7 +244,7 @@ def _key_reader(value: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientConfig(Description):
+class ClientConfig(Config):
     """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`.
 
     `service_url` is a URL, or what supplies and changes it (see `service_info`). `tls_context` replaces all other TLS
@@ -364,7 +364,7 @@ class ClientConfig(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig(Description):
+class ProducerConfig(Config):
     """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages.
 
     `encryption_key` and `encryption_keys` are names the key reader knows; every message can be read with the private
@@ -469,7 +469,7 @@ class ProducerConfig(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchReceivePolicy(Description):
+class BatchReceivePolicy(Config):
     """When `batch_receive` returns: enough messages, enough bytes, or after the time, whichever is first.
 
     A limit of 0 or less is off; at least one must be on.
@@ -487,7 +487,7 @@ class BatchReceivePolicy(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadLetterPolicy(Description):
+class DeadLetterPolicy(Config):
     """Where messages go that fail again and again, and after how many redeliveries.
 
     Topics that are not named are `{topic}-{subscription}-DLQ` and `{topic}-{subscription}-RETRY`, as in the Java client
@@ -519,7 +519,7 @@ class DeadLetterPolicy(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(Description):
+class ConsumerConfig(Config):
     """Everything a consumer needs besides its client and its topics."""
 
     subscription_name: str
@@ -631,7 +631,7 @@ class ConsumerConfig(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderConfig(Description):
+class ReaderConfig(Config):
     """Everything a reader needs besides its client."""
 
     topic: str | Sequence[str]

@@ -89,7 +89,7 @@ def diagnose(
     given, a refusal to look up the default one counts as an answer, for the credentials may know other namespaces only.
     Raises only what is wrong with the arguments (`InvalidUrl`, `InvalidTopicName`, `InvalidConfiguration`).
     """
-    walk = _Walk(config, topic, timeout_seconds)
+    walk = ConnectionCheck(config, topic, timeout_seconds)
     admin = _admin(config, admin_url, timeout_seconds) if admin_url else None
     made_in = generation()
     engine = acquire_thread_engine()
@@ -130,7 +130,7 @@ class _Path:
         return next((f"{self.address}: {stage}" for stage in self.stages if not stage.ok), "")
 
 
-class _Walk:
+class ConnectionCheck:
     """One diagnosis. Its coroutines run on the engine's loop."""
 
     def __init__(self, config: ClientConfig, topic: str | None, timeout_seconds: float) -> None:

@@ -20,6 +20,6 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run a module's tests with each implementation."""
     if request.param not in hot.available():
         pytest.fail("The compiled codec is not built: dev/setup dev, or .envs/dev/bin/python client/hatch_build.py")
-    hot.use(request.param)
+    hot.select(request.param)
     yield request.param
-    hot.use(os.environ.get(hot.VARIABLE) or None)
+    hot.select(os.environ.get(hot.VARIABLE) or None)

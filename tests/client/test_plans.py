@@ -45,7 +45,7 @@ from pulsar_native.schema import StringSchema
 # --- signatures -------------------------------------------------------------------------------------------------------
 
 FACES = {"blocking": pulsar_native, "asyncio": pulsar_native.asyncio}
-CLASSES = ("Client", "Producer", "Consumer", "Reader", "TableView", "Transaction", "ListenerContainer")
+CLASSES = ("Client", "Producer", "Consumer", "Reader", "TableView", "Transaction", "PushConsumer")
 # Where the faces differ on purpose, and how: the blocking one first, None where it has no such parameter.
 _BY_POSITION, _BY_NAME = "POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"
 DIFFERENT: dict[str, dict[str, tuple[object, object]]] = {

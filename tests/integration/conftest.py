@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_native import Client, MessageId
 from support.brokers import Broker
-from support.containers import Started
 from support.faces import Face
+from support.push_consumers import Started
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def client(face: Face, broker: Broker) -> Any:
 
 @pytest.fixture
 def consume(face: Face) -> Iterator[Started]:
-    """Give a function that starts listener containers of the face, which are shut down after the test."""
+    """Give a function that starts push consumers of the API, which are shut down after the test."""
     made = Started(face)
     yield made
     made.close()

@@ -19,6 +19,7 @@ import pulsar_native.asyncio
 from pulsar_native import (
     ALL_COLUMNS,
     AlreadyClosed,
+    ArrowBatch,
     Client,
     CompressionType,
     ConsumerCryptoFailureAction,
@@ -30,7 +31,6 @@ from pulsar_native import (
     InvalidConfiguration,
     InvalidMessage,
     MessageId,
-    ReceivedRows,
     Timeout,
 )
 from pulsar_native.message import KeyedMessage, Message
@@ -62,7 +62,7 @@ def subscribed(client: Any, name: str | list[str], **options: Any) -> Any:
     return client.subscribe(name, "sub", initial_position=EARLIEST, **options)
 
 
-def numbers(received: ReceivedRows) -> list[int]:
+def numbers(received: ArrowBatch) -> list[int]:
     """Return the numbers of the rows."""
     return [int(value) for value in received.record_batch["value"].to_pylist()]
 

@@ -483,5 +483,5 @@ def test_without_interceptors_nothing_of_them_is_there(client: Any, topic: NewTo
     name = topic()
     for live in (client.create_producer(name), client.subscribe(name, "sub")):
         inner = (live if face.name == "blocking" else live.target)._inner
-        assert type(inner).__name__ in ("TopicProducer", "TopicConsumer")
+        assert type(inner).__name__ in ("TopicProducer", "MultiTopicsConsumer")
         assert all(getattr(child, "on_redelivery", None) is None for child in inner.children)

@@ -10,9 +10,9 @@ import pytest
 
 from pulsar_native import Client, ConsumerType, InitialPosition, InvalidConfiguration, MemoryBufferIsFull, Timeout
 from support.brokers import Broker, NewTopic
-from support.containers import Gate, Started
 from support.faces import Face
 from support.publishing import publish_groups
+from support.push_consumers import Gate, Started
 from support.relay import TO_BROKER, NewRelay
 
 Eventually = Callable[..., Any]
@@ -196,7 +196,7 @@ LIMITS = {
 
 @pytest.mark.proves("N4")
 @pytest.mark.parametrize("reason", list(LIMITS))
-def test_a_container_is_held_back_by_each_limit_and_its_clients_producer_by_what_is_left(
+def test_a_push_consumer_is_held_back_by_each_limit_and_its_clients_producer_by_what_is_left(
     face: Face,
     broker: Broker,
     plain_client: Client,
@@ -215,11 +215,11 @@ def test_a_container_is_held_back_by_each_limit_and_its_clients_producer_by_what
     publish(plain_client, name, contents(count, size))
     # One message is stuck, or all.
     gate = Gate((lambda content: content.startswith(b"000")) if reason == "span" else (lambda _content: True))
-    container = consume(client, name, gate, pull_batch_size=4, within_memory_limit=True, **LIMITS[reason])
-    eventually(lambda: container.stats().throttled[reason] >= 2, 30)
-    assert not any(times for other, times in container.stats().throttled.items() if other != reason)
+    push_consumer = consume(client, name, gate, pull_batch_size=4, within_memory_limit=True, **LIMITS[reason])
+    eventually(lambda: push_consumer.stats().throttled[reason] >= 2, 30)
+    assert not any(times for other, times in push_consumer.stats().throttled.items() if other != reason)
     held = settled(lambda: used(client))
-    unfinished = container.stats().unfinished_bytes
+    unfinished = push_consumer.stats().unfinished_bytes
     # What handlers have counts, and what waits behind it.
     assert unfinished <= held < limit + 10 * size
     producer = client.create_producer(topic("out"), send_timeout_millis=0)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pulsar_native
 import pulsar_native.asyncio
-from pulsar_native import ContainerConfig, MessageId, PulsarException, Result
+from pulsar_native import MessageId, PulsarException, PushConsumerConfig, Result
 
 T = TypeVar("T")
 
@@ -125,14 +125,14 @@ class Face:
         self._clients.append(made)
         return made
 
-    def container(self, client: Any, config: ContainerConfig) -> Any:
-        """Return a listener container of this face; its methods block whatever the face."""
+    def push_consumer(self, client: Any, config: PushConsumerConfig) -> Any:
+        """Return a push consumer of this face; its methods block whatever the face."""
         if self._thread is None:
-            return pulsar_native.ListenerContainer(client, config)
-        return Blocked(self._thread, pulsar_native.asyncio.ListenerContainer(client.target, config))
+            return pulsar_native.PushConsumer(client, config)
+        return Blocked(self._thread, pulsar_native.asyncio.PushConsumer(client.target, config))
 
     def handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a container's handler of this face that calls a function, which may block."""
+        """Return a push consumer's handler of this face that calls a function, which may block."""
         if self._thread is None:
             return function
 

@@ -71,7 +71,7 @@ class EntryRange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReceivedRows:
+class ArrowBatch:
     """What `Consumer.receive_arrow` returns; `acknowledge` and `negative_acknowledge` take it as a whole.
 
     `record_batch` has a row for each message, those of a partition together and in order; `ranges` tell in the order of
@@ -92,4 +92,4 @@ class ReceivedRows:
             start += len(each)
 
     def __repr__(self) -> str:
-        return f"<ReceivedRows: {len(self)} rows of {len(self.ranges)} ranges of entries>"
+        return f"<ArrowBatch: {len(self)} rows of {len(self.ranges)} ranges of entries>"

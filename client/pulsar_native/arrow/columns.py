@@ -65,7 +65,7 @@ _Fields = SingleMessageMetadata | MessageMetadata
 
 
 @dataclass(slots=True)
-class EntrySlice:
+class EntryRows:
     """Messages of one entry: those with batch index `first` up to, not including, `last` (0 and 1 without a batch).
 
     `body` is the decompressed body, `skip` has a byte per batch index, not 0 where the message is to be left out
@@ -93,18 +93,18 @@ class EntrySlice:
         return self.skip.count(b"\0", self.first, self.last)
 
 
-def rows(slices: Iterable[EntrySlice]) -> int:
+def rows(slices: Iterable[EntryRows]) -> int:
     """Return how many rows these slices make."""
     return sum(map(len, slices))
 
 
-def nbytes(slices: Iterable[EntrySlice]) -> int:
+def nbytes(slices: Iterable[EntryRows]) -> int:
     """Return about how many bytes of entries these slices cover; for capping a record batch."""
     return sum(len(part.body) * len(part) // part.parsed.num_messages for part in slices)
 
 
 def record_batch(
-    slices: Sequence[EntrySlice],
+    slices: Sequence[EntryRows],
     columns: Sequence[str] = ALL_COLUMNS,
     *,
     topic: str,
@@ -172,7 +172,7 @@ class _Builder:
         self._columns: dict[str, Any] = {name: _NEW[name]() for name in columns}
         self._wants_singles = not _SINGLE_COLUMNS.isdisjoint(columns)
 
-    def add_unbatched(self, parts: Sequence[EntrySlice]) -> None:
+    def add_unbatched(self, parts: Sequence[EntryRows]) -> None:
         """Add entries of one message each, column by column: there is a row to an entry."""
         self._rows += len(parts)
         for name, column in self._columns.items():
@@ -193,7 +193,7 @@ class _Builder:
                     _key(part.parsed.metadata)
             raise
 
-    def add_batch(self, part: EntrySlice) -> None:
+    def add_batch(self, part: EntryRows) -> None:
         """Add messages of a batch: what they share is written once."""
         picked = part.picked()
         count = len(picked)
@@ -212,7 +212,7 @@ class _Builder:
                 if not self._add_scanned(part) and not self._add_one_size(part, picked):
                     self._add_mixed(part, picked)
 
-    def _add_message_ids(self, part: EntrySlice, picked: Sequence[int]) -> None:
+    def _add_message_ids(self, part: EntryRows, picked: Sequence[int]) -> None:
         column = self._columns["__messageId"]
         head, tail = _id_head(part, self._partition), _id_tail(part)
         if not isinstance(picked, range):
@@ -226,7 +226,7 @@ class _Builder:
                 column.block(ids, len(ids) // len(inside), len(inside))
 
     @contextmanager
-    def _naming(self, part: EntrySlice) -> Iterator[None]:
+    def _naming(self, part: EntryRows) -> Iterator[None]:
         """Let an error tell which entry it is about."""
         try:
             yield
@@ -234,7 +234,7 @@ class _Builder:
             text = f"Entry {part.ledger_id}:{part.entry_id} cannot be read: {error.message}"
             raise InvalidMessage(text, topic=self._topic) from error
 
-    def _add_scanned(self, part: EntrySlice) -> bool:
+    def _add_scanned(self, part: EntryRows) -> bool:
         """Add a batch by the compiled codec; return whether that is there and finds the batch an ordinary one."""
         columns = self._columns
         found = _impl.scan_batch(part.body, part.first, part.last, part.skip, part.parsed.metadata.sequence_id)
@@ -256,7 +256,7 @@ class _Builder:
                 _ADD_SCANNED[name](columns[name], found)
         return True
 
-    def _add_one_size(self, part: EntrySlice, picked: Sequence[int]) -> bool:
+    def _add_one_size(self, part: EntryRows, picked: Sequence[int]) -> bool:
         """Add a batch of messages of one size without metadata of their own; return whether it is one."""
         sizes = same_size(part.body, part.last)
         if sizes is None or not _plain_heads(part.body, part.last, *sizes):
@@ -270,7 +270,7 @@ class _Builder:
             self._add_plain([part.body[start : start + size] for start in starts], part, picked)
         return True
 
-    def _add_mixed(self, part: EntrySlice, picked: Sequence[int]) -> None:
+    def _add_mixed(self, part: EntryRows, picked: Sequence[int]) -> None:
         body = part.body
         places = _impl.split_batch(body, part.last)
         places = places[part.first :] if part.skip is None else [places[index] for index in picked]
@@ -286,7 +286,7 @@ class _Builder:
             nulls = [_NULL_VALUE in meta and parse_single(meta).null_value for meta in metas]
             _add_values(self._columns["value"], values, nulls)
 
-    def _add_plain(self, metas: list[bytes], part: EntrySlice, picked: Sequence[int]) -> None:
+    def _add_plain(self, metas: list[bytes], part: EntryRows, picked: Sequence[int]) -> None:
         """Add what messages have that carry nothing but their sequence ids."""
         count = len(metas)
         for name in ("__key", "__eventTime", "__messageProperties"):
@@ -382,7 +382,7 @@ _ADD_SCANNED: dict[str, Callable[[Any, Singles], None]] = {
     "__messageProperties": _add_properties,
 }
 
-_OF_ENTRY: dict[str, Callable[[EntrySlice], bytes | int | None]] = {
+_OF_ENTRY: dict[str, Callable[[EntryRows], bytes | int | None]] = {
     "__publishTime": lambda part: _micros(part.parsed.metadata.publish_time),
     "__producerName": lambda part: utf8(part.parsed.metadata.producer_name),
     "__ledgerId": lambda part: _signed(part.ledger_id),
@@ -424,13 +424,13 @@ def _key(single: _Fields) -> bytes | None:
         raise InvalidMessage("A key of bytes is no base64 text") from error
 
 
-def _id_head(part: EntrySlice, partition: int) -> bytes:
+def _id_head(part: EntryRows, partition: int) -> bytes:
     """Return a serialised message id up to its batch index."""
     head = b"\x08" + varint(part.ledger_id & _U64) + b"\x10" + varint(part.entry_id & _U64)
     return head + b"\x18" + varint(partition) if partition >= 0 else head
 
 
-def _id_tail(part: EntrySlice) -> bytes:
+def _id_tail(part: EntryRows) -> bytes:
     """Return a serialised message id from behind its batch index on."""
     tail = b"\x30" + varint(part.parsed.num_messages if part.parsed.is_batch else 0)
     if part.first_chunk is None:

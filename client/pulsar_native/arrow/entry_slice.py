@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pulsar_native.arrow.columns import EntrySlice
+from pulsar_native.arrow.columns import EntryRows
 from pulsar_native.message import KeyedMessage, Message
 from pulsar_native.protocol.entry_decoder import ReceivedEntry
 from pulsar_native.wire._impl import split_batch
 
 
-class Room:
+class BatchBudget:
     """How many rows, and bytes of payload, are still wanted. `locked` is an entry that cannot be decrypted."""
 
     __slots__ = ("_begun", "bytes", "full", "locked", "rows")
@@ -45,7 +45,7 @@ class Room:
         return count
 
 
-class Piece:
+class EntrySlice:
     """Messages of one entry, by their indexes in it."""
 
     __slots__ = ("entry", "part")
@@ -59,7 +59,7 @@ class Piece:
                 marks[index] = 0
             skip = bytes(marks)
         self.entry = entry
-        self.part = EntrySlice(
+        self.part = EntryRows(
             entry.parsed, entry.body, entry.ledger_id, entry.entry_id, first, last, skip, entry.first_chunk
         )
 

@@ -8,7 +8,7 @@ of the service URL, lookups over HTTP); the client belongs to the loop it is fir
 from pulsar_native.asyncio.client import Client
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
-from pulsar_native.asyncio.push_consumer import ListenerContainer
+from pulsar_native.asyncio.push_consumer import PushConsumer
 from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.asyncio.transaction import Transaction
 from pulsar_native.exceptions import PulsarException
@@ -16,9 +16,9 @@ from pulsar_native.exceptions import PulsarException
 __all__ = [
     "Client",
     "Consumer",
-    "ListenerContainer",
     "Producer",
     "PulsarException",
+    "PushConsumer",
     "Reader",
     "TableView",
     "Transaction",

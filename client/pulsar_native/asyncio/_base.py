@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
-from pulsar_native._not_picklable import Live
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.stats import CloseReport
 
 
-class Part(Live, ABC):
+class Closeable(NotPicklable, ABC):
     @abstractmethod
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Close; see the classes."""

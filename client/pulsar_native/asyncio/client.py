@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import _validation, plans
-from pulsar_native._not_picklable import Live
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -49,7 +49,7 @@ from pulsar_native.service_info import ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 
 
-class Client(Live):
+class Client(NotPicklable):
     """Reach a Pulsar cluster from a coroutine; make producers, consumers and readers. Connects on first use.
 
     Not thread-safe: belongs to the loop it is first used on. Keyword arguments are those of `pulsar_native.Client`.

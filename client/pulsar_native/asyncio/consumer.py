@@ -9,14 +9,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native import _validation
-from pulsar_native.arrow.batch import ReceivedRows
+from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
-from pulsar_native.asyncio._base import Part
+from pulsar_native.asyncio._base import Closeable
 from pulsar_native.engine.consumer.ack_receipts import settle
-from pulsar_native.engine.consumer.arrow_range_reader import ColumnsRange
-from pulsar_native.engine.consumer.arrow_receiver import RowsCollector
+from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
+from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
-from pulsar_native.engine.consumer.multi_topics_consumer import SeekTarget, TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.metrics.statistics import of_consumer
 from pulsar_native.engine.waiter import no_receipt
@@ -37,15 +37,15 @@ _MIB = 1024 * 1024
 _SETTLE_SECONDS = 0.5
 
 
-class Receiving(Part):
-    def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
+class Receiving(Closeable):
+    def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
         self._inner = inner
         self._decoder = decoder
         # Whether there is something to do between taking a message and handing it out.
         self._attends = decoder.needs_writer or inner.chain is not None
         # What `take` has put there can be had without it.
         self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
-        self._quick_acks = inner.quick_acks
+        self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
         self._loop = inner.client.engine.loop
@@ -225,13 +225,13 @@ class Consumer(Receiving):
         max_bytes: int = 8 * _MIB,
         timeout_millis: int | None = 100,
         columns: Sequence[str] = ALL_COLUMNS,
-    ) -> ReceivedRows:
+    ) -> ArrowBatch:
         """Return messages as the rows of an Arrow record batch, as `pulsar_native.Consumer.receive_arrow` does.
 
         Cancelled while waiting, it leaves what it had collected to the next receive.
         """
         check_generation(self._generation)
-        rows = RowsCollector(self._inner, columns, max_rows, max_bytes)
+        rows = ArrowReceiver(self._inner, columns, max_rows, max_bytes)
         deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             while True:
@@ -254,7 +254,7 @@ class Consumer(Receiving):
 
     async def acknowledge(
         self,
-        message: Message | MessageId | list[Message | MessageId] | ReceivedRows,
+        message: Message | MessageId | list[Message | MessageId] | ArrowBatch,
         *,
         txn: Transaction | None = None,
     ) -> None:
@@ -271,12 +271,12 @@ class Consumer(Receiving):
         otherwise: the transaction can only be aborted then, and its commit does that.
         """
         if txn is None and isinstance(message, Message):
-            acks = self._quick_acks.get(message.entry.topic)
+            acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
-                # As `Acknowledging.note` does, in this order.
+                # As `AckGroupingTracker.note` does, in this order.
                 acks.noted.append(message)
-                if not acks.is_noting:
-                    acks.begin_noting(message)
+                if not acks.is_fast_path_open:
+                    acks.open_fast_path(message)
                 return
         check_generation(self._generation)
         if txn is not None:
@@ -287,7 +287,7 @@ class Consumer(Receiving):
         done = None if receipt is None else settle(receipt)
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, done)
-        elif isinstance(message, ReceivedRows):
+        elif isinstance(message, ArrowBatch):
             self._inner.acknowledge_rows(message, done)
         else:
             self._inner.acknowledge(_validation.ids_of(message), done)
@@ -319,13 +319,13 @@ class Consumer(Receiving):
         if receipt is not None:
             await self._answer(receipt)
 
-    async def negative_acknowledge(self, message: Message | MessageId | ReceivedRows) -> None:
+    async def negative_acknowledge(self, message: Message | MessageId | ArrowBatch) -> None:
         """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says.
 
         Takes what `receive_arrow` returned, too.
         """
         check_generation(self._generation)
-        if isinstance(message, ReceivedRows):
+        if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
         (message_id,) = _validation.ids_of(message)
@@ -415,7 +415,7 @@ class Reader(Receiving):
         publish_time: tuple[int | None, int | None] | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Yield Arrow record batches up to `end` (exclusive), as `pulsar_native.Reader.arrow_batches` does."""
-        work = ColumnsRange(
+        work = ArrowRangeReader(
             self._inner,
             end=end,
             columns=columns,
@@ -429,7 +429,7 @@ class Reader(Receiving):
             if work.must_go_back:
                 await work.go_back()
             soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_slice() or await self._wait_for(self._inner.take_slice, soon)
+            taken = self._inner.take_rows() or await self._wait_for(self._inner.take_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = self._loop.time() + timeout_millis / 1000

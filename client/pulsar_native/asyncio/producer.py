@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import _message_builder, _validation
-from pulsar_native.asyncio._base import Part
+from pulsar_native.asyncio._base import Closeable
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.engine.metrics.statistics import of_producer
-from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio.transaction import Transaction
 
 
-class Producer(Part):
+class Producer(Closeable):
     """Publish messages to one topic; made by `Client.create_producer`."""
 
     def __init__(self, inner: TopicProducer, schema: Schema[Any]) -> None:
@@ -39,7 +39,7 @@ class Producer(Part):
             inner.chain.bind(self)
         self._schema = schema
         self._separates_key = schema.separates_key
-        self._take_plain = inner.plain_entrance()
+        self._take_plain = inner.fast_send()
         self._loop = inner.client.engine.loop
         self._generation = generation()
 
@@ -163,13 +163,13 @@ class Producer(Part):
             await self._wait_for_room(full, partial(self._take_plain, payload, callback))
         return future
 
-    async def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
-        attempt: Full | None = full
+    async def _wait_for_room(self, full: Backpressure, again: Callable[[], Backpressure | None]) -> None:
+        attempt: Backpressure | None = full
         while attempt is not None:
-            if not (self._inner.config.block_if_queue_full or attempt.is_short):
+            if not (self._inner.config.block_if_queue_full or attempt.always_waits):
                 raise attempt.refusal()
             await self._room(attempt)
-            attempt = again() if attempt.again is None else attempt.again()
+            attempt = again() if attempt.retry is None else attempt.retry()
 
     async def _version_of(self, schema: Schema[Any]) -> bytes | None:
         schemas = self._inner.message_schemas
@@ -178,9 +178,9 @@ class Producer(Part):
         except KeyError:
             return await schemas.register(schema)
 
-    async def _room(self, full: Full) -> None:
+    async def _room(self, full: Backpressure) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
-        full.when_room(lambda: None if future.done() else future.set_result(None))
+        full.wait_for_room(lambda: None if future.done() else future.set_result(None))
         await future
 
     async def send_many(

@@ -1,4 +1,4 @@
-"""The asyncio listener container: handlers are coroutines, so many at a time as the blocking face has threads."""
+"""The asyncio push consumer: handlers are coroutines, so many at a time as the blocking face has threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from pulsar_native._not_picklable import Live
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.asyncio.client import Client
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import InvalidConfiguration
@@ -20,15 +20,15 @@ from pulsar_native.push.config import (
     ConsumeMessageHook,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
-    ContainerConfig,
-    ContainerStats,
+    PushConsumerConfig,
+    PushConsumerStats,
     ShutdownReport,
     check_config,
     drain_limit,
     message_listener,
 )
-from pulsar_native.push.consume_message_service import Consuming, Work
-from pulsar_native.push.core import ContainerCore, ServiceState
+from pulsar_native.push.consume_message_service import ConsumeMessageService, Work
+from pulsar_native.push.core import PushConsumerCore, ServiceState
 from pulsar_native.schema import BytesSchema, Schema
 
 MessageListenerConcurrently = Callable[
@@ -40,24 +40,24 @@ MessageListenerOrderly = Callable[
 ]
 
 
-class ListenerContainer(Live):
+class PushConsumer(NotPicklable):
     """Consume topics as a member of a group: batches are pulled and pushed to a coroutine function.
 
-    Not thread-safe: belongs to the client's loop. As `pulsar_native.ListenerContainer`; `consume_thread_max` is how
+    Not thread-safe: belongs to the client's loop. As `pulsar_native.PushConsumer`; `consume_thread_max` is how
     many calls of the handler run at a time.
 
-        container = ListenerContainer(client, ContainerConfig(consumer_group="billing"))
-        container.subscribe("orders", "paid || refunded")
-        container.register_message_listener(handle)
-        async with container:
+        push consumer = PushConsumer(client, PushConsumerConfig(consumer_group="billing"))
+        push consumer.subscribe("orders", "paid || refunded")
+        push consumer.register_message_listener(handle)
+        async with push consumer:
             ...
     """
 
-    def __init__(self, client: Client, config: ContainerConfig) -> None:
+    def __init__(self, client: Client, config: PushConsumerConfig) -> None:
         if not isinstance(client, Client):
-            raise InvalidConfiguration(f"This container needs a client of pulsar_native.asyncio, not {client!r}")
+            raise InvalidConfiguration(f"This push consumer needs a client of pulsar_native.asyncio, not {client!r}")
         self._client = client
-        self._core = ContainerCore(check_config(config))
+        self._core = PushConsumerCore(check_config(config))
         self._generation = generation()
         self._handler: Callable[..., Any] | None = None
 
@@ -65,19 +65,19 @@ class ListenerContainer(Live):
         return f"of group {self.config.consumer_group}, {self.state.value}"
 
     @property
-    def config(self) -> ContainerConfig:
-        """The settings this container was made with; picklable."""
+    def config(self) -> PushConsumerConfig:
+        """The settings this push consumer was made with; picklable."""
         return self._core.config
 
     @property
     def state(self) -> ServiceState:
-        """Where in its life the container is."""
+        """Where in its life the push consumer is."""
         return self._core.state
 
     def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[Any] | None = None) -> None:
         """Consume a topic: all of it, or the messages whose property TAGS is one of `a || b`.
 
-        Again for the same topic replaces the expression. Raises `NotAllowedError` once the container was started.
+        Again for the same topic replaces the expression. Raises `NotAllowedError` once the push consumer was started.
         """
         self._core.subscribe(topic, expression, schema or BytesSchema())
 
@@ -111,11 +111,11 @@ class ListenerContainer(Live):
         """Subscribe and begin to call the handler; raises as the blocking face does."""
         check_generation(self._generation)
         self._core.check_not_started()
-        await self._core.start(self._client._started(), self._workers)
+        await self._core.start(self._client._started(), self._dispatcher)
 
-    def _workers(self, consuming: Consuming) -> _Tasks:
+    def _dispatcher(self, service: ConsumeMessageService) -> _TaskDispatcher:
         assert self._handler is not None
-        return _Tasks(consuming, self._handler, self.config.consume_thread_max)
+        return _TaskDispatcher(service, self._handler, self.config.consume_thread_max)
 
     def suspend(self) -> None:
         """Take no more messages; what was taken is handled still."""
@@ -127,7 +127,7 @@ class ListenerContainer(Live):
         check_generation(self._generation)
         self._core.resume()
 
-    def stats(self) -> ContainerStats:
+    def stats(self) -> PushConsumerStats:
         """Return what was done since the start, and what is held now."""
         return self._core.stats()
 
@@ -156,11 +156,11 @@ class ListenerContainer(Live):
         await self.shutdown()
 
 
-class _Tasks:
-    """The tasks a container's handler runs in: made when there is work for them, at most `most`."""
+class _TaskDispatcher:
+    """The tasks a push consumer's handler runs in: made when there is work for them, at most `most`."""
 
-    def __init__(self, consuming: Consuming, handler: Callable[..., Any], most: int) -> None:
-        self._consuming = consuming
+    def __init__(self, service: ConsumeMessageService, handler: Callable[..., Any], most: int) -> None:
+        self._service = service
         self._handler = handler
         self._most = most
         self._works: deque[Work] = deque()
@@ -178,7 +178,7 @@ class _Tasks:
             task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """Forget what no handler has begun, and cancel those that run, but not one that shuts the container down."""
+        """Drop the queued works, and cancel the running tasks, except one that shuts the push consumer down."""
         self._works.clear()
         current = asyncio.current_task()
         for task in self._tasks:
@@ -194,7 +194,7 @@ class _Tasks:
             self._working -= 1
 
     async def _call(self, work: Work) -> None:
-        if not self._consuming.begin(work):
+        if not self._service.begin(work):
             return
         answer: object
         try:
@@ -209,4 +209,4 @@ class _Tasks:
             answer = error
         except Exception as error:
             answer = error
-        self._consuming.end(work, answer)
+        self._service.end(work, answer)

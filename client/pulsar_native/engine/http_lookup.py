@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, kind_of, reason_of, redirected
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
-from pulsar_native.engine.service_url_provider import Service
+from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
@@ -48,7 +48,7 @@ _MODES = {
 class HttpLookup:
     """Lookups of one client over HTTP. On the loop only."""
 
-    def __init__(self, engine: Engine, config: ClientConfig, service: Service) -> None:
+    def __init__(self, engine: Engine, config: ClientConfig, service: ServiceUrlProvider) -> None:
         self._engine = engine
         self._config = config
         self._service = service

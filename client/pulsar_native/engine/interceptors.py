@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
-from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.waiter import SendWait
@@ -26,7 +26,7 @@ from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.send_op import Callback, Told, as_callback
+from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
 from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.versions import VersionedDecoder
@@ -171,18 +171,18 @@ class InterceptedProducer(TopicProducer):
     ) -> None:
         super().__init__(client, config, topic, partitions, schema)
         self.chain = chain
-        self._entrance = _Entrance(self)
+        self._intercepted_send = _InterceptedSend(self)
 
     def enqueue(
         self,
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         *,
         flush: bool = False,
         child: PartitionProducer | None = None,
-    ) -> Full | None:
+    ) -> Backpressure | None:
         """Take a message through the interceptors, or tell why not yet."""
         message, caring = self.chain.before_send(extras if extras is not None else OutgoingMessage(payload))
         told = _Told(self.chain, caring, message, as_callback(callback))
@@ -190,24 +190,24 @@ class InterceptedProducer(TopicProducer):
             # Theirs to change is the message, not where it belongs.
             message.transaction = extras.transaction
 
-        def attempt() -> Full | None:
+        def attempt() -> Backpressure | None:
             own_fields = self.chain.encode(message)
             chosen = super(InterceptedProducer, self).route(message.payload, message)
             return chosen.enqueue(message.payload, own_fields, message, told, flush=flush)
 
         return told.tried(attempt)
 
-    def plain_entrance(self) -> Callable[[bytes, Told | None], Full | None]:
+    def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
         """Return the way through the interceptors."""
         return lambda payload, callback: self.enqueue(payload, b"", None, callback)
 
-    def waiting_entrance(self) -> Callable[[bytes, SendWait], Full | None]:
+    def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
         """Return the way through the interceptors."""
         return lambda payload, wait: self.enqueue(payload, b"", None, wait, flush=True)
 
     def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:
         """Return what stands for the partition: it is chosen when the interceptors have seen the message."""
-        return self._entrance  # type: ignore[return-value]
+        return self._intercepted_send  # type: ignore[return-value]
 
     async def update_partitions(self) -> None:
         """Join new partitions and tell the interceptors."""
@@ -222,7 +222,7 @@ class InterceptedProducer(TopicProducer):
         self.chain.close()
 
 
-class _Entrance:
+class _InterceptedSend:
     """Stands for a partition's producer, before it is known which."""
 
     __slots__ = ("_producer",)
@@ -238,7 +238,7 @@ class _Entrance:
         callback: Callback | None,
         *,
         flush: bool = False,
-    ) -> Full | None:
+    ) -> Backpressure | None:
         """Take a message through the interceptors."""
         return self._producer.enqueue(payload, fields, extras, callback, flush=flush)
 
@@ -259,7 +259,7 @@ class _Entrance:
         next_one(None)
 
 
-class InterceptedConsumer(TopicConsumer):
+class InterceptedConsumer(MultiTopicsConsumer):
     """A consumer whose interceptors hear what is said about messages; the faces show them what arrives."""
 
     def __init__(
@@ -321,7 +321,7 @@ class InterceptedConsumer(TopicConsumer):
         if done is None:
             told(None)
 
-    def _offer_quick_acks(self, children: Iterable[PartitionConsumer]) -> None:
+    def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
         """Offer none: interceptors hear of each."""
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
@@ -396,7 +396,7 @@ class _Told:
         caring, self._caring = self._caring, []
         self._chain.on_receipt(caring, self._message, message_id, error)
 
-    def tried(self, attempt: Callable[[], Full | None]) -> Full | None:
+    def tried(self, attempt: Callable[[], Backpressure | None]) -> Backpressure | None:
         """Try, and tell the interceptors when it fails for good."""
         try:
             full = attempt()
@@ -405,4 +405,4 @@ class _Told:
             raise
         if full is None:
             return None
-        return full._replace(again=lambda: self.tried(attempt), gave_up=lambda error: self.report(None, error))
+        return full._replace(retry=lambda: self.tried(attempt), on_give_up=lambda error: self.report(None, error))

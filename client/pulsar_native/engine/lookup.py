@@ -20,7 +20,7 @@ from pulsar_native.engine.http_lookup import HttpLookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import NetworkMeter
 from pulsar_native.engine.pool import ConnectionPool
-from pulsar_native.engine.service_url_provider import Service
+from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
     BrokerMetadataError,
@@ -59,7 +59,7 @@ class Lookup:
         engine: Engine,
         config: ClientConfig,
         pool: ConnectionPool,
-        service: Service,
+        service: ServiceUrlProvider,
         request_ids: itertools.count[int],
     ):
         self._engine = engine

@@ -71,15 +71,15 @@ def track_socket(sock: Any) -> None:
     _sockets.add(sock)
 
 
-def track_lender(lender: Any) -> None:
-    """Have `call_in_all()` called in a forked child: what it has lent belongs to the parent."""
+def track_fork(lender: Any) -> None:
+    """Have `clear_after_fork()` called in a forked child: what it has lent belongs to the parent."""
     _lenders.add(lender)
 
 
 def _after_fork_in_child() -> None:
     global _process, _sockets
     for lender in list(_lenders):
-        lender.call_in_all()
+        lender.clear_after_fork()
     _abandoned.append((_process, list(_sockets)))
     for sock in list(_sockets):
         with contextlib.suppress(OSError):

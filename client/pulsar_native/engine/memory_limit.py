@@ -1,7 +1,7 @@
 """The client's limit on bytes it holds: messages that wait for their receipts, and received entries to be taken.
 
 Rules (client.md C21, N4, PIP-74): a message is accepted while the sum is below the limit, so one may overshoot it; a
-limit of 0 is off. Received entries count for consumers whose queue scales, and for containers that ask for it; they are
+limit of 0 is off. Received entries count for consumers whose queue scales, and push consumers that ask for it; they are
 already here, so they are counted, never refused: consumers ask the broker for no more instead. What is received never
 keeps producers from having one message on its way, nor the other way round: so whoever receives in order to send goes
 on, however small the limit. What is taken is given back on receipt or failure, or when the application takes the entry.
@@ -83,7 +83,7 @@ class MemoryLimit:
         for wake in waiters:
             wake()
 
-    def when_room(self, wake: Callable[[], None]) -> None:
+    def wait_for_room(self, wake: Callable[[], None]) -> None:
         """Call `wake` once there is room for a message to be sent; at once when there is already."""
         with self._lock:
             if self.limit and self.used >= self.limit and self.used > self.received:

@@ -17,7 +17,7 @@ from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import NetworkMeter
-from pulsar_native.engine.service_url_provider import Service
+from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.tls import TlsContexts
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, PulsarException, Timeout
 from pulsar_native.service_url import Address, ServiceUrl
@@ -30,7 +30,7 @@ _Key = tuple[Address, Address, int]
 class ConnectionPool:
     """All connections of one client. On the loop only."""
 
-    def __init__(self, engine: Engine, config: ClientConfig, service: Service) -> None:
+    def __init__(self, engine: Engine, config: ClientConfig, service: ServiceUrlProvider) -> None:
         self._engine = engine
         self._config = config
         self._service = service

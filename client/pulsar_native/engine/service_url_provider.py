@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pulsar_native.service")
 
 
-class Service:
+class ServiceUrlProvider:
     """The cluster of one client. On the loop only, except `push`."""
 
     def __init__(self, engine: Engine, config: ClientConfig) -> None:

@@ -1,21 +1,21 @@
 """Messages collected for one entry, and how an entry's metadata take over what its messages have.
 
-Rules: the messages of an entry share the version of their schema and their transaction (`Kind`); with batches by key,
-one key too.
+Rules: the messages of an entry share the version of their schema and their transaction (`BatchKey`); with batches by
+key, one key too.
 """
 
 from __future__ import annotations
 
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.send_op import Told
+from pulsar_native.protocol.send_op import SendCallback
 from pulsar_native.protocol.transaction import TransactionCore
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 # What the messages of an entry have in common: the version of their schema, and their transaction if any.
-Kind = bytes | None | tuple[bytes | None, TransactionCore]
+BatchKey = bytes | None | tuple[bytes | None, TransactionCore]
 
 
-class OpenBatch:
+class BatchBuilder:
     """Messages collected for one entry."""
 
     __slots__ = (
@@ -35,16 +35,16 @@ class OpenBatch:
         self.payloads: list[bytes] = []
         self.ids: list[int] = []
         self.fields: list[bytes] = []
-        self.callbacks: list[Told | None] = []
+        self.callbacks: list[SendCallback | None] = []
         self.size = 0
         self.created = 0.0
         self.wall = 0
         self.first_key: OutgoingMessage | None = None
         self.potential_duplicates = False
-        self.kind: Kind = None
+        self.kind: BatchKey = None
 
 
-class Inbox:
+class FastPathBuffer:
     """Where messages that are nothing but a payload are put without a lock, the hot path of publishing.
 
     Who puts, in this order: looks whether the payload is at most `largest` and `items` fewer than `room`; appends the
@@ -56,7 +56,7 @@ class Inbox:
     __slots__ = ("is_watched", "items", "largest", "room", "tells")
 
     def __init__(self) -> None:
-        self.items: list[bytes | tuple[bytes, Told]] = []
+        self.items: list[bytes | tuple[bytes, SendCallback]] = []
         self.room = 0
         self.largest = 0
         self.is_watched = False
@@ -67,7 +67,7 @@ class Inbox:
         self.room = 0
         self.is_watched = False
 
-    def take(self) -> tuple[list[bytes], list[Told | None] | None]:
+    def take(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
         """Empty it: payloads, and whom to tell of each when it is anybody. The offer must have been withdrawn."""
         items = self.items
         taken = items[:]
@@ -115,9 +115,9 @@ def shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) -> 
         metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
 
 
-def split_by_key(batch: OpenBatch) -> list[OpenBatch]:
+def split_by_key(batch: BatchBuilder) -> list[BatchBuilder]:
     """Return a batch for each key (the ordering key, else the partition key), in order of their first messages."""
-    parts: dict[tuple[bool, bytes | str] | None, OpenBatch] = {}
+    parts: dict[tuple[bool, bytes | str] | None, BatchBuilder] = {}
     for payload, sequence_id, fields, callback in zip(
         batch.payloads, batch.ids, batch.fields, batch.callbacks, strict=True
     ):
@@ -129,7 +129,7 @@ def split_by_key(batch: OpenBatch) -> list[OpenBatch]:
             key = (False, single.partition_key)
         part = parts.get(key)
         if part is None:
-            part = parts[key] = OpenBatch()
+            part = parts[key] = BatchBuilder()
             part.created, part.wall, part.first_key = batch.created, batch.wall, message_of(single)
             part.potential_duplicates, part.kind = batch.potential_duplicates, batch.kind
         part.payloads.append(payload)

@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 Callback = Callable[[PulsarException | None, MessageId | None], None]
 ResultCallback = Callable[[Result, MessageId | None], Any]
 # Whom to tell of a message: a callback of our own, or one of the official form.
-Told = Callback | tuple[ResultCallback]
+SendCallback = Callback | tuple[ResultCallback]
 
 
-def as_callback(told: Told | None) -> Callback | None:
+def as_callback(told: SendCallback | None) -> Callback | None:
     """Return our own form of a callback, for who calls it."""
     if not isinstance(told, tuple):
         return told
@@ -61,7 +61,7 @@ class SendOp:
         sequence_id: int,
         highest_sequence_id: int,
         parts: Sequence[bytes | memoryview],
-        callbacks: Sequence[Told | None],
+        callbacks: Sequence[SendCallback | None],
         size: int,
         created: float,
     ) -> None:
@@ -125,7 +125,7 @@ class ChunkOp(SendOp):
         self,
         sequence_id: int,
         parts: Sequence[bytes | memoryview],
-        callback: Told | None,
+        callback: SendCallback | None,
         size: int,
         created: float,
         *,

@@ -1,5 +1,5 @@
-"""Listener containers: the push model over consumers that are pulled.
+"""Push consumer (after RocketMQ's DefaultMQPushConsumer): messages are pulled and pushed to a handler.
 
-`container` lives on the client and has one loop of its own, an `intake` takes from each partition, and `workers` run
-the application's handlers.
+`core` runs one loop on the client's engine, a `PartitionPoller` takes from each partition, and a `MessageDispatcher` of
+the API calls the application's handlers. The public classes are in `sync.push_consumer` and `asyncio.push_consumer`.
 """

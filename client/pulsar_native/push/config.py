@@ -1,4 +1,4 @@
-"""The listener container's settings, and what its handlers are told and answer with: values, checked at construction.
+"""The push consumer's settings, and what its handlers are told and answer with: values, checked at construction.
 
 Names, defaults and ranges are those of RocketMQ's DefaultMQPushConsumer 4.9.8 in snake_case (client.md A.13), where
 Pulsar has the same thing. Times are milliseconds unless the name says otherwise.
@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pulsar_native.config import Description
+from pulsar_native.config import Config
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.topic import TopicName
 
@@ -49,7 +49,7 @@ class ConsumeFromWhere(Enum):
 
 
 class ConsumeOrder(Enum):
-    """What an orderly container keeps in order."""
+    """What an orderly push consumer keeps in order."""
 
     PARTITION = "partition"
     KEY = "key"
@@ -94,7 +94,7 @@ class ConsumeOrderlyContext:
     attempts: int = 0
     # False: SUCCESS only notes the messages, COMMIT acknowledges all noted so far, ROLLBACK gives them again.
     auto_commit: bool = True
-    # -1: the container's setting.
+    # -1: the push consumer's setting.
     suspend_current_queue_time_millis: int = -1
 
 
@@ -117,8 +117,8 @@ class ConsumeMessageHook(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContainerConfig(Description):
-    """How a listener container consumes. The group is the subscription's name.
+class PushConsumerConfig(Config):
+    """How a push consumer consumes. The group is the subscription's name.
 
     `instance_name` tells the members of one process apart: a group can be there once under each name. Limits of a topic
     (-1: none) are shared by its partitions and take the place of those for a partition (`queue`). `max_reconsume_times`
@@ -248,27 +248,27 @@ def _time(text: str) -> datetime:
         raise InvalidConfiguration(f"consume_timestamp must be yyyyMMddHHmmss, not {text!r}") from None
 
 
-def check_config(config: object) -> ContainerConfig:
-    """Return a container's settings, or raise when they are of another kind."""
-    if not isinstance(config, ContainerConfig):
-        raise InvalidConfiguration(f"A container needs a ContainerConfig, not {type(config).__name__}")
+def check_config(config: object) -> PushConsumerConfig:
+    """Return a push consumer's settings, or raise when they are of another kind."""
+    if not isinstance(config, PushConsumerConfig):
+        raise InvalidConfiguration(f"A push consumer needs a PushConsumerConfig, not {type(config).__name__}")
     return config
 
 
 def message_listener(
     concurrently: Callable[..., Any] | None, orderly: Callable[..., Any] | None
 ) -> tuple[Callable[..., Any], bool]:
-    """Return a container's handler and whether it is orderly; there must be exactly one."""
+    """Return a push consumer's handler and whether it is orderly; there must be exactly one."""
     handler = orderly if concurrently is None else concurrently
     if handler is None or (concurrently is not None and orderly is not None):
-        raise InvalidConfiguration("A container has one handler: a concurrent one, or orderly=..., never both")
+        raise InvalidConfiguration("A push consumer has one handler: a concurrent one, or orderly=..., never both")
     if not callable(handler):
         raise InvalidConfiguration(f"A handler is called with messages and a context, and {handler!r} cannot be called")
     return handler, concurrently is None
 
 
 def drain_limit(await_termination_millis: int | None) -> int | None:
-    """Return how long a container waits for its handlers in ms, None for its setting."""
+    """Return how long a push consumer waits for its handlers in ms, None for its setting."""
     if await_termination_millis is not None:
         _whole("await_termination_millis", await_termination_millis, 0, _LARGEST)
     return await_termination_millis
@@ -297,10 +297,10 @@ class TagFilter:
 
 
 @dataclass(frozen=True)
-class ContainerStats:
-    """What a container has done since its start, and what it holds now. Counts are messages unless said otherwise."""
+class PushConsumerStats:
+    """Counts of a push consumer since its start, and what it holds now; in messages unless said otherwise."""
 
-    # Rounds of the intake loop.
+    # Rounds of the polling loop.
     rounds: int
     taken: int
     # Not wanted by tag or filter, and those delivered again while they were in work.
@@ -312,7 +312,7 @@ class ContainerStats:
     dead_letters: int
     # Failed ones in broadcasting.
     dropped: int
-    # How often intake of a partition was held back, by reason: count, size, span, memory.
+    # How often polling of a partition was held back, by reason: count, size, span, memory.
     throttled: dict[str, int]
     unfinished: int
     unfinished_bytes: int
@@ -320,9 +320,9 @@ class ContainerStats:
 
 @dataclass(frozen=True)
 class ShutdownReport:
-    """What a container left behind when it stopped."""
+    """What a push consumer left behind when it stopped."""
 
-    # Messages whose handlers ended while the container waited, and those still unfinished: they come again.
+    # Messages whose handlers ended while the push consumer waited, and those still unfinished: they come again.
     finished: int
     unfinished: int
     # The lowest unfinished position of each partition that has one.

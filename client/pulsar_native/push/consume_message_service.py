@@ -1,9 +1,10 @@
-"""What a listener container does with messages that were taken: calls of the handler, and what becomes of the results.
+"""What a push consumer does with messages that were taken: calls of the handler, and what becomes of the results.
 
 Rules (client.md C216-C222): a concurrent handler gets chunks in any order, and what fails goes back with a delay or to
 the dead-letter topic; it is acknowledged only when its copy is stored, and given again here after 5 s when it cannot
-be. An orderly handler gets the messages of a lane one call after another, and what fails stays first in its lane, which
-rests. Handlers run where the face says (`Workers`); `begin` and `end` are called there, all else is on the loop.
+be. An orderly handler gets the messages of a queue one call after another, and what fails stays first in its queue,
+which rests. Handlers run where the `MessageDispatcher` of the API says; `begin` and `end` are called there, all else is
+on the loop.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from pulsar_native.push.config import (
     ConsumeOrder,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
-    ContainerConfig,
     MessageModel,
+    PushConsumerConfig,
 )
-from pulsar_native.push.key_queue import Lane, Lanes
-from pulsar_native.push.partition_poller import Counts, Item, PartitionIntake
+from pulsar_native.push.key_queue import KeyQueue, KeyQueues
+from pulsar_native.push.partition_poller import Counts, Item, PartitionPoller
 from pulsar_native.push.send_message_back import FALLBACK_LEVEL, Again, next_step, tries_of
 
-_log = logging.getLogger("pulsar_native.container")
+_log = logging.getLogger("pulsar_native.push_consumer")
 
 Status = ConsumeConcurrentlyStatus | ConsumeOrderlyStatus
 
@@ -47,28 +48,32 @@ _MOST_STUCK = 16
 
 
 class Work:
-    """One call of the handler: messages of one partition, and of one lane where order counts."""
+    """One call of the handler: messages of one partition, and of one queue where order counts."""
 
-    __slots__ = ("context", "intake", "items", "lane", "messages")
+    __slots__ = ("context", "items", "key_queue", "messages", "poller")
 
     def __init__(
-        self, intake: PartitionIntake, items: list[Item], context: ConsumeContext, lane: Lane[Item] | None = None
+        self,
+        poller: PartitionPoller,
+        items: list[Item],
+        context: ConsumeContext,
+        key_queue: KeyQueue[Item] | None = None,
     ) -> None:
-        self.intake = intake
+        self.poller = poller
         self.items = items
         self.context = context
-        self.lane = lane
+        self.key_queue = key_queue
         self.messages: list[Message] = []
 
 
-class Workers(Protocol):
-    """Where handlers run: calls `Consuming.begin`, the handler, and `Consuming.end` for each work submitted."""
+class MessageDispatcher(Protocol):
+    """Call `begin` of the `ConsumeMessageService`, the handler, and `end`, for each work submitted."""
 
     def submit(self, work: Work) -> None: ...
     def stop(self) -> None: ...
 
 
-class Consuming(ABC):
+class ConsumeMessageService(ABC):
     """What concurrent and orderly consuming share."""
 
     statuses: type[Status]
@@ -76,7 +81,7 @@ class Consuming(ABC):
     def __init__(
         self,
         engine: Engine,
-        config: ContainerConfig,
+        config: PushConsumerConfig,
         counts: Counts,
         hooks: Sequence[ConsumeMessageHook],
         on_done: Callable[[], None],
@@ -84,8 +89,8 @@ class Consuming(ABC):
         self._engine = engine
         self._config = config
         self._counts = counts
-        # Set by whoever makes both; see `Workers`.
-        self.workers: Workers
+        # Set by whoever makes both; see `MessageDispatcher`.
+        self.dispatcher: MessageDispatcher
         self._hooks = hooks
         self._on_done = on_done
         self._broadcasting = config.message_model is MessageModel.BROADCASTING
@@ -96,7 +101,7 @@ class Consuming(ABC):
         self.stopped = False
 
     @abstractmethod
-    def submit(self, intake: PartitionIntake, items: list[Item]) -> None:
+    def submit(self, poller: PartitionPoller, items: list[Item]) -> None:
         """Have messages handled, in their order where that counts."""
 
     @abstractmethod
@@ -111,7 +116,7 @@ class Consuming(ABC):
         for item in work.items:
             # Order of events: started first, so that what is not ours afterwards was dropped before.
             item.started = now
-        work.items = [item for item in work.items if work.intake.holds(item)]
+        work.items = [item for item in work.items if work.poller.holds(item)]
         if self.stopped or not work.items:
             self._report(work, None)
             return False
@@ -175,13 +180,13 @@ class Consuming(ABC):
         handle = self._engine.loop.call_later(max(seconds, 0), run)
         self._timers.add(handle)
 
-    def _succeeded(self, intake: PartitionIntake, items: Sequence[Item]) -> None:
-        self._counts.succeeded += intake.finish(items)
+    def _succeeded(self, poller: PartitionPoller, items: Sequence[Item]) -> None:
+        self._counts.succeeded += poller.finish(items)
 
-    def _drop(self, intake: PartitionIntake, items: Sequence[Item]) -> None:
+    def _drop(self, poller: PartitionPoller, items: Sequence[Item]) -> None:
         for item in items:
             _log.warning("Broadcasting: the handler failed for %s, which is dropped", item.position.message_id())
-        self._counts.dropped += intake.finish(items)
+        self._counts.dropped += poller.finish(items)
 
     def stop(self) -> None:
         """Take no more results; what runs on its own ends."""
@@ -204,19 +209,19 @@ def _whole(name: str, value: object, otherwise: int) -> int:
     return otherwise
 
 
-class ConsumingConcurrently(Consuming):
+class ConsumeMessageConcurrentlyService(ConsumeMessageService):
     """Chunks to any worker at any time."""
 
     statuses = ConsumeConcurrentlyStatus
 
-    def submit(self, intake: PartitionIntake, items: list[Item]) -> None:
+    def submit(self, poller: PartitionPoller, items: list[Item]) -> None:
         """Cut messages into chunks and queue them for the workers."""
         most = self._config.consume_message_batch_max_size
-        for topic, group in groupby(items, lambda item: intake.topic_of(item.position)):
+        for topic, group in groupby(items, lambda item: poller.topic_of(item.position)):
             same = list(group)
             for start in range(0, len(same), most):
                 context = ConsumeConcurrentlyContext(topic.base.full, topic.partition)
-                self.workers.submit(Work(intake, same[start : start + most], context))
+                self.dispatcher.submit(Work(poller, same[start : start + most], context))
 
     def _finish(self, work: Work, status: Status | None) -> None:
         context = work.context
@@ -224,40 +229,40 @@ class ConsumingConcurrently(Consuming):
         count = 0
         if status is ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
             count = max(0, min(_whole("ack_index", context.ack_index, -1) + 1, len(work.items)))
-        self._succeeded(work.intake, work.items[:count])
-        failed = [item for item in work.items[count:] if work.intake.holds(item) and not item.given_up]
+        self._succeeded(work.poller, work.items[:count])
+        failed = [item for item in work.items[count:] if work.poller.holds(item) and not item.given_up]
         if not work.messages:
             # The call was never made.
             return
         self._counts.failed += len(failed)
         if self._broadcasting:
-            self._drop(work.intake, failed)
+            self._drop(work.poller, failed)
             return
         level = _whole("delay_level_when_next_consume", context.delay_level_when_next_consume, 0)
         for item in failed:
-            self._spawn(self._send_back(work.intake, item, level))
+            self._spawn(self._send_back(work.poller, item, level))
 
-    async def _send_back(self, intake: PartitionIntake, item: Item, level: int) -> None:
+    async def _send_back(self, poller: PartitionPoller, item: Item, level: int) -> None:
         """Store a copy for another try, or in the dead-letter topic, and acknowledge; on failure try here later."""
         try:
-            dead = await self._store_copy(intake, item, level)
+            dead = await self._store_copy(poller, item, level)
         except PulsarException as error:
             _log.warning(
                 "%s cannot be put back, it is tried here again in %g s: %s",
                 item.position.message_id(), LOCAL_RETRY, error,
             )  # fmt: skip
             item.tries += 1
-            self._later(LOCAL_RETRY, self._try_here, intake, item)
+            self._later(LOCAL_RETRY, self._try_here, poller, item)
             return
         if dead:
             self._counts.dead_letters += 1
         else:
             self._counts.sent_back += 1
-        intake.finish([item])
+        poller.finish([item])
 
-    async def _store_copy(self, intake: PartitionIntake, item: Item, level: int) -> bool:
+    async def _store_copy(self, poller: PartitionPoller, item: Item, level: int) -> bool:
         """Store a copy where it belongs; return whether that is the dead-letter topic."""
-        letters, message, config = intake.child.letters, item.position, self._config
+        letters, message, config = poller.child.letters, item.position, self._config
         assert letters is not None
         times = tries_of(message.properties().get(RECONSUME_TIMES)) + item.tries
         counted = {RECONSUME_TIMES: str(times)} if item.tries else None
@@ -278,40 +283,40 @@ class ConsumingConcurrently(Consuming):
         await letters.send_again(message, again.delay_ms, counted)
         return False
 
-    def _try_here(self, intake: PartitionIntake, item: Item) -> None:
+    def _try_here(self, poller: PartitionPoller, item: Item) -> None:
         item.started = None
         item.given_up = False
-        if intake.holds(item):
-            self.submit(intake, [item])
+        if poller.holds(item):
+            self.submit(poller, [item])
 
-    def give_back_stuck(self, intakes: Sequence[PartitionIntake], now: float) -> None:
+    def give_back_stuck(self, pollers: Sequence[PartitionPoller], now: float) -> None:
         """Put back, at the level a failed hand-over starts at, what a handler has had for the time-out."""
         if self._broadcasting:
             return
         before = now - self._config.consume_timeout_minutes * 60
-        for intake in intakes:
-            for item in intake.queue.stuck(before, _MOST_STUCK):
+        for poller in pollers:
+            for item in poller.queue.stuck(before, _MOST_STUCK):
                 _log.warning("The handler hangs at %s, which is put back", item.position.message_id())
                 item.given_up = True
-                self._spawn(self._send_back(intake, item, FALLBACK_LEVEL))
+                self._spawn(self._send_back(poller, item, FALLBACK_LEVEL))
 
 
-class ConsumingOrderly(Consuming):
-    """One worker at a time for each lane: a partition, or a key of it."""
+class ConsumeMessageOrderlyService(ConsumeMessageService):
+    """One worker at a time for each queue: a partition, or a key of it."""
 
     statuses = ConsumeOrderlyStatus
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._lanes: Lanes[Item] = Lanes()
+        self._key_queues: KeyQueues[Item] = KeyQueues()
         self._running = 0
         self._by_key = self._config.consume_order is ConsumeOrder.KEY
         self._wake_at: float | None = None
 
-    def submit(self, intake: PartitionIntake, items: list[Item]) -> None:
-        """Put messages at the end of their lanes."""
+    def submit(self, poller: PartitionPoller, items: list[Item]) -> None:
+        """Put messages at the end of their queues."""
         for item in items:
-            self._lanes.add((intake, self._key(item.position)), [item])
+            self._key_queues.add((poller, self._key(item.position)), [item])
         self._pump()
 
     def _key(self, message: Message) -> Hashable:
@@ -323,16 +328,16 @@ class ConsumingOrderly(Consuming):
         return message.key_bytes() if message.has_key() else None
 
     def _pump(self) -> None:
-        """Give lanes to workers while there are both."""
+        """Give queues to workers while there are both."""
         while not self.stopped and self._running < self._config.consume_thread_max:
-            lane = self._lanes.claim(time.monotonic())
-            if lane is None:
+            key_queue = self._key_queues.claim(time.monotonic())
+            if key_queue is None:
                 self._wake_later()
                 return
-            self._start(lane)
+            self._start(key_queue)
 
     def _wake_later(self) -> None:
-        at = self._lanes.next_wake()
+        at = self._key_queues.next_wake()
         if at is None or (self._wake_at is not None and self._wake_at <= at):
             return
         self._wake_at = at
@@ -342,85 +347,87 @@ class ConsumingOrderly(Consuming):
         self._wake_at = None
         self._pump()
 
-    def _start(self, lane: Lane[Item]) -> None:
-        intake: PartitionIntake = lane.key[0]  # type: ignore[index]
-        intake.check_right()
-        lane.noted = [item for item in lane.noted if intake.holds(item)]
+    def _start(self, key_queue: KeyQueue[Item]) -> None:
+        poller: PartitionPoller = key_queue.key[0]  # type: ignore[index]
+        poller.check_right()
+        key_queue.noted = [item for item in key_queue.noted if poller.holds(item)]
         items: list[Item] = []
-        while not items and lane.waiting:
-            taken = self._lanes.take(lane, self._config.consume_message_batch_max_size)
+        while not items and key_queue.waiting:
+            taken = self._key_queues.take(key_queue, self._config.consume_message_batch_max_size)
             # Those that are not ours any more come again, or went to another member.
-            items = [item for item in taken if intake.holds(item)]
+            items = [item for item in taken if poller.holds(item)]
         if not items:
-            self._lanes.release(lane, time.monotonic())
+            self._key_queues.release(key_queue, time.monotonic())
             return
         first = items[0].position
-        topic = intake.topic_of(first)
+        topic = poller.topic_of(first)
         context = ConsumeOrderlyContext(
             topic.base.full,
             topic.partition,
             first.partition_key() if first.has_key() else None,
-            attempts=lane.attempts,
+            attempts=key_queue.attempts,
             suspend_current_queue_time_millis=self._config.suspend_current_queue_time_millis,
         )
         self._running += 1
         for item in items:
             item.started = time.monotonic()
-        self.workers.submit(Work(intake, items, context, lane))
+        self.dispatcher.submit(Work(poller, items, context, key_queue))
 
     def _finish(self, work: Work, status: Status | None) -> None:
-        lane, context = work.lane, work.context
-        assert lane is not None and isinstance(context, ConsumeOrderlyContext)
+        key_queue, context = work.key_queue, work.context
+        assert key_queue is not None and isinstance(context, ConsumeOrderlyContext)
         self._running -= 1
         if not work.messages:
-            self._lanes.release(lane, time.monotonic())
+            self._key_queues.release(key_queue, time.monotonic())
         elif status is ConsumeOrderlyStatus.COMMIT or (status is ConsumeOrderlyStatus.SUCCESS and context.auto_commit):
-            self._succeeded(work.intake, [*self._lanes.commit(lane), *work.items])
-            self._lanes.release(lane, time.monotonic())
+            self._succeeded(work.poller, [*self._key_queues.commit(key_queue), *work.items])
+            self._key_queues.release(key_queue, time.monotonic())
         elif status is ConsumeOrderlyStatus.SUCCESS:
-            self._lanes.note(lane, work.items)
+            self._key_queues.note(key_queue, work.items)
             for item in work.items:
                 item.started = None
-            self._lanes.release(lane, time.monotonic())
+            self._key_queues.release(key_queue, time.monotonic())
         else:
-            self._failed(work, lane, context, rolled_back=status is ConsumeOrderlyStatus.ROLLBACK)
+            self._failed(work, key_queue, context, rolled_back=status is ConsumeOrderlyStatus.ROLLBACK)
         self._pump()
 
-    def _failed(self, work: Work, lane: Lane[Item], context: ConsumeOrderlyContext, *, rolled_back: bool) -> None:
+    def _failed(
+        self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext, *, rolled_back: bool
+    ) -> None:
         self._counts.failed += len(work.items)
         most = self._config.max_reconsume_times
-        if most != -1 and lane.attempts >= most:
+        if most != -1 and key_queue.attempts >= most:
             if self._broadcasting:
-                self._drop(work.intake, work.items)
-                lane.attempts = 0
-                self._lanes.release(lane, time.monotonic())
+                self._drop(work.poller, work.items)
+                key_queue.attempts = 0
+                self._key_queues.release(key_queue, time.monotonic())
             else:
-                self._spawn(self._bury(work, lane, context))
+                self._spawn(self._bury(work, key_queue, context))
             return
-        noted = self._lanes.roll_back(lane) if rolled_back else []
-        self._suspend(lane, [*noted, *work.items], context)
+        noted = self._key_queues.roll_back(key_queue) if rolled_back else []
+        self._suspend(key_queue, [*noted, *work.items], context)
 
-    def _suspend(self, lane: Lane[Item], items: list[Item], context: ConsumeOrderlyContext) -> None:
+    def _suspend(self, key_queue: KeyQueue[Item], items: list[Item], context: ConsumeOrderlyContext) -> None:
         for item in items:
             item.started = None
         milliseconds = _whole("suspend_current_queue_time_millis", context.suspend_current_queue_time_millis, -1)
         if milliseconds == -1:
             milliseconds = self._config.suspend_current_queue_time_millis
-        self._lanes.suspend(lane, items, milliseconds / 1000, time.monotonic())
+        self._key_queues.suspend(key_queue, items, milliseconds / 1000, time.monotonic())
 
-    async def _bury(self, work: Work, lane: Lane[Item], context: ConsumeOrderlyContext) -> None:
-        """Put messages aside that failed too often, so that their lane can go on; on failure it rests."""
-        letters = work.intake.child.letters
+    async def _bury(self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext) -> None:
+        """Put messages aside that failed too often, so that their queue can go on; on failure it rests."""
+        letters = work.poller.child.letters
         assert letters is not None
         left = list(work.items)
         try:
             while left:
                 await letters.bury(left[0].position)
-                self._counts.dead_letters += work.intake.finish([left.pop(0)])
+                self._counts.dead_letters += work.poller.finish([left.pop(0)])
         except PulsarException as error:
             _log.warning("%s cannot become a dead letter yet: %s", left[0].position.message_id(), error)
-            self._suspend(lane, left, context)
+            self._suspend(key_queue, left, context)
         else:
-            lane.attempts = 0
-            self._lanes.release(lane, time.monotonic())
+            key_queue.attempts = 0
+            self._key_queues.release(key_queue, time.monotonic())
         self._pump()

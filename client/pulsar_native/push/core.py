@@ -1,8 +1,8 @@
-"""A listener container: takes batches from topics in one loop and pushes them to a handler.
+"""A push consumer: takes batches from topics in one loop and pushes them to a handler.
 
-Rules (client.md A.13): one intake loop serves all topics and partitions; it waits for the broker's deliveries, not for
-a clock, and looks after partitions that rest when their time has come. A container starts once and stops once. A group
-is in a process once under each instance name. Everything is on the engine's loop; where handlers run is the face's.
+Rules (client.md A.13): one poller loop serves all topics and partitions; it waits for the broker's deliveries, not for
+a clock, and looks after partitions that rest when their time has come. A push consumer starts once and stops once. A
+group is in a process once under each instance name. Everything but the handlers is on the engine's loop.
 """
 
 from __future__ import annotations
@@ -29,30 +29,35 @@ from pulsar_native.push.config import (
     ConsumeFromWhere,
     ConsumeMessageHook,
     ConsumeOrder,
-    ContainerConfig,
-    ContainerStats,
     MessageModel,
+    PushConsumerConfig,
+    PushConsumerStats,
     ShutdownReport,
     TagFilter,
 )
-from pulsar_native.push.consume_message_service import Consuming, ConsumingConcurrently, ConsumingOrderly, Workers
-from pulsar_native.push.offset_store import LocalOffsetStore
-from pulsar_native.push.partition_poller import SUSPENDED, Counts, MessageFilter, PartitionIntake, Subscribed
+from pulsar_native.push.consume_message_service import (
+    ConsumeMessageConcurrentlyService,
+    ConsumeMessageOrderlyService,
+    ConsumeMessageService,
+    MessageDispatcher,
+)
+from pulsar_native.push.offset_store import OffsetStore
+from pulsar_native.push.partition_poller import SUSPENDED, Counts, MessageFilter, PartitionPoller, Subscribed
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.registered import wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 
-_log = logging.getLogger("pulsar_native.container")
+_log = logging.getLogger("pulsar_native.push_consumer")
 
 # How long a partition rests whose kept position is of no use, in seconds, before it is read from its beginning.
 MEND = 10.0
-# Redeliveries by the broker (a member that went) are no failures of the handler: only the container counts those.
+# Redeliveries by the broker (a member that went) are no failures of the handler: only the push consumer counts those.
 _NEVER = (1 << 31) - 1
 
 
 class ServiceState(Enum):
-    """Where in its life a container is. START_FAILED is also what it is while it starts, so that nobody else does."""
+    """State of a push consumer. START_FAILED is also the state while it starts, so that nobody else starts it."""
 
     CREATE_JUST = "created"
     START_FAILED = "start failed"
@@ -85,10 +90,10 @@ class _Groups:
 _groups = _Groups()
 
 
-class ContainerCore:
-    """The engine's side of a listener container."""
+class PushConsumerCore:
+    """The engine's side of a push consumer."""
 
-    def __init__(self, config: ContainerConfig) -> None:
+    def __init__(self, config: PushConsumerConfig) -> None:
         self.config = config
         self.state = ServiceState.CREATE_JUST
         self.topics: dict[TopicName, tuple[TagFilter, Schema[Any]]] = {}
@@ -97,16 +102,16 @@ class ContainerCore:
         self.hooks: list[ConsumeMessageHook] = []
         self.counts = Counts()
         self.suspended = False
-        self.consuming: Consuming | None = None
+        self.service: ConsumeMessageService | None = None
         self._sources: list[Subscribed] = []
-        self._intakes: list[PartitionIntake] = []
-        self._store: LocalOffsetStore | None = None
+        self._pollers: list[PartitionPoller] = []
+        self._store: OffsetStore | None = None
         self._offsets: dict[str, MessageId] = {}
         self._wake = asyncio.Event()
         self._loop_task: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._drained: asyncio.Event | None = None
-        self._workers: Workers | None = None
+        self._dispatcher: MessageDispatcher | None = None
         self._client: ClientCore
         self._member: tuple[object, ...]
         self._broadcasting = config.message_model is MessageModel.BROADCASTING
@@ -128,27 +133,29 @@ class ContainerCore:
         self.check_not_started()
         if self.orderly not in (None, orderly):
             raise InvalidConfiguration(
-                "A container is concurrent or orderly, never both; it has a handler of the other kind"
+                "A push consumer is concurrent or orderly, never both; it has a handler of the other kind"
             )
         self.orderly = orderly
 
     def check_not_started(self) -> None:
-        """Raise unless the container is still to be started."""
+        """Raise unless the push consumer is still to be started."""
         if self.state is not ServiceState.CREATE_JUST:
-            raise NotAllowedError(f"The container was started before (it is: {self.state.value}); make a new one")
+            raise NotAllowedError(f"The push consumer was started before (it is: {self.state.value}); make a new one")
 
     # --- start --------------------------------------------------------------------------------------------------------
 
-    async def start(self, client: ClientCore, make_workers: Callable[[Consuming], Workers]) -> None:
+    async def start(
+        self, client: ClientCore, make_workers: Callable[[ConsumeMessageService], MessageDispatcher]
+    ) -> None:
         """Check, join the group, load positions, subscribe and begin to take messages."""
         self.check_not_started()
         # A barrier: whoever starts it meanwhile, or after a failure, is refused.
         self.state = ServiceState.START_FAILED
         self._phase("check configuration")
         if self.orderly is None:
-            raise InvalidConfiguration("A container needs a handler: register_message_listener()")
+            raise InvalidConfiguration("A push consumer needs a handler: register_message_listener()")
         if not self.topics:
-            raise InvalidConfiguration("A container needs a topic: subscribe()")
+            raise InvalidConfiguration("A push consumer needs a topic: subscribe()")
         self._phase("join group")
         self._client = client
         self._member = (client.config.service_url, self.config.member_name, self.config.consumer_group)
@@ -167,13 +174,15 @@ class ContainerCore:
         self._phase("running")
 
     def _phase(self, name: str) -> None:
-        _log.info("Container of group %s: %s", self.config.consumer_group, name)
+        _log.info("Push consumer of group %s: %s", self.config.consumer_group, name)
 
-    async def _start(self, client: ClientCore, make_workers: Callable[[Consuming], Workers]) -> None:
+    async def _start(
+        self, client: ClientCore, make_workers: Callable[[ConsumeMessageService], MessageDispatcher]
+    ) -> None:
         if self._broadcasting:
             self._phase("load positions")
             config = self.config
-            self._store = LocalOffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
+            self._store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
             self._offsets = await asyncio.to_thread(self._store.load)
         self._phase("start workers")
         self._start_consuming(client, make_workers)
@@ -183,19 +192,21 @@ class ContainerCore:
         self._phase("find positions")
         for source in self._sources:
             await asyncio.gather(*(self._place(source, child) for child in source.consumer.children))
-        self._phase("start intake")
+        self._phase("start poller")
         self._loop_task = client.engine.spawn(self._run())
         if self._broadcasting:
             self._tasks.append(client.engine.spawn(self._persist_regularly()))
-        elif isinstance(self.consuming, ConsumingConcurrently):
-            self._tasks.append(client.engine.spawn(self._watch_handlers(self.consuming)))
+        elif isinstance(self.service, ConsumeMessageConcurrentlyService):
+            self._tasks.append(client.engine.spawn(self._watch_handlers(self.service)))
 
-    def _start_consuming(self, client: ClientCore, make_workers: Callable[[Consuming], Workers]) -> None:
-        kind = ConsumingOrderly if self.orderly else ConsumingConcurrently
+    def _start_consuming(
+        self, client: ClientCore, make_workers: Callable[[ConsumeMessageService], MessageDispatcher]
+    ) -> None:
+        kind = ConsumeMessageOrderlyService if self.orderly else ConsumeMessageConcurrentlyService
         # Each needs the other: the workers report to the consuming that feeds them.
-        consuming = kind(client.engine, self.config, self.counts, self.hooks, self._on_done)
-        self._workers = consuming.workers = make_workers(consuming)
-        self.consuming = consuming
+        service = kind(client.engine, self.config, self.counts, self.hooks, self._on_done)
+        self._dispatcher = service.dispatcher = make_workers(service)
+        self.service = service
 
     async def _open(self, client: ClientCore, topic: TopicName) -> None:
         tags, schema = self.topics[topic]
@@ -249,22 +260,22 @@ class ContainerCore:
         return ConsumerType.KeyShared if self.config.consume_order is ConsumeOrder.KEY else ConsumerType.Failover
 
     def _match_partitions(self, source: Subscribed) -> None:
-        """Have an intake for each partition, and share the topic's limits among them."""
+        """Have a poller for each partition, and share the topic's limits among them."""
         children = source.consumer.children
-        if len(children) == len(source.intakes) and all(child in source.intakes for child in children):
+        if len(children) == len(source.pollers) and all(child in source.pollers for child in children):
             return
         for child in children:
-            if child not in source.intakes:
-                source.intakes[child] = self._intake(source, child)
-        for child in [child for child in source.intakes if child not in children]:
-            source.intakes.pop(child).stop()
-        own = [intake for intake in source.intakes.values() if not intake.is_retry]
-        for intake in own:
-            intake.share_limits(len(own))
-        self._intakes = [intake for each in self._sources for intake in each.intakes.values()]
+            if child not in source.pollers:
+                source.pollers[child] = self._poller(source, child)
+        for child in [child for child in source.pollers if child not in children]:
+            source.pollers.pop(child).stop()
+        own = [poller for poller in source.pollers.values() if not poller.is_retry]
+        for poller in own:
+            poller.share_limits(len(own))
+        self._pollers = [poller for each in self._sources for poller in each.pollers.values()]
 
-    def _intake(self, source: Subscribed, child: PartitionConsumer) -> PartitionIntake:
-        return PartitionIntake(
+    def _poller(self, source: Subscribed, child: PartitionConsumer) -> PartitionPoller:
+        return PartitionPoller(
             source,
             child,
             self.config,
@@ -279,10 +290,10 @@ class ContainerCore:
 
     async def _place(self, source: Subscribed, child: PartitionConsumer) -> None:
         """Move a partition to where the member, or a group without position, begins."""
-        intake = source.intakes[child]
+        poller = source.pollers[child]
         where = self.config.consume_from_where
         if not self._broadcasting:
-            if where is ConsumeFromWhere.TIMESTAMP and not intake.is_retry:
+            if where is ConsumeFromWhere.TIMESTAMP and not poller.is_retry:
                 _, mark = await child.positions.last_and_mark()
                 if mark.entry_id() < 0:
                     # Nothing was acknowledged yet: the group has no position here.
@@ -290,32 +301,32 @@ class ContainerCore:
             return
         kept = self._offsets.get(child.topic.full)
         if kept is not None:
-            await self._place_kept(intake, kept)
+            await self._place_kept(poller, kept)
         elif where is ConsumeFromWhere.TIMESTAMP:
             await child.positions.seek(None, self._start_time())
         elif where is ConsumeFromWhere.LAST_OFFSET:
             last = await child.positions.last_message_id()
             # Kept from now on: what comes while this member is away is not missed.
-            intake.start = last if last.entry_id() >= 0 else MessageId.earliest
-            if intake.start != MessageId.earliest:
-                await child.positions.seek(intake.start)
+            poller.start = last if last.entry_id() >= 0 else MessageId.earliest
+            if poller.start != MessageId.earliest:
+                await child.positions.seek(poller.start)
 
     def _start_time(self) -> int:
         return self.config.start_time_ms(time.time_ns() // 1_000_000)
 
-    async def _place_kept(self, intake: PartitionIntake, kept: MessageId) -> None:
-        child = intake.child
+    async def _place_kept(self, poller: PartitionPoller, kept: MessageId) -> None:
+        child = poller.child
         last = await child.positions.last_message_id()
         if (kept.ledger_id(), kept.entry_id()) > (last.ledger_id(), last.entry_id()):
             _log.warning(
                 "%s: there is no position %s, the last is %s; in %g s the partition is read from its beginning",
                 child.describe(), kept, last, MEND,
             )  # fmt: skip
-            intake.not_before = time.monotonic() + MEND
-            intake.moved(MessageId.earliest)
+            poller.not_before = time.monotonic() + MEND
+            poller.moved(MessageId.earliest)
             # The consumer stands at the beginning since it was opened.
             return
-        intake.start = kept
+        poller.start = kept
         if kept != MessageId.earliest:
             await child.positions.seek(kept)
 
@@ -332,22 +343,22 @@ class ContainerCore:
 
     def _positions(self) -> dict[str, MessageId]:
         """Return the positions of all partitions, also of those that are not read any more."""
-        for intake in self._intakes:
-            place = intake.position
+        for poller in self._pollers:
+            place = poller.position
             if place is not None:
-                self._offsets[intake.child.topic.full] = place
+                self._offsets[poller.child.topic.full] = place
         return dict(self._offsets)
 
-    def _save(self, store: LocalOffsetStore, positions: dict[str, MessageId]) -> None:
+    def _save(self, store: OffsetStore, positions: dict[str, MessageId]) -> None:
         try:
             store.save(positions)
         except OSError as error:
             _log.error("The positions cannot be written to %s: %s", store.path, error)
 
-    # --- intake -------------------------------------------------------------------------------------------------------
+    # --- polling ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Take messages until the container stops, or the client does."""
+        """Take messages until the push consumer stops, or the client does."""
         try:
             while not self._client.closed:
                 self._wake.clear()
@@ -368,29 +379,29 @@ class ContainerCore:
         self.counts.rounds += 1
         if self.suspended:
             return SUSPENDED
-        assert self.consuming is not None
+        assert self.service is not None
         waits: list[float] = []
         for source in self._sources:
             self._match_partitions(source)
-        for intake in self._intakes:
+        for poller in self._pollers:
             try:
-                items = intake.take(now)
+                items = poller.take(now)
                 if items:
-                    self.consuming.submit(intake, items)
+                    self.service.submit(poller, items)
             except Exception as error:
-                # One partition's trouble, whatever it is, must not end the intake of all.
-                _log.exception("%s: the intake failed", intake.child.describe())
-                intake.failed(error, now)
-            if intake.may_have_more:
-                waits.append(max(0.0, intake.not_before - now))
+                # One partition's trouble, whatever it is, must not end the polling of all.
+                _log.exception("%s: the poller failed", poller.child.describe())
+                poller.failed(error, now)
+            if poller.may_have_more:
+                waits.append(max(0.0, poller.not_before - now))
         return min(waits, default=None)
 
-    async def _watch_handlers(self, consuming: ConsumingConcurrently) -> None:
+    async def _watch_handlers(self, service: ConsumeMessageConcurrentlyService) -> None:
         """Look for hanging handlers once every time-out."""
         seconds = self.config.consume_timeout_minutes * 60
         while True:
             await asyncio.sleep(seconds)
-            consuming.give_back_stuck(self._intakes, time.monotonic())
+            service.give_back_stuck(self._pollers, time.monotonic())
 
     def suspend(self) -> None:
         """Take no more; what was taken is handled."""
@@ -401,10 +412,10 @@ class ContainerCore:
         self.suspended = False
         self._wake.set()
 
-    def stats(self) -> ContainerStats:
+    def stats(self) -> PushConsumerStats:
         """Return what was done, and what is held. Thread-safe."""
-        counts, intakes = self.counts, self._intakes
-        return ContainerStats(
+        counts, pollers = self.counts, self._pollers
+        return PushConsumerStats(
             rounds=counts.rounds,
             taken=counts.taken,
             filtered=counts.filtered,
@@ -415,8 +426,8 @@ class ContainerCore:
             dead_letters=counts.dead_letters,
             dropped=counts.dropped,
             throttled=dict(counts.throttled),
-            unfinished=sum(len(intake.queue) for intake in intakes),
-            unfinished_bytes=sum(intake.queue.bytes for intake in intakes),
+            unfinished=sum(len(poller.queue) for poller in pollers),
+            unfinished_bytes=sum(poller.queue.bytes for poller in pollers),
         )
 
     # --- end ----------------------------------------------------------------------------------------------------------
@@ -430,7 +441,7 @@ class ContainerCore:
         if self.state is not ServiceState.RUNNING:
             return ShutdownReport(0, 0, {})
         self.state = ServiceState.SHUTDOWN_ALREADY
-        self._phase("stop intake")
+        self._phase("stop poller")
         self._stop_intake()
         limit = self.config.await_termination_millis_when_shutdown
         if await_termination_millis is not None:
@@ -441,14 +452,14 @@ class ContainerCore:
         report = ShutdownReport(
             before - self._unfinished(),
             self._unfinished(),
-            {intake.child.topic.full: place for intake in self._intakes if (place := intake.oldest) is not None},
+            {poller.child.topic.full: place for poller in self._pollers if (place := poller.oldest) is not None},
         )
         self._phase("leave group")
         await self._end()
         return report
 
     def never_started(self) -> None:
-        """Note that a container that was not started never will be."""
+        """Note that a push consumer that was not started never will be."""
         if self.state is ServiceState.CREATE_JUST:
             self.state = ServiceState.SHUTDOWN_ALREADY
 
@@ -463,21 +474,21 @@ class ContainerCore:
             _log.warning("Handlers are not done after %g s; what is left comes again", seconds)
 
     def _unfinished(self) -> int:
-        return sum(len(intake.queue) for intake in self._intakes)
+        return sum(len(poller.queue) for poller in self._pollers)
 
     def _stop_intake(self) -> None:
         current = asyncio.current_task()
         for task in (self._loop_task, *self._tasks):
             if task is not None and task is not current:
                 task.cancel()
-        for intake in self._intakes:
-            intake.stop()
+        for poller in self._pollers:
+            poller.stop()
 
     def _stop_handlers(self) -> None:
-        if self.consuming is not None:
-            self.consuming.stop()
-        if self._workers is not None:
-            self._workers.stop()
+        if self.service is not None:
+            self.service.stop()
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
 
     async def _end(self) -> None:
         """Stop what runs, write positions and leave the topics and the group."""
@@ -497,7 +508,7 @@ class ContainerCore:
     def _abandon(self) -> None:
         """End with the client: it has closed the consumers already."""
         self.state = ServiceState.SHUTDOWN_ALREADY
-        _log.info("Container of group %s: the client was closed", self.config.consumer_group)
+        _log.info("Push consumer of group %s: the client was closed", self.config.consumer_group)
         self._stop_intake()
         self._stop_handlers()
         if self._store is not None:

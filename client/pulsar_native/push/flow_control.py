@@ -1,9 +1,9 @@
-"""When a listener container takes no more from a partition: too many, too much, too far apart, or no memory left.
+"""When a push consumer takes no more from a partition: too many, too much, too far apart, or no memory left.
 
 Rules (client.md C201-C205, N4): a limit is passed when there is more than it says; size counts whole MiB; the span
-holds for concurrent containers only. A limit of a topic is shared by its partitions. The client's memory limit holds
-over all of them, and leaves each partition one message in work. The log gets the first and every 1000th time of each
-reason.
+holds for concurrent push consumers only. A limit of a topic is shared by its partitions. The client's memory limit
+holds over all of them, and leaves each partition one message in work. The log gets the first and every 1000th time of
+each reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EVERY = 1000
 
 
 class Reason(Enum):
-    """Why intake stops."""
+    """Reason why polling stops."""
 
     COUNT = "count"
     SIZE = "size"
@@ -49,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Throttled:
-    """Intake of a partition stops for a moment; `text` is set when the log is to have it."""
+    """Polling of a partition stops for a moment; `text` is set when the log is to have it."""
 
     reason: Reason
     times: int
@@ -88,7 +88,7 @@ class FlowControl:
         oldest = queue.oldest()
         first = None if oldest is None else oldest.number
         text = (
-            f"intake stops: {why} (unfinished {len(queue)}, {queue.bytes / _MIB:.1f} MiB, "
+            f"poller stops: {why} (unfinished {len(queue)}, {queue.bytes / _MIB:.1f} MiB, "
             f"numbers {first} to {queue.newest}, span {queue.span}, time {times + 1})"
         )
         return Throttled(reason, times + 1, text)

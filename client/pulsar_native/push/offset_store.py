@@ -1,4 +1,4 @@
-"""Where a broadcasting container keeps its positions: a file of this machine, and the one before it as a second chance.
+"""Offsets of a broadcasting push consumer: a file of this machine, and the one before it as a second chance.
 
 Rules (client.md C214): a file is replaced, never written over, so that a crash at any moment leaves a whole one: the
 new text is written beside it and reaches the disk, then the old file becomes `.bak`, then the new one takes its name.
@@ -17,12 +17,12 @@ from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
 from pulsar_native.push.offset_file import decode_offsets, encode_offsets
 
-_log = logging.getLogger("pulsar_native.container")
+_log = logging.getLogger("pulsar_native.push_consumer")
 
 _FOLDER = ".pulsar_native_offsets"
 
 
-class LocalOffsetStore:
+class OffsetStore:
     """The positions of one member of one group."""
 
     def __init__(self, folder: str | None, member: str, group: str) -> None:

@@ -1,4 +1,4 @@
-"""What a listener container takes from one partition: how much, what of it the handler sees, and what is not done yet.
+"""What a push consumer takes from one partition: how much, what of it the handler sees, and what is not done yet.
 
 Rules (client.md C196, C201-C207, C210-C212, C215, C216): one round takes at most a pull batch, and nothing while a
 limit is passed, or while the partition rests after an error. Messages nobody wants are acknowledged at once. The
@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import REAL_TOPIC
-from pulsar_native.push.config import ContainerConfig, TagFilter
+from pulsar_native.push.config import PushConsumerConfig, TagFilter
 from pulsar_native.push.flow_control import FlowControl, Limits
 from pulsar_native.push.process_queue import Ascending, ProcessQueue, Taken
 from pulsar_native.topic import TopicName
 
-_log = logging.getLogger("pulsar_native.container")
+_log = logging.getLogger("pulsar_native.push_consumer")
 
 Item = Taken[Message]
 MessageFilter = Callable[[Message], bool]
@@ -40,7 +40,7 @@ _EVERY = 1000
 
 @dataclass
 class Counts:
-    """What a container has done; see `ContainerStats`."""
+    """What a push consumer has done; see `PushConsumerStats`."""
 
     rounds: int = 0
     taken: int = 0
@@ -55,23 +55,23 @@ class Counts:
 
 
 class Subscribed:
-    """One topic of a container: its consumer, what of it is wanted, and an intake for each of its partitions."""
+    """One topic of a push consumer: its consumer, what of it is wanted, and a poller for each of its partitions."""
 
-    def __init__(self, consumer: TopicConsumer, topic: TopicName, tags: TagFilter) -> None:
+    def __init__(self, consumer: MultiTopicsConsumer, topic: TopicName, tags: TagFilter) -> None:
         self.consumer = consumer
         self.topic = topic
         self.tags = tags
-        self.intakes: dict[PartitionConsumer, PartitionIntake] = {}
+        self.pollers: dict[PartitionConsumer, PartitionPoller] = {}
 
 
-class PartitionIntake:
+class PartitionPoller:
     """The messages of one partition between the broker and the handler."""
 
     def __init__(
         self,
         source: Subscribed,
         child: PartitionConsumer,
-        config: ContainerConfig,
+        config: PushConsumerConfig,
         counts: Counts,
         *,
         orderly: bool,

@@ -1,4 +1,4 @@
-"""What a listener container took from one partition and has not finished yet.
+"""What a push consumer took from one partition and has not finished yet.
 
 Rules (client.md C201-C204, C211, C212, C215): messages get dense running numbers in the order they are taken; the span
 is how far the newest is ahead of the oldest unfinished one. The position to keep is the last one before the oldest

@@ -7,8 +7,8 @@ calling thread; only control operations cross to the engine's thread. Everything
 from pulsar_native.sync.client import Client
 from pulsar_native.sync.consumer import Consumer, Reader
 from pulsar_native.sync.producer import Producer
-from pulsar_native.sync.push_consumer import ListenerContainer
+from pulsar_native.sync.push_consumer import PushConsumer
 from pulsar_native.sync.table_view import TableView
 from pulsar_native.sync.transaction import Transaction
 
-__all__ = ["Client", "Consumer", "ListenerContainer", "Producer", "Reader", "TableView", "Transaction"]
+__all__ = ["Client", "Consumer", "Producer", "PushConsumer", "Reader", "TableView", "Transaction"]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pulsar_native._not_picklable import Live
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.engine.loop import (
     Engine,
     generation,
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pulsar_native.sync.client import Client
 
 
-class Part(Live, ABC):
+class Closeable(NotPicklable, ABC):
     """Common behaviour of producers, consumers and readers."""
 
     def __init__(self, client: Client, engine: Engine) -> None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import _validation, plans
-from pulsar_native._not_picklable import Live
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -59,7 +59,7 @@ from pulsar_native.sync.transaction import Transaction
 _MIB = 1024 * 1024
 
 
-class Client(Live):
+class Client(NotPicklable):
     """Reach a Pulsar cluster; make producers, consumers and readers. Connects on first use.
 
     Thread-safe. Works in the process that made it: after a fork, calls raise `AlreadyClosed` at once. Arguments are the

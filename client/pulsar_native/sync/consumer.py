@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pulsar_native import _validation
-from pulsar_native.arrow.batch import ReceivedRows
+from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
-from pulsar_native.engine.consumer.arrow_range_reader import ColumnsRange
-from pulsar_native.engine.consumer.arrow_receiver import RowsCollector
+from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
+from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
-from pulsar_native.engine.consumer.multi_topics_consumer import SeekTarget, TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
     check_generation,
 )
@@ -33,7 +33,7 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport, ConsumerStats
-from pulsar_native.sync._base import Part
+from pulsar_native.sync._base import Closeable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -50,10 +50,10 @@ _MIB = 1024 * 1024
 _SETTLE_SECONDS = 0.5
 
 
-class Receiving(Part):
+class Receiving(Closeable):
     """What consumers and readers share: waiting for messages in the calling thread, and listeners."""
 
-    def __init__(self, client: Client, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
+    def __init__(self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
         super().__init__(client, inner.client.engine)
         self._inner = inner
         self._decoder = decoder
@@ -61,7 +61,7 @@ class Receiving(Part):
         self._attends = decoder.needs_writer or inner.chain is not None
         # What `take` has put there can be had without it.
         self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
-        self._quick_acks = inner.quick_acks
+        self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
         self._has_listener = False
@@ -242,7 +242,7 @@ class Consumer(Receiving):
     """Receive messages through a subscription. Thread-safe; made by `Client.subscribe`."""
 
     def __init__(
-        self, client: Client, inner: TopicConsumer, decoder: VersionedDecoder, listener: MessageListener | None
+        self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder, listener: MessageListener | None
     ) -> None:
         super().__init__(client, inner, decoder)
         config = inner.config
@@ -299,7 +299,7 @@ class Consumer(Receiving):
         max_bytes: int = 8 * _MIB,
         timeout_millis: int | None = 100,
         columns: Sequence[str] = ALL_COLUMNS,
-    ) -> ReceivedRows:
+    ) -> ArrowBatch:
         """Return messages as the rows of an Arrow record batch, with what `acknowledge` needs. Blocks.
 
         Waits until there are `max_rows`, or as many as have at most `max_bytes` of payload (a first one that alone is
@@ -312,7 +312,7 @@ class Consumer(Receiving):
         check_generation(self._generation)
         if self._has_listener:
             raise InvalidConfiguration("receive_arrow() cannot be used on a consumer with a message_listener")
-        rows = RowsCollector(self._inner, columns, max_rows, max_bytes)
+        rows = ArrowReceiver(self._inner, columns, max_rows, max_bytes)
         deadline = _validation.deadline(timeout_millis, time.monotonic())
         try:
             while True:
@@ -332,7 +332,7 @@ class Consumer(Receiving):
 
     def acknowledge(
         self,
-        message: Message | MessageId | list[Message | MessageId] | ReceivedRows,
+        message: Message | MessageId | list[Message | MessageId] | ArrowBatch,
         *,
         txn: Transaction | None = None,
     ) -> None:
@@ -348,12 +348,12 @@ class Consumer(Receiving):
         otherwise: the transaction can only be aborted then, and its commit does that.
         """
         if txn is None and isinstance(message, Message):
-            acks = self._quick_acks.get(message.entry.topic)
+            acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
-                # As `Acknowledging.note` does, in this order.
+                # As `AckGroupingTracker.note` does, in this order.
                 acks.noted.append(message)
-                if not acks.is_noting:
-                    acks.begin_noting(message)
+                if not acks.is_fast_path_open:
+                    acks.open_fast_path(message)
                 return
         check_generation(self._generation)
         if txn is not None:
@@ -362,7 +362,7 @@ class Consumer(Receiving):
         wait = self._receipt() if self._wants_receipts else None
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, wait)
-        elif isinstance(message, ReceivedRows):
+        elif isinstance(message, ArrowBatch):
             self._inner.acknowledge_rows(message, wait)
         else:
             self._inner.acknowledge(_validation.ids_of(message), wait)
@@ -402,13 +402,13 @@ class Consumer(Receiving):
         if wait is not None:
             wait.result(self._receipt_seconds)
 
-    def negative_acknowledge(self, message: Message | MessageId | ReceivedRows) -> None:
+    def negative_acknowledge(self, message: Message | MessageId | ArrowBatch) -> None:
         """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says. Does not block.
 
         Takes what `receive_arrow` returned, too.
         """
         check_generation(self._generation)
-        if isinstance(message, ReceivedRows):
+        if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
         (message_id,) = _validation.ids_of(message)
@@ -490,7 +490,7 @@ class Reader(Receiving):
     def __init__(
         self,
         client: Client,
-        inner: TopicConsumer,
+        inner: MultiTopicsConsumer,
         decoder: VersionedDecoder,
         listener: Callable[[Reader, Message], Any] | None,
     ) -> None:
@@ -529,7 +529,7 @@ class Reader(Receiving):
         `Timeout` when nothing comes for `timeout_millis`, and `ChecksumError` for a damaged entry: a short result is
         never passed off as the whole.
         """
-        work = ColumnsRange(
+        work = ArrowRangeReader(
             self._inner,
             end=end,
             columns=columns,
@@ -543,7 +543,7 @@ class Reader(Receiving):
             if work.must_go_back:
                 self._engine.run(work.go_back())
             soon = min(time.monotonic() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_slice() or self._wait_for(self._inner.take_slice, soon)
+            taken = self._inner.take_rows() or self._wait_for(self._inner.take_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = time.monotonic() + timeout_millis / 1000

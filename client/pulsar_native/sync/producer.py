@@ -18,7 +18,7 @@ from pulsar_native.engine.loop import (
     this_process,
 )
 from pulsar_native.engine.metrics.statistics import of_producer
-from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation
@@ -29,7 +29,7 @@ from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.send_op import Callback, ResultCallback, as_callback
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.stats import CloseReport, ProducerStats
-from pulsar_native.sync._base import Part
+from pulsar_native.sync._base import Closeable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SendCallback = ResultCallback
 
 
-class Producer(Part):
+class Producer(Closeable):
     """Publish messages to one topic. Thread-safe; made by `Client.create_producer`."""
 
     def __init__(self, client: Client, inner: TopicProducer, schema: Schema[Any]) -> None:
@@ -53,8 +53,8 @@ class Producer(Part):
         self._separates_key = schema.separates_key
         # For the hot path, which calls as little as it can.
         self._process = this_process()
-        self._take_plain = inner.plain_entrance()
-        self._take_waiting = inner.waiting_entrance()
+        self._take_plain = inner.fast_send()
+        self._take_waiting = inner.fast_send_sync()
         self._block = inner.config.block_if_queue_full
 
     def _described(self) -> str:
@@ -239,17 +239,17 @@ class Producer(Part):
                 ) from None
             return self._engine.run(schemas.register(schema))
 
-    def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
-        attempt: Full | None = full
+    def _wait_for_room(self, full: Backpressure, again: Callable[[], Backpressure | None]) -> None:
+        attempt: Backpressure | None = full
         while attempt is not None:
-            if not (self._block or attempt.is_short) or self._engine.on_loop():
+            if not (self._block or attempt.always_waits) or self._engine.on_loop():
                 # In a callback of the engine waiting would stop the receipts that make room.
                 raise attempt.refusal()
             wait = Wait()
-            attempt.when_room(wait.wake)
+            attempt.wait_for_room(wait.wake)
             while not wait.wait(1.0):
                 check_generation(self._generation)
-            attempt = again() if attempt.again is None else attempt.again()
+            attempt = again() if attempt.retry is None else attempt.retry()
 
     def send_many(
         self,
@@ -307,7 +307,7 @@ class Producer(Part):
         while work.take(slices):
             while (full := work.push()) is not None:
                 wait = Wait()
-                full.when_room(wait.wake)
+                full.wait_for_room(wait.wake)
                 self._outwait(wait)
             if progress is not None:
                 progress(work.confirmed)

@@ -1,4 +1,4 @@
-"""The blocking listener container: handlers run in worker threads, all else on the engine's thread."""
+"""The blocking push consumer: handlers run in worker threads, all else on the engine's thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from pulsar_native._not_picklable import Live
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
 from pulsar_native.message import Message
@@ -19,15 +19,15 @@ from pulsar_native.push.config import (
     ConsumeMessageHook,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
-    ContainerConfig,
-    ContainerStats,
+    PushConsumerConfig,
+    PushConsumerStats,
     ShutdownReport,
     check_config,
     drain_limit,
     message_listener,
 )
-from pulsar_native.push.consume_message_service import Consuming, Work
-from pulsar_native.push.core import ContainerCore, ServiceState
+from pulsar_native.push.consume_message_service import ConsumeMessageService, Work
+from pulsar_native.push.core import PushConsumerCore, ServiceState
 from pulsar_native.schema import BytesSchema, Schema
 from pulsar_native.sync.client import Client
 
@@ -38,24 +38,24 @@ MessageListenerOrderly = Callable[[list[Message], ConsumeOrderlyContext], Consum
 _IDLE_SECONDS = 60.0
 
 
-class ListenerContainer(Live):
+class PushConsumer(NotPicklable):
     """Consume topics as a member of a group: batches are pulled and pushed to a handler in worker threads.
 
     Thread-safe, after RocketMQ's DefaultMQPushConsumer. Name the topics, register one handler, then start; as a context
     manager it starts on entering and shuts down on leaving.
 
-        container = ListenerContainer(client, ContainerConfig(consumer_group="billing"))
-        container.subscribe("orders", "paid || refunded")
-        container.register_message_listener(lambda messages, context: ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
-        with container:
+        push consumer = PushConsumer(client, PushConsumerConfig(consumer_group="billing"))
+        push consumer.subscribe("orders", "paid || refunded")
+        push consumer.register_message_listener(lambda messages, context: ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+        with push consumer:
             ...
     """
 
-    def __init__(self, client: Client, config: ContainerConfig) -> None:
+    def __init__(self, client: Client, config: PushConsumerConfig) -> None:
         if not isinstance(client, Client):
-            raise InvalidConfiguration(f"This container needs a client of pulsar_native, not {client!r}")
+            raise InvalidConfiguration(f"This push consumer needs a client of pulsar_native, not {client!r}")
         self._client = client
-        self._core = ContainerCore(check_config(config))
+        self._core = PushConsumerCore(check_config(config))
         self._engine: Engine | None = None
         self._generation = generation()
         self._handler: Callable[..., Any] | None = None
@@ -64,19 +64,19 @@ class ListenerContainer(Live):
         return f"of group {self.config.consumer_group}, {self.state.value}"
 
     @property
-    def config(self) -> ContainerConfig:
-        """The settings this container was made with; picklable."""
+    def config(self) -> PushConsumerConfig:
+        """The settings this push consumer was made with; picklable."""
         return self._core.config
 
     @property
     def state(self) -> ServiceState:
-        """Where in its life the container is."""
+        """Where in its life the push consumer is."""
         return self._core.state
 
     def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[Any] | None = None) -> None:
         """Consume a topic: all of it, or the messages whose property TAGS is one of `a || b`. Does not block.
 
-        Again for the same topic replaces the expression. Raises `NotAllowedError` once the container was started.
+        Again for the same topic replaces the expression. Raises `NotAllowedError` once the push consumer was started.
         """
         self._core.subscribe(topic, expression, schema or BytesSchema())
 
@@ -94,7 +94,7 @@ class ListenerContainer(Live):
         """
         handler, in_order = message_listener(concurrently, orderly)
         if inspect.iscoroutinefunction(handler):
-            raise InvalidConfiguration("A coroutine function needs the container of pulsar_native.asyncio")
+            raise InvalidConfiguration("A coroutine function needs the push consumer of pulsar_native.asyncio")
         self._core.register(orderly=in_order)
         self._handler = handler
 
@@ -112,19 +112,19 @@ class ListenerContainer(Live):
         """Subscribe and begin to call the handler. Blocks up to some operation time-outs.
 
         Raises `InvalidConfiguration` without handler or topic, `NotAllowedError` when it was started before or when the
-        group is in this process already, and what subscribing raises. After a failure make a new container.
+        group is in this process already, and what subscribing raises. After a failure make a new push consumer.
         """
         check_generation(self._generation)
         # Refused before the client is made to start its thread.
         self._core.check_not_started()
         client = self._client._started()
         self._engine = client.engine
-        client.engine.run(self._core.start(client, self._workers))
+        client.engine.run(self._core.start(client, self._dispatcher))
 
-    def _workers(self, consuming: Consuming) -> _Threads:
+    def _dispatcher(self, service: ConsumeMessageService) -> _ThreadDispatcher:
         config = self.config
         assert self._handler is not None
-        return _Threads(consuming, self._handler, config.consume_thread_min, config.consume_thread_max)
+        return _ThreadDispatcher(service, self._handler, config.consume_thread_min, config.consume_thread_max)
 
     def suspend(self) -> None:
         """Take no more messages; what was taken is handled still. Does not block."""
@@ -142,7 +142,7 @@ class ListenerContainer(Live):
         else:
             self._engine.call(function)
 
-    def stats(self) -> ContainerStats:
+    def stats(self) -> PushConsumerStats:
         """Return what was done since the start, and what is held now. Does not block."""
         return self._core.stats()
 
@@ -176,11 +176,11 @@ class ListenerContainer(Live):
         self.shutdown()
 
 
-class _Threads:
-    """The threads a container's handler runs in: made when there is work for them, at most `most`."""
+class _ThreadDispatcher:
+    """The threads a push consumer's handler runs in: made when there is work for them, at most `most`."""
 
-    def __init__(self, consuming: Consuming, handler: Callable[..., Any], least: int, most: int) -> None:
-        self._consuming = consuming
+    def __init__(self, service: ConsumeMessageService, handler: Callable[..., Any], least: int, most: int) -> None:
+        self._service = service
         self._handler = handler
         self._least = least
         self._most = most
@@ -196,7 +196,7 @@ class _Threads:
             if len(self._works) > self._idle and self._count < self._most:
                 self._count += 1
                 self._made += 1
-                name = f"pulsar-native-container-{self._made}"
+                name = f"pulsar-native-push-consumer-{self._made}"
                 threading.Thread(target=self._run, name=name, daemon=True).start()
             else:
                 self._ready.notify()
@@ -210,7 +210,7 @@ class _Threads:
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
-            if not self._consuming.begin(work):
+            if not self._service.begin(work):
                 continue
             answer: object
             try:
@@ -218,7 +218,7 @@ class _Threads:
             except BaseException as error:
                 # SystemExit, too, is an answer here: nobody waits for this thread.
                 answer = error
-            self._consuming.end(work, answer)
+            self._service.end(work, answer)
 
     def _next(self) -> Work | None:
         """Wait for work; None when the thread is to end."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.engine.loop import check_generation
 from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport
-from pulsar_native.sync._base import Part
+from pulsar_native.sync._base import Closeable
 from pulsar_native.sync.consumer import Receiving
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _SETTLE_SECONDS = 0.2
 
 
-class TableView(Part, TableMapping):
+class TableView(Closeable, TableMapping):
     """The newest value of every key of a topic, as a read-only mapping that follows the topic.
 
     Thread-safe; made by `Client.create_table_view`. Reading it does not block and does no I/O.
     """
 
-    def __init__(self, client: Client, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
+    def __init__(self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
         super().__init__(client, inner.client.engine)
         self._inner = inner
         self._receiving = Receiving(client, inner, decoder)

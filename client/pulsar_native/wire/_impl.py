@@ -56,7 +56,7 @@ FUNCTIONS = (
 _PYTHON = {function: globals()[function] for function in FUNCTIONS}
 
 
-def use(wanted: str | None) -> None:
+def select(wanted: str | None) -> None:
     """Choose: "python", "compiled", or None for what is there. Raises `InvalidConfiguration`. Not thread-safe."""
     if wanted not in (None, "python", "compiled"):
         raise InvalidConfiguration(f"{VARIABLE} is {wanted!r}; it may be python or compiled, or not be set")
@@ -84,4 +84,4 @@ def _compiled() -> dict[str, Any] | None:
         return None
 
 
-use(os.environ.get(VARIABLE) or None)
+select(os.environ.get(VARIABLE) or None)

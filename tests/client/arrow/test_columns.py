@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.arrow import arrays, columns
-from pulsar_native.arrow.columns import ALL_COLUMNS, EntrySlice, nbytes, record_batch, rows
+from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, nbytes, record_batch, rows
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -42,7 +42,7 @@ def batch_slice(
     entry: int = 5,
     body: bytes | None = None,
     publish_time: int = NOW,
-) -> EntrySlice:
+) -> EntryRows:
     body = encode_batch(payloads, ids, encoded or ()) if body is None else body
     metadata = pb.MessageMetadata(
         producer_name="standalone-1-5",
@@ -51,12 +51,12 @@ def batch_slice(
         num_messages_in_batch=len(payloads),
     )
     stop = len(payloads) if last is None else last
-    return EntrySlice(ParsedEntry(metadata, memoryview(body)), body, 12, entry, first, stop, skip)
+    return EntryRows(ParsedEntry(metadata, memoryview(body)), body, 12, entry, first, stop, skip)
 
 
 def single_slice(
     payload: bytes, own: dict[str, Any] | None = None, entry: int = 6, wanted: bool = True, **more: Any
-) -> EntrySlice:
+) -> EntryRows:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=77, publish_time=NOW)
     # Field by field: the entry's metadata have the same names as a message's in a batch.
     for name, value in (own or {}).items():
@@ -64,7 +64,7 @@ def single_slice(
             metadata.properties.extend([pb.KeyValue(key=key, value=text) for key, text in value.items()])
         else:
             setattr(metadata, name, value)
-    return EntrySlice(ParsedEntry(metadata, memoryview(payload)), payload, 12, entry, 0 if wanted else 1, 1, **more)
+    return EntryRows(ParsedEntry(metadata, memoryview(payload)), payload, 12, entry, 0 if wanted else 1, 1, **more)
 
 
 def time_of(millis: int) -> datetime.datetime | None:
@@ -72,7 +72,7 @@ def time_of(millis: int) -> datetime.datetime | None:
     return EPOCH + datetime.timedelta(milliseconds=millis) if millis else None
 
 
-def plain_rows(part: EntrySlice, partition: int) -> list[dict[str, Any]]:
+def plain_rows(part: EntryRows, partition: int) -> list[dict[str, Any]]:
     """Read a slice message by message with protobuf only."""
     metadata = part.parsed.metadata
     found: list[dict[str, Any]] = []
@@ -121,7 +121,7 @@ def plain_rows(part: EntrySlice, partition: int) -> list[dict[str, Any]]:
     return found
 
 
-def check(slices: list[EntrySlice], names: tuple[str, ...] = ALL_COLUMNS, partition: int = 3) -> pa.RecordBatch:
+def check(slices: list[EntryRows], names: tuple[str, ...] = ALL_COLUMNS, partition: int = 3) -> pa.RecordBatch:
     """Compare the record batch with the plain reading; return it."""
     batch = record_batch(slices, names, topic=TOPIC, partition=partition)
     batch.validate(full=True)
@@ -142,7 +142,7 @@ own_fields = fields.map(_within_dates)
 
 
 @st.composite
-def slices_of_batches(draw: st.DrawFn) -> EntrySlice:
+def slices_of_batches(draw: st.DrawFn) -> EntryRows:
     payloads, ids, own = draw(batches(plain=draw(st.booleans())))
     encoded = [encode_single_fields(**_within_dates(one)) for one in own]
     body = encode_batch(payloads, ids, encoded)
@@ -165,7 +165,7 @@ def slices_of_batches(draw: st.DrawFn) -> EntrySlice:
 
 
 @st.composite
-def slices_of_singles(draw: st.DrawFn) -> EntrySlice:
+def slices_of_singles(draw: st.DrawFn) -> EntryRows:
     return single_slice(draw(st.binary(max_size=50)), draw(own_fields), wanted=draw(st.booleans()))
 
 
@@ -174,13 +174,13 @@ some_columns = st.lists(st.sampled_from(ALL_COLUMNS), unique=True, max_size=6).m
 
 
 @given(some_slices, some_columns, st.sampled_from([-1, 0, 3, 200]))
-def test_rows_equal_a_plain_reading(slices: list[EntrySlice], names: tuple[str, ...], partition: int) -> None:
+def test_rows_equal_a_plain_reading(slices: list[EntryRows], names: tuple[str, ...], partition: int) -> None:
     if names:
         check(slices, names, partition)
 
 
 @given(some_slices)
-def test_rows_equal_a_plain_reading_without_numpy(slices: list[EntrySlice]) -> None:
+def test_rows_equal_a_plain_reading_without_numpy(slices: list[EntryRows]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "numpy_or_none", lambda: None)
         patch.setattr(columns, "numpy_or_none", lambda: None)

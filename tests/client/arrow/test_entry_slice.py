@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_native.arrow.entry_slice import Room
+from pulsar_native.arrow.entry_slice import BatchBudget
 
 
 @given(
@@ -14,7 +14,7 @@ from pulsar_native.arrow.entry_slice import Room
 def test_rows_and_bytes_are_never_exceeded_and_nothing_that_fits_is_left(
     entries: list[list[int]], rows: int, size: int
 ) -> None:
-    room = Room(rows, size)
+    room = BatchBudget(rows, size)
     taken: list[int] = []
     left: list[int] = []
     for number, sizes in enumerate(entries):

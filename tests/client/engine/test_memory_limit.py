@@ -44,7 +44,7 @@ class LimitModel(RuleBasedStateMachine):
             self.woken += 1
 
         self.waiting += 1
-        self.memory.when_room(wake)
+        self.memory.wait_for_room(wake)
         assert (self.woken > before) is (sum(self.taken) < 100)
 
     @invariant()
@@ -65,7 +65,7 @@ def test_a_limit_of_0_is_off() -> None:
     woken = []
     for _ in range(3):
         assert memory.try_reserve(10**12)
-    memory.when_room(lambda: woken.append(1))
+    memory.wait_for_room(lambda: woken.append(1))
     memory.release(1)
     assert (memory.used, woken) == (0, [1])
 
@@ -78,7 +78,7 @@ def test_many_threads() -> None:
         while time.monotonic() < stop:
             while not memory.try_reserve(400):
                 room = threading.Event()
-                memory.when_room(room.set)
+                memory.wait_for_room(room.set)
                 assert room.wait(10)
             memory.release(400)
 
@@ -97,7 +97,7 @@ def test_what_was_received_takes_room_but_never_the_last() -> None:
     memory.receive(70)
     assert memory.try_reserve(20) and memory.try_reserve(20) and not memory.try_reserve(1)
     assert memory.is_over(1) and memory.is_over(0.95) and not memory.has_room(1)
-    memory.when_room(lambda: woken.append("sender"))
+    memory.wait_for_room(lambda: woken.append("sender"))
     memory.take(5)
     assert not woken
     memory.take(25)
@@ -105,7 +105,7 @@ def test_what_was_received_takes_room_but_never_the_last() -> None:
     # Over the limit by what was received alone: one message may be sent, and whoever waits to send is told.
     memory.receive(100)
     assert not memory.try_reserve(1)
-    memory.when_room(lambda: woken.append("again"))
+    memory.wait_for_room(lambda: woken.append("again"))
     memory.release(40)
     assert woken == ["sender", "again"] and memory.try_reserve(10) and not memory.try_reserve(1)
 

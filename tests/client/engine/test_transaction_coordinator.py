@@ -184,9 +184,9 @@ async def test_a_partition_that_is_refused_takes_nothing_and_dooms_the_rest(fake
     message = OutgoingMessage(b"x")
     message.transaction = work.core
     full = producer.enqueue(b"x", b"", message, None)
-    assert full is not None and full.is_short
+    assert full is not None and full.always_waits
     decided = asyncio.Event()
-    full.when_room(decided.set)
+    full.wait_for_room(decided.set)
     await asyncio.wait_for(decided.wait(), 10)
     with pytest.raises(NotAllowedError):
         producer.enqueue(b"x", b"", message, None)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_native.arrow.entry_slice import Piece
+from pulsar_native.arrow.entry_slice import EntrySlice
 from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
 from pulsar_native.exceptions import CryptoError
 from pulsar_native.message import KeyedMessage, Message
@@ -220,7 +220,7 @@ def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
     assert list(indexes) == [index for index in expected if index >= first]
     assert result.sizes(indexes) == [len(message) for message in result.messages_from(first)]
     if indexes:
-        piece = Piece(result.entry, indexes)
+        piece = EntrySlice(result.entry, indexes)
         assert list(piece.part.picked()) == list(indexes) and len(piece.part) == len(indexes)
         assert [message.data() for message in piece.messages()] == [b"%d" % index for index in indexes]
         taken = (1 << count) - 1 if piece.bits is None else piece.bits

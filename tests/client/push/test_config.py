@@ -1,4 +1,4 @@
-"""The settings of listener containers: RocketMQ's ranges, strict and picklable; tags, and what handlers are told."""
+"""The settings of push consumers: RocketMQ's ranges, strict and picklable; tags, and what handlers are told."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.push.config import (
     ConsumeConcurrentlyContext,
     ConsumeFromWhere,
-    ContainerConfig,
     MessageModel,
+    PushConsumerConfig,
     TagFilter,
     drain_limit,
 )
@@ -50,15 +50,15 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
 @pytest.mark.parametrize(("name", "good", "bad"), RANGES, ids=[name for name, _, _ in RANGES])
 def test_settings_out_of_range_are_refused_by_name(name: str, good: list[Any], bad: list[Any]) -> None:
     for value in good:
-        assert getattr(ContainerConfig(consumer_group="g", **{name: value}), name) == value
+        assert getattr(PushConsumerConfig(consumer_group="g", **{name: value}), name) == value
     for value in bad:
         with pytest.raises(InvalidConfiguration, match=name):
-            ContainerConfig(consumer_group="g", **{name: value})
+            PushConsumerConfig(consumer_group="g", **{name: value})
 
 
 @pytest.mark.proves("C200")
 def test_defaults_are_rocketmqs() -> None:
-    config = ContainerConfig(consumer_group="g")
+    config = PushConsumerConfig(consumer_group="g")
     assert (config.consume_thread_min, config.consume_thread_max, config.pull_batch_size) == (20, 20, 32)
     assert (config.pull_threshold_for_queue, config.pull_threshold_size_for_queue) == (1000, 100)
     assert (config.consume_concurrently_max_span, config.consume_message_batch_max_size) == (2000, 1)
@@ -69,39 +69,39 @@ def test_defaults_are_rocketmqs() -> None:
 
 def test_settings_are_checked_together_and_can_be_pickled() -> None:
     with pytest.raises(InvalidConfiguration, match="consume_thread_min must not be above"):
-        ContainerConfig(consumer_group="g", consume_thread_min=5, consume_thread_max=4)
+        PushConsumerConfig(consumer_group="g", consume_thread_min=5, consume_thread_max=4)
     with pytest.raises(InvalidTopicName):
-        ContainerConfig(consumer_group="g", dead_letter_topic="a/b")
-    config = ContainerConfig(consumer_group="g", instance_name="i")
+        PushConsumerConfig(consumer_group="g", dead_letter_topic="a/b")
+    config = PushConsumerConfig(consumer_group="g", instance_name="i")
     assert pickle.loads(pickle.dumps(config)) == config
     with pytest.raises(InvalidConfiguration, match="did you mean 'pull_interval'"):
-        ContainerConfig.from_mapping({"consumer_group": "g", "pull_intervall": 1})
+        PushConsumerConfig.from_mapping({"consumer_group": "g", "pull_intervall": 1})
 
 
 @pytest.mark.proves("C193")
 @pytest.mark.parametrize("group", ["", " ", None, 5, "a b", "a/b", "..", "DEFAULT_CONSUMER", "x" * 256])
 def test_a_group_needs_a_name_of_its_own(group: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="consumer_group"):
-        ContainerConfig(consumer_group=group)
-    assert ContainerConfig(consumer_group="a_b-c.d%e|f").consumer_group
+        PushConsumerConfig(consumer_group=group)
+    assert PushConsumerConfig(consumer_group="a_b-c.d%e|f").consumer_group
 
 
 @pytest.mark.proves("C198")
 def test_a_member_is_named_after_host_and_process_or_instance() -> None:
     host = socket.gethostname()
-    assert ContainerConfig(consumer_group="g").member_name == f"{host}@{os.getpid()}"
-    assert ContainerConfig(consumer_group="g", instance_name="two").member_name == f"{host}@two"
+    assert PushConsumerConfig(consumer_group="g").member_name == f"{host}@{os.getpid()}"
+    assert PushConsumerConfig(consumer_group="g", instance_name="two").member_name == f"{host}@two"
     # What is kept in a file must be found again by the next process.
-    broadcasting = ContainerConfig(consumer_group="g", message_model=MessageModel.BROADCASTING)
+    broadcasting = PushConsumerConfig(consumer_group="g", message_model=MessageModel.BROADCASTING)
     assert broadcasting.member_name == f"{host}@DEFAULT"
 
 
 @pytest.mark.proves("C195")
 def test_without_a_time_it_is_half_an_hour_ago() -> None:
-    assert ContainerConfig(consumer_group="g").start_time_ms(10_000_000) == 10_000_000 - 1_800_000
+    assert PushConsumerConfig(consumer_group="g").start_time_ms(10_000_000) == 10_000_000 - 1_800_000
     text = "20260102030405"
     expected = int(time.mktime(time.strptime(text, "%Y%m%d%H%M%S"))) * 1000
-    assert ContainerConfig(consumer_group="g", consume_timestamp=text).start_time_ms(0) == expected
+    assert PushConsumerConfig(consumer_group="g", consume_timestamp=text).start_time_ms(0) == expected
 
 
 class Tagged:

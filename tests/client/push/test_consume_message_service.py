@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.asyncio.push_consumer import _Tasks
-from pulsar_native.sync.push_consumer import _Threads
+from pulsar_native.asyncio.push_consumer import _TaskDispatcher
+from pulsar_native.sync.push_consumer import _ThreadDispatcher
 
 
 class Calls:
@@ -50,7 +50,7 @@ async def test_tasks_take_whatever_is_submitted_at_any_moment() -> None:
         return "done"
 
     chance = random.Random(1)
-    tasks = _Tasks(calls, handle, 3)  # type: ignore[arg-type]
+    tasks = _TaskDispatcher(calls, handle, 3)  # type: ignore[arg-type]
     submitted = 0
     for _ in range(500):
         for _ in range(chance.randrange(4)):
@@ -66,7 +66,7 @@ async def test_tasks_take_whatever_is_submitted_at_any_moment() -> None:
 @pytest.mark.asyncio
 async def test_work_that_comes_as_the_last_task_ends_is_not_left_behind() -> None:
     calls = Calls()
-    tasks = _Tasks(calls, lambda _messages, _context: "done", 1)  # type: ignore[arg-type]
+    tasks = _TaskDispatcher(calls, lambda _messages, _context: "done", 1)  # type: ignore[arg-type]
     tasks.submit(Something())  # type: ignore[arg-type]
     # Order of events: the task takes the first and ends, this comes, and only then the task's callbacks.
     asyncio.get_running_loop().call_soon(tasks.submit, Something())
@@ -86,7 +86,7 @@ async def test_a_handler_that_cancels_itself_has_failed_and_one_that_is_stopped_
             raise asyncio.CancelledError
         await asyncio.sleep(60)
 
-    tasks = _Tasks(calls, handle, 1)  # type: ignore[arg-type]
+    tasks = _TaskDispatcher(calls, handle, 1)  # type: ignore[arg-type]
     tasks.submit(Something())  # type: ignore[arg-type]
     tasks.submit(Something())  # type: ignore[arg-type]
     await started.wait()
@@ -107,7 +107,7 @@ def test_threads_take_whatever_is_submitted_at_any_moment() -> None:
         return "done"
 
     chance = random.Random(2)
-    threads = _Threads(calls, handle, 1, 3)  # type: ignore[arg-type]
+    threads = _ThreadDispatcher(calls, handle, 1, 3)  # type: ignore[arg-type]
     for _ in range(300):
         threads.submit(Something())  # type: ignore[arg-type]
         time.sleep(chance.random() / 2000)
@@ -125,7 +125,7 @@ def test_threads_take_whatever_is_submitted_at_any_moment() -> None:
 def test_idle_threads_above_the_least_number_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulsar_native.sync.push_consumer._IDLE_SECONDS", 0.05)
     calls, gate = Calls(), threading.Event()
-    threads = _Threads(calls, lambda _messages, _context: gate.wait(20), 1, 4)  # type: ignore[arg-type]
+    threads = _ThreadDispatcher(calls, lambda _messages, _context: gate.wait(20), 1, 4)  # type: ignore[arg-type]
     for _ in range(4):
         threads.submit(Something())  # type: ignore[arg-type]
     deadline = time.monotonic() + 20

@@ -1,4 +1,4 @@
-"""When a container takes no more: the exact limits, their reasons, and what the log gets of them."""
+"""When a push consumer takes no more: the exact limits, their reasons, and what the log gets of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_memory_counts_in_whole_mebibytes() -> None:
 
 
 @pytest.mark.proves("C204")
-def test_the_span_counts_for_concurrent_containers_only() -> None:
+def test_the_span_counts_for_concurrent_push_consumers_only() -> None:
     queue = queue_of(*[1] * 2002)
     done = [item for number in range(1, 2002) if (item := queue._items[number])]
     queue.finish(done)
@@ -78,7 +78,7 @@ def test_the_text_has_the_numbers() -> None:
     stopped = flow(count=2).check(queue)
     assert stopped is not None
     assert stopped.text == (
-        "intake stops: 4 unfinished messages are over 2 (unfinished 4, 2.0 MiB, numbers 1 to 4, span 3, time 1)"
+        "poller stops: 4 unfinished messages are over 2 (unfinished 4, 2.0 MiB, numbers 1 to 4, span 3, time 1)"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.message_id import MessageId
-from pulsar_native.push.offset_store import LocalOffsetStore
+from pulsar_native.push.offset_store import OffsetStore
 
 FIRST = {"t": MessageId(0, 1, 1)}
 SECOND = {"t": MessageId(0, 1, 2)}
@@ -17,13 +17,13 @@ SECOND = {"t": MessageId(0, 1, 2)}
 
 @pytest.mark.proves("C214")
 def test_the_file_and_the_one_before_it(tmp_path: Path) -> None:
-    store = LocalOffsetStore(str(tmp_path), "host@one", "group")
+    store = OffsetStore(str(tmp_path), "host@one", "group")
     assert store.load() == {}
     store.save(FIRST)
     store.save(SECOND)
     folder = tmp_path / "host@one" / "group"
     assert sorted(path.name for path in folder.iterdir()) == ["offsets.json", "offsets.json.bak"]
-    assert LocalOffsetStore(str(tmp_path), "host@one", "group").load() == SECOND
+    assert OffsetStore(str(tmp_path), "host@one", "group").load() == SECOND
     # Two crashes: between the two renames, and while the disk was written.
     store.path.unlink()
     assert store.load() == FIRST
@@ -32,7 +32,7 @@ def test_the_file_and_the_one_before_it(tmp_path: Path) -> None:
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
-    store = LocalOffsetStore(str(tmp_path), "m", "g")
+    store = OffsetStore(str(tmp_path), "m", "g")
     store.save(FIRST)
     store.path.unlink()
     store.save(dict(FIRST))
@@ -41,7 +41,7 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.proves("C214")
 def test_positions_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = LocalOffsetStore(str(tmp_path), "m", "g")
+    store = OffsetStore(str(tmp_path), "m", "g")
     store.save(FIRST)
     store.path.write_text("x")
     with caplog.at_level(logging.WARNING), pytest.raises(InvalidConfiguration, match="begin anew"):
@@ -51,6 +51,6 @@ def test_positions_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, ca
 
 def test_without_a_folder_it_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    store = LocalOffsetStore(None, "m", "g")
+    store = OffsetStore(None, "m", "g")
     store.save(FIRST)
     assert (tmp_path / ".pulsar_native_offsets" / "m" / "g" / "offsets.json").exists()

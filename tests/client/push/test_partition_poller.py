@@ -1,4 +1,4 @@
-"""What a container takes of one partition, with a consumer that does what the test wants."""
+"""What a push consumer takes of one partition, with a consumer that does what the test wants."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from pulsar_native.exceptions import PulsarException, ReadError
-from pulsar_native.push.config import ContainerConfig, TagFilter
-from pulsar_native.push.partition_poller import FAILED, THROTTLED, Counts, PartitionIntake
+from pulsar_native.push.config import PushConsumerConfig, TagFilter
+from pulsar_native.push.partition_poller import FAILED, THROTTLED, Counts, PartitionPoller
 from pulsar_native.topic import TopicName
 
 TOPIC = TopicName.parse("t")
 
 
 class Given:
-    """A message as far as an intake looks at it."""
+    """A message as far as an poller looks at it."""
 
     def __init__(self, entry: int, tag: str = "a") -> None:
         self.entry = SimpleNamespace(ledger_id=1, entry_id=entry, schema=SimpleNamespace(needs_writer=False))
@@ -68,12 +68,12 @@ class Child:
         return "Consumer"
 
 
-def intake_of(child: Child, *, orderly: bool = False, broadcasting: bool = False, **settings: Any) -> PartitionIntake:
+def intake_of(child: Child, *, orderly: bool = False, broadcasting: bool = False, **settings: Any) -> PartitionPoller:
     source: Any = SimpleNamespace(topic=TOPIC, tags=TagFilter("a"))
-    return PartitionIntake(
+    return PartitionPoller(
         source,
         child,  # type: ignore[arg-type]
-        ContainerConfig(consumer_group="g", **settings),
+        PushConsumerConfig(consumer_group="g", **settings),
         Counts(),
         orderly=orderly,
         broadcasting=broadcasting,
@@ -90,14 +90,14 @@ def entries(items: Any) -> list[int]:
 def test_an_error_gives_what_came_before_it_and_delays_the_next_fetch(caplog: pytest.LogCaptureFixture) -> None:
     child = Child()
     child.waiting.extend([Given(0), ReadError("damaged"), Given(1)])
-    intake = intake_of(child)
-    assert entries(intake.take(100.0)) == [0]
+    poller = intake_of(child)
+    assert entries(poller.take(100.0)) == [0]
     assert "damaged" in caplog.text and FAILED == 1.0
-    assert intake.take(100.999) == [] and intake.may_have_more
-    assert entries(intake.take(101.0)) == [1]
+    assert poller.take(100.999) == [] and poller.may_have_more
+    assert entries(poller.take(101.0)) == [1]
     # Only every thousandth is told.
     child.waiting.append(ReadError("again"))
-    intake.take(102.0)
+    poller.take(102.0)
     assert "again" not in caplog.text
 
 
@@ -105,26 +105,26 @@ def test_an_error_gives_what_came_before_it_and_delays_the_next_fetch(caplog: py
 def test_a_limit_and_the_interval_delay_the_next_fetch() -> None:
     child = Child()
     child.waiting.extend(Given(number) for number in range(9))
-    intake = intake_of(child, pull_threshold_for_queue=3, pull_batch_size=2, pull_interval=20)
-    taken = intake.take(0.0)
-    assert entries(taken) == [0, 1] and intake.take(0.019) == []
-    more = intake.take(0.020)
+    poller = intake_of(child, pull_threshold_for_queue=3, pull_batch_size=2, pull_interval=20)
+    taken = poller.take(0.0)
+    assert entries(taken) == [0, 1] and poller.take(0.019) == []
+    more = poller.take(0.020)
     assert entries(more) == [2, 3]
-    assert intake.take(0.05) == [] and THROTTLED == 0.050
-    intake.finish([*taken, *more])
-    assert intake.take(0.09) == [] and entries(intake.take(0.11)) == [4, 5]
+    assert poller.take(0.05) == [] and THROTTLED == 0.050
+    poller.finish([*taken, *more])
+    assert poller.take(0.09) == [] and entries(poller.take(0.11)) == [4, 5]
 
 
 @pytest.mark.proves("C211")
 def test_a_position_that_goes_backwards_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     child = Child()
     child.waiting.extend([Given(5), Given(6)])
-    intake = intake_of(child, broadcasting=True)
-    intake.take(0)
+    poller = intake_of(child, broadcasting=True)
+    poller.take(0)
     assert not caplog.text
     child.waiting.append(Given(4))
     with caplog.at_level(logging.WARNING):
-        assert entries(intake.take(0)) == [4]
+        assert entries(poller.take(0)) == [4]
     assert "goes backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
 
 
@@ -132,22 +132,22 @@ def test_a_position_that_goes_backwards_is_reported(caplog: pytest.LogCaptureFix
 def test_what_nobody_wants_is_acknowledged_and_taken_on_at_once() -> None:
     child = Child()
     child.waiting.extend([Given(0, "b"), Given(1, "b"), Given(2)])
-    intake = intake_of(child)
-    assert entries(intake.take(0)) == [2]
+    poller = intake_of(child)
+    assert entries(poller.take(0)) == [2]
     assert [message.entry.entry_id for message in child.acknowledged] == [0, 1]
 
 
 def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> None:
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
-    intake = intake_of(child)
-    begun, waiting = intake.take(0)
+    poller = intake_of(child)
+    begun, waiting = poller.take(0)
     begun.started = 1.0
     child.attachment += 1
     child.waiting.extend([Given(0), Given(1), Given(2)])
-    again = intake.take(1)
-    assert entries(again) == [1, 2] and not intake.holds(waiting) and intake.holds(begun)
-    assert intake.finish([begun, waiting]) == 1
+    again = poller.take(1)
+    assert entries(again) == [1, 2] and not poller.holds(waiting) and poller.holds(begun)
+    assert poller.finish([begun, waiting]) == 1
     assert [message.entry.entry_id for message in child.acknowledged] == [0]
 
 
@@ -156,28 +156,28 @@ def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> No
 def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: str) -> None:
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
-    intake = intake_of(child, orderly=True)
-    begun, waiting = intake.take(0)
+    poller = intake_of(child, orderly=True)
+    begun, waiting = poller.take(0)
     begun.started = 1.0
-    intake.check_right()
-    assert intake.holds(waiting)
+    poller.check_right()
+    assert poller.holds(waiting)
     if lost == "connection":
         child.connection = None
     else:
         child.is_active = False
-    intake.check_right()
-    assert intake.holds(begun) and not intake.holds(waiting)
+    poller.check_right()
+    assert poller.holds(begun) and not poller.holds(waiting)
 
 
 def test_a_retry_letter_is_of_its_first_topic_when_it_names_one() -> None:
     def of(properties: dict[str, str]) -> str:
         message = Given(0)
         message.properties = lambda: properties  # type: ignore[method-assign]
-        return intake.topic_of(message).full  # type: ignore[arg-type]
+        return poller.topic_of(message).full  # type: ignore[arg-type]
 
     child = Child()
     child.topic = TopicName.parse("t-g-RETRY")
-    intake = intake_of(child)
-    assert intake.is_retry and of({"REAL_TOPIC": "t-partition-3"}) == TOPIC.with_partition(3).full
+    poller = intake_of(child)
+    assert poller.is_retry and of({"REAL_TOPIC": "t-partition-3"}) == TOPIC.with_partition(3).full
     for wrong in ({}, {"REAL_TOPIC": ""}, {"REAL_TOPIC": "a/b"}):
         assert of(wrong) == child.topic.full

@@ -51,7 +51,7 @@ def test_other_values_are_an_error() -> None:
     error = said(SHOW, "Cython")
     assert error.startswith("pulsar_native.exceptions.InvalidConfiguration") and "'Cython'" in error
     with pytest.raises(InvalidConfiguration, match="python or compiled"):
-        hot.use("fast")
+        hot.select("fast")
 
 
 @pytest.mark.usefixtures("implementation")

@@ -57,7 +57,7 @@ _QUICK_GROUP_SIZE = 1000
 BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
-class Acknowledging:
+class AckGroupingTracker:
     """The acknowledgements of one `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig, chunks: ChunkAssembly) -> None:
@@ -96,9 +96,9 @@ class Acknowledging:
         # Messages the faces noted as done, not yet in the group; and whether no more is to be done for the next one:
         # the timer runs that puts them there.
         self.noted: deque[Message] = deque()
-        self.is_noting = False
+        self.is_fast_path_open = False
         # Whether noting will do: nothing waits for an acknowledgement, and none has to go out before the timer does.
-        self.is_quick = (
+        self.allows_fast_path = (
             self._stored
             and self._receipts is None
             and self.unacked is None
@@ -117,13 +117,13 @@ class Acknowledging:
         return self._group
 
     def note(self, message: Message) -> None:
-        """Note one message as done, when `is_quick`. The faces do the same by themselves. Thread-safe."""
+        """Note one message as done, when `allows_fast_path`. The faces do the same by themselves. Thread-safe."""
         self.noted.append(message)
         # Order of events: noted first, then looked; the timer stops first and then gathers, so one sees the other.
-        if not self.is_noting:
-            self.begin_noting(message)
+        if not self.is_fast_path_open:
+            self.open_fast_path(message)
 
-    def begin_noting(self, message: Message) -> None:
+    def open_fast_path(self, message: Message) -> None:
         """Have the timer run for what was noted; take it back and raise when the consumer is closed. Thread-safe."""
         with self._consumer.lock:
             try:
@@ -133,15 +133,15 @@ class Acknowledging:
                 with contextlib.suppress(ValueError, RuntimeError):
                     self.noted.remove(message)
                 raise
-            self.is_noting = True
+            self.is_fast_path_open = True
             arm, self._ack_timer_armed = not self._ack_timer_armed, True
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
 
-    def end_noting(self) -> None:
+    def close_fast_path(self) -> None:
         """Have each one look from now on whether the consumer is closed. On the loop, without the lock."""
         with self._consumer.lock:
-            self.is_noting = False
+            self.is_fast_path_open = False
 
     @property
     def sent(self) -> int:
@@ -363,12 +363,12 @@ class Acknowledging:
 
     def _ack_timer(self) -> None:
         with self._consumer.lock:
-            self.is_noting = False
+            self.is_fast_path_open = False
             if not len(self.group) or not self._consumer.is_alive:
                 self._ack_timer_armed = False
                 return
             self.send()
-            self.is_noting = self.is_quick
+            self.is_fast_path_open = self.allows_fast_path
         self._arm_ack_timer()
 
     # --- acknowledging in transactions (loop) -----------------------------------------------------------------------
@@ -586,7 +586,7 @@ class Acknowledging:
 
     def stop(self) -> None:
         """Stop the timers; who waits for an answer is told that none will come. On the loop."""
-        self.end_noting()
+        self.close_fast_path()
         if self._receipts is not None:
             with self._consumer.lock:
                 self._receipts.fail(

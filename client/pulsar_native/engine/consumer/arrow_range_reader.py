@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pulsar_native.arrow.columns import ALL_COLUMNS, EntrySlice, nbytes, record_batch, rows
+from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, nbytes, record_batch, rows
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidConfiguration
 from pulsar_native.message_id import MessageId
 
@@ -30,17 +30,17 @@ class _Part:
 
     topic: str
     partition: int
-    slices: list[EntrySlice] = field(default_factory=list)
+    slices: list[EntryRows] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
 
 
-class ColumnsRange:
+class ArrowRangeReader:
     """State of one bounded read. The faces ask `needs`, wait as they do, and hand in what arrived."""
 
     def __init__(
         self,
-        consumer: TopicConsumer,
+        consumer: MultiTopicsConsumer,
         *,
         end: MessageId | None,
         columns: Sequence[str],
@@ -130,7 +130,7 @@ class ColumnsRange:
             if last.entry_id() < 0 or child.positions.is_past(end) or not _before_end(last, end, child):
                 self._passed(child)
 
-    def add(self, child: PartitionConsumer, part: EntrySlice) -> None:
+    def add(self, child: PartitionConsumer, part: EntryRows) -> None:
         """Take an entry; rows outside the range are left out, and an entry at or behind the end closes the
         partition."""
         if child not in self._open or any(child is each for each, _ in self._going_back):
@@ -168,7 +168,7 @@ class ColumnsRange:
                 topic=child.topic.full,
             )
 
-    def _in_time(self, part: EntrySlice) -> bool:
+    def _in_time(self, part: EntryRows) -> bool:
         # All messages of an entry share its publish time.
         time = part.parsed.metadata.publish_time
         return (self._from is None or time >= self._from) and (self._until is None or time < self._until)
@@ -191,8 +191,8 @@ class ColumnsRange:
             yield record_batch(group, self.columns, topic=part.topic, partition=part.partition)
 
 
-def _groups(slices: list[EntrySlice], max_rows: int, max_bytes: int) -> Iterator[list[EntrySlice]]:
-    group: list[EntrySlice] = []
+def _groups(slices: list[EntryRows], max_rows: int, max_bytes: int) -> Iterator[list[EntryRows]]:
+    group: list[EntryRows] = []
     count = size = 0
     for part in slices:
         own_rows, own_bytes = rows([part]), nbytes([part])
@@ -219,7 +219,7 @@ def _behind(last: MessageId) -> MessageId:
     return MessageId(last.partition(), last.ledger_id(), last.entry_id() + 1, -1)
 
 
-def _cut(part: EntrySlice, end: MessageId) -> bool:
+def _cut(part: EntryRows, end: MessageId) -> bool:
     """Leave out the messages at or behind the end; return whether the range may go on behind this entry."""
     here = (part.ledger_id, part.entry_id)
     limit = (end.ledger_id(), end.entry_id())

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pulsar_native.arrow.batch import EntryRange, ReceivedRows
+from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import ALL_COLUMNS, record_batch
-from pulsar_native.arrow.entry_slice import Piece, Room
+from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import CryptoError, InvalidConfiguration, PulsarException
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-class RowsCollector:
+class ArrowReceiver:
     """What one `receive_arrow` collects. The faces call `take` until it is `full`, and wait as they do."""
 
-    def __init__(self, consumer: TopicConsumer, columns: Sequence[str], max_rows: int, max_bytes: int) -> None:
+    def __init__(self, consumer: MultiTopicsConsumer, columns: Sequence[str], max_rows: int, max_bytes: int) -> None:
         if isinstance(columns, str) or not columns:
             raise InvalidConfiguration(f"columns must name one or more of {', '.join(ALL_COLUMNS)}")
         unknown = [name for name in columns if name not in ALL_COLUMNS]
@@ -45,8 +45,8 @@ class RowsCollector:
         self._consumer = consumer
         self._columns = tuple(columns)
         self._limits = max_rows, max_bytes
-        self._room = Room(*self._limits)
-        self._pieces: dict[PartitionConsumer, list[Piece]] = {}
+        self._room = BatchBudget(*self._limits)
+        self._pieces: dict[PartitionConsumer, list[EntrySlice]] = {}
 
     @property
     def full(self) -> bool:
@@ -56,7 +56,7 @@ class RowsCollector:
     def take(self) -> bool | None:
         """Take what there is, until it is full; None when there was nothing."""
         found = None
-        while not self.full and (taken := self._consumer.take_piece(self._room)) is not None:
+        while not self.full and (taken := self._consumer.take_slice(self._room)) is not None:
             found = True
             child, piece = taken
             if piece is not None:
@@ -66,10 +66,10 @@ class RowsCollector:
     def put_back(self) -> None:
         """Have what was collected given out again, ahead of all others, and begin anew."""
         pieces, self._pieces = self._pieces, {}
-        self._room = Room(*self._limits)
+        self._room = BatchBudget(*self._limits)
         self._consumer.put_back([message for own in pieces.values() for piece in own for message in piece.messages()])
 
-    def result(self) -> ReceivedRows:
+    def result(self) -> ArrowBatch:
         """Return what was collected; what cannot be shown as rows is not lost."""
         locked = self._room.locked
         if locked is not None and not self._pieces:
@@ -92,7 +92,7 @@ class RowsCollector:
                     ranges.append(each)
                 else:
                     ranges[-1] = longer
-        return ReceivedRows(batch, tuple(ranges))
+        return ArrowBatch(batch, tuple(ranges))
 
     def _record_batch(self) -> pyarrow.RecordBatch:
         import pyarrow as pa
@@ -114,7 +114,7 @@ class RowsCollector:
         return whole
 
 
-def _range_of(piece: Piece) -> EntryRange:
+def _range_of(piece: EntrySlice) -> EntryRange:
     entry = piece.entry
     return EntryRange(
         entry.topic,

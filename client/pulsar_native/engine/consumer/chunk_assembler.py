@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pulsar_native.config import ConsumerConfig
-from pulsar_native.engine.consumer.ack_grouping_tracker import Acknowledging
+from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage, EntryKey
 from pulsar_native.wire.entry import ParsedEntry
@@ -32,10 +32,10 @@ def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
     )
 
 
-class Chunking:
+class ChunkAssembler:
     """What a `PartitionConsumer` does with chunks."""
 
-    def __init__(self, consumer: PartitionConsumer, assembly: ChunkAssembly, acks: Acknowledging) -> None:
+    def __init__(self, consumer: PartitionConsumer, assembly: ChunkAssembly, acks: AckGroupingTracker) -> None:
         self._consumer = consumer
         self._assembly = assembly
         self._acks = acks

@@ -29,7 +29,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     await _end_letters(consumer, limit)
     consumer.state = State.CLOSING
     # Order of events: first nothing more is noted unasked, then all that was is sent.
-    consumer.acks.end_noting()
+    consumer.acks.close_fast_path()
     consumer.acks.flush()
     request_id = consumer.client.next_request_id()
     try:
@@ -64,7 +64,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     await _end_letters(consumer, max(0.0, deadline - loop.time()))
     consumer.state = State.CLOSING
     # Order of events: first nothing more is noted unasked, then all that was is sent.
-    consumer.acks.end_noting()
+    consumer.acks.close_fast_path()
     consumer.acks.flush()
     connection = consumer.connection
     counts = None

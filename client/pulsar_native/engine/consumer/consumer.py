@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.connection import Connection
-from pulsar_native.engine.consumer.ack_grouping_tracker import BY_ENTRY, Acknowledging
+from pulsar_native.engine.consumer.ack_grouping_tracker import BY_ENTRY, AckGroupingTracker
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.chunk_assembler import assembly_of
 from pulsar_native.engine.consumer.close import close, unsubscribe
-from pulsar_native.engine.consumer.dead_letter import Letters
-from pulsar_native.engine.consumer.entry_decoder import Opening
+from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
+from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
 from pulsar_native.engine.consumer.permits import Permits, ScaledPermits, permits_of
 from pulsar_native.engine.consumer.receiver_queue import ReceiverQueue
-from pulsar_native.engine.consumer.redeliver_all import Rewinding
+from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
 from pulsar_native.engine.consumer.seek import Positions
 from pulsar_native.engine.handler import State
 from pulsar_native.enums import SubscriptionMode
@@ -84,11 +84,11 @@ class PartitionConsumer(ReceiverQueue):
         self._tells_arrivals = self._scaled is not None
         self._epoch = 0
         policy = config.dead_letter_policy
-        self.letters = Letters(self, policy) if policy is not None else None
+        self.letters = DeadLetterRouter(self, policy) if policy is not None else None
         self.stats = client.consumer_recorder()
         self.chunks = assembly_of(config)
-        self._acks = Acknowledging(self, config, self.chunks)
-        self.opening = Opening(self, self.chunks, self._acks)
+        self._acks = AckGroupingTracker(self, config, self.chunks)
+        self.opening = EntryDecoder(self, self.chunks, self._acks)
         self._watches_entries = self.letters is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self.positions = Positions(self, config)
@@ -98,7 +98,7 @@ class PartitionConsumer(ReceiverQueue):
         self.newest: pb.MessageIdData | None = None
         # Where asking for everything again moves the cursor, when it stands still only.
         rewinds = config.consumer_type not in BY_ENTRY and topic.is_persistent
-        self._rewinding = Rewinding(self) if rewinds else None
+        self._rewinding = RedeliverAll(self) if rewinds else None
 
     def describe(self) -> str:
         """Return a short name for logs."""
@@ -321,7 +321,7 @@ class PartitionConsumer(ReceiverQueue):
         self._grant(0)
 
     @property
-    def acks(self) -> Acknowledging:
+    def acks(self) -> AckGroupingTracker:
         """What it owes the broker."""
         return self._acks
 

@@ -24,7 +24,7 @@ _log = logging.getLogger("pulsar_native.listener")
 Submit = Callable[[Callable[[], None]], None]
 
 
-class Activity:
+class ConsumerEvents:
     """What a consumer's event listener is still to be told."""
 
     def __init__(self, listener: ConsumerEventListener, submit: Submit | None = None) -> None:

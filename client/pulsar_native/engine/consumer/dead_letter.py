@@ -45,7 +45,7 @@ from pulsar_native.wire.codec import encode_single_fields
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
-    from pulsar_native.engine.consumer.ack_grouping_tracker import Acknowledging
+    from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 _log = logging.getLogger("pulsar_native.consumer")
@@ -102,13 +102,13 @@ class _AsWritten(Schema[bytes]):
         return data
 
 
-class Letters:
+class DeadLetterRouter:
     """The letters of one `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, policy: DeadLetterPolicy) -> None:
         self._consumer = consumer
         # Of the same consumer; set by them when they are made.
-        self.acks: Acknowledging
+        self.acks: AckGroupingTracker
         self._policy = policy
         subscription = consumer.config.subscription_name
         self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(consumer.topic.full, subscription)
@@ -283,16 +283,16 @@ class Letters:
                     future.set_result(message_id)  # type: ignore[arg-type]
 
         while (full := child.enqueue(outgoing.payload, fields, outgoing, done)) is not None:
-            await self._room(full.when_room)
+            await self._room(full.wait_for_room)
         message_id = await future
         if topic == self.dead_letter_topic:
             self._consumer.client.count_dead_letter(self._consumer)
         return message_id
 
-    async def _room(self, when_room: Callable[[Callable[[], None]], None]) -> None:
+    async def _room(self, wait_for_room: Callable[[Callable[[], None]], None]) -> None:
         room = asyncio.Event()
-        # Room is made in whatever thread releases the memory.
-        when_room(lambda: self._consumer.engine.call(room.set))
+        # BatchBudget is made in whatever thread releases the memory.
+        wait_for_room(lambda: self._consumer.engine.call(room.set))
         await room.wait()
 
     async def _producer(self, topic: str, message: Message) -> TopicProducer:

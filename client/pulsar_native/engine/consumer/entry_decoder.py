@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pulsar_native.engine.connection import Connection
-from pulsar_native.engine.consumer.ack_grouping_tracker import Acknowledging
-from pulsar_native.engine.consumer.chunk_assembler import Chunking
+from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
+from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler
 from pulsar_native.engine.consumer.permits import expected_permits
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import bits_of
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pulsar_native.consumer")
 
 
-class Opening:
+class EntryDecoder:
     """What a `PartitionConsumer` does with a delivery before its messages are given out."""
 
-    def __init__(self, consumer: PartitionConsumer, chunks: ChunkAssembly, acks: Acknowledging) -> None:
+    def __init__(self, consumer: PartitionConsumer, chunks: ChunkAssembly, acks: AckGroupingTracker) -> None:
         self._consumer = consumer
         self._chunks = chunks
         self._acks = acks
-        self._chunking = Chunking(consumer, chunks, acks)
+        self._chunking = ChunkAssembler(consumer, chunks, acks)
         config = consumer.config
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self.discarded: deque[MessageId] = deque(maxlen=1000)

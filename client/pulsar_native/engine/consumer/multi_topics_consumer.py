@@ -14,16 +14,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from pulsar_native.arrow.batch import EntryRange, ReceivedRows
-from pulsar_native.arrow.columns import EntrySlice
-from pulsar_native.arrow.entry_slice import Piece, Room
+from pulsar_native.arrow.batch import ArrowBatch, EntryRange
+from pulsar_native.arrow.columns import EntryRows
+from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.consumer.dead_letter import Letters
-from pulsar_native.engine.consumer.topic_subscriptions import ConsumedTopics, each_unsubscribed, raise_first
+from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
+from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions, each_unsubscribed, raise_first
 from pulsar_native.engine.handler import State
-from pulsar_native.engine.loop import track_lender
+from pulsar_native.engine.loop import track_fork
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -49,7 +49,7 @@ SeekTarget = MessageId | int
 SeekTargets = list[tuple[PartitionConsumer, SeekTarget]]
 
 
-class TopicConsumer(ConsumedTopics):
+class MultiTopicsConsumer(TopicSubscriptions):
     """The consumer of a topic, of all partitions of a topic, or of several topics."""
 
     def __init__(
@@ -70,7 +70,7 @@ class TopicConsumer(ConsumedTopics):
         self.on_ready: Wake | None = None
         # The interceptors, for the faces to show them what arrives.
         self.chain: ConsumerChain | None = None
-        track_lender(self)
+        track_fork(self)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
@@ -98,30 +98,30 @@ class TopicConsumer(ConsumedTopics):
         if len(self.children) != 1:
             return deque()
         (child,) = self.children
-        child.begin_to_lend()
+        child.enable_prefetch()
         self._lends = True
         return child.hand.messages
 
-    def call_in_all(self) -> None:
+    def clear_after_fork(self) -> None:
         """Leave nothing with the faces that they need not ask for: in a forked child, without a lock."""
-        self.quick_acks.clear()
+        self.fast_acks.clear()
         for child in self.children:
             child.hand.messages.clear()
 
-    def take_slice(self) -> tuple[PartitionConsumer, EntrySlice] | None:
+    def take_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
         """Return the next entry for columns with its consumer, None when there is none yet."""
 
-        def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntrySlice] | None:
-            part = child.take_slice()
+        def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntryRows] | None:
+            part = child.take_rows()
             return None if part is None else (child, part)
 
         return self._next(slice_of)
 
-    def take_piece(self, room: Room) -> tuple[PartitionConsumer, Piece | None] | None:
+    def take_slice(self, room: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
         """Return what there is room for of the next entry, with its consumer; no piece when it does not fit."""
 
-        def piece_of(child: PartitionConsumer) -> tuple[PartitionConsumer, Piece | None] | None:
-            piece = child.take_piece(room)
+        def piece_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntrySlice | None] | None:
+            piece = child.take_slice(room)
             return (child, piece) if piece is not None or room.full or room.locked is not None else None
 
         return self._next(piece_of)
@@ -222,7 +222,7 @@ class TopicConsumer(ConsumedTopics):
         if done is not None and not grouped:
             done(None)
 
-    def acknowledge_rows(self, received: ReceivedRows, done: Done | None = None) -> None:
+    def acknowledge_rows(self, received: ArrowBatch, done: Done | None = None) -> None:
         """Acknowledge what was received as rows; `done` waits for the receipts."""
         grouped = self._by_owner(received)
         if done is not None and len(grouped) > 1:
@@ -232,14 +232,14 @@ class TopicConsumer(ConsumedTopics):
         if done is not None and not grouped:
             done(None)
 
-    def refuse_rows(self, received: ReceivedRows) -> None:
+    def refuse_rows(self, received: ArrowBatch) -> None:
         """Ask for what was received as rows again after the configured delay."""
         for child, own in self._by_owner(received).items():
             for each in own:
                 for entry in each.entries:
                     child.negative_acknowledge(MessageId(-1, each.ledger_id, entry, -1), each.redelivery_count)
 
-    def _by_owner(self, received: ReceivedRows) -> dict[PartitionConsumer, list[EntryRange]]:
+    def _by_owner(self, received: ArrowBatch) -> dict[PartitionConsumer, list[EntryRange]]:
         grouped: dict[PartitionConsumer, list[EntryRange]] = {}
         for each in received.ranges:
             child = self._by_topic.get(each.topic)
@@ -283,7 +283,7 @@ class TopicConsumer(ConsumedTopics):
             own.give_up(each, self.acknowledge_message) for own, each in zip(letters, messages, strict=True)
         )
 
-    def _letters_of(self, message: Message) -> Letters:
+    def _letters_of(self, message: Message) -> DeadLetterRouter:
         letters = self.owner(message.message_id()).letters
         if letters is None or not self.config.enable_retry:
             raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import PulsarException, TopicNotFound
 from pulsar_native.protocol.backoff import Backoff
@@ -39,11 +39,11 @@ TopicsChanged = Callable[[list[str], list[str]], None]
 _NEVER = float("inf")
 
 
-class PatternTopics:
+class PatternTopicsWatcher:
     """Keeps a consumer subscribed to the topics a pattern means."""
 
     def __init__(
-        self, client: ClientCore, consumer: TopicConsumer, pattern: TopicPattern, changed: TopicsChanged | None
+        self, client: ClientCore, consumer: MultiTopicsConsumer, pattern: TopicPattern, changed: TopicsChanged | None
     ) -> None:
         self.pattern = pattern
         self._client = client

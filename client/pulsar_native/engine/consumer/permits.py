@@ -86,7 +86,7 @@ class Permits:
             hold = strict and not self.held
             if hold:
                 self.held = True
-                consumer.put_out_of_reach()
+                consumer.pause_delivery()
         if hold and self._hands_back:
             # On the loop, where deliveries are queued: none can slip in between.
             consumer.engine.call(self._hand_back_queued)
@@ -99,7 +99,7 @@ class Permits:
             if self.held:
                 self.held = False
                 self._handed_back.clear()
-                consumer.put_within_reach()
+                consumer.resume_delivery()
             if consumer.given >= consumer.refill:
                 self.send()
         # Whoever waits looks again, and with a queue of 0 asks again.

@@ -15,7 +15,7 @@ from pulsar_native.message import Message
 from pulsar_native.protocol.entry_decoder import Decoded
 
 
-class Hand:
+class PrefetchBuffer:
     """What one `PartitionConsumer` has lent. The methods are called under its lock."""
 
     __slots__ = ("_counted", "_of", "_stop", "messages")

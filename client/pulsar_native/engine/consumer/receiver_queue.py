@@ -17,10 +17,10 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native.arrow.columns import EntrySlice
-from pulsar_native.arrow.entry_slice import Piece, Room
+from pulsar_native.arrow.columns import EntryRows
+from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.engine.consumer.permits import Permits, ScaledPermits, expected_permits, permits_of
-from pulsar_native.engine.consumer.prefetch_buffer import Hand
+from pulsar_native.engine.consumer.prefetch_buffer import PrefetchBuffer
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder
 from pulsar_native.message import Message
@@ -32,9 +32,9 @@ from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
-    from pulsar_native.engine.consumer.ack_grouping_tracker import Acknowledging
-    from pulsar_native.engine.consumer.dead_letter import Letters
-    from pulsar_native.engine.consumer.entry_decoder import Opening
+    from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
+    from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
+    from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
     from pulsar_native.engine.consumer.seek import Positions
 
 Shows = Callable[[list[Message]], list[Message]]
@@ -44,12 +44,12 @@ class ReceiverQueue(Handler):
     """The queue of a `PartitionConsumer`, which is one itself, and makes the parts it works with."""
 
     permits: Permits
-    letters: Letters | None
-    opening: Opening
+    letters: DeadLetterRouter | None
+    opening: EntryDecoder
     positions: Positions
     # None while recording is off; told of entries, never of messages.
     stats: ConsumerRecorder | None
-    _acks: Acknowledging
+    _acks: AckGroupingTracker
     _scaled: ScaledPermits | None
     # Whether the permits are told of each delivery.
     _tells_arrivals: bool
@@ -68,7 +68,7 @@ class ReceiverQueue(Handler):
         # From which index on the messages of that entry are neither taken nor opened. Then none are opened.
         self._cut_at: int | None = None
         # Where a face takes messages without the lock, and whether it does.
-        self.hand = Hand()
+        self.hand = PrefetchBuffer()
         self._lends = False
         # Permits to give back, and how many of them are sent together: set by `permits`.
         self.given = self.refill = 0
@@ -110,7 +110,7 @@ class ReceiverQueue(Handler):
                 return self.hand.messages.popleft()
             self._count_taken()
         if not self._messages:
-            if not self._begin_piece():
+            if not self._begin_slice():
                 return None
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
@@ -139,12 +139,12 @@ class ReceiverQueue(Handler):
         if self.given >= self.refill:
             self.permits.send()
 
-    def begin_to_lend(self) -> None:
+    def enable_prefetch(self) -> None:
         """Put messages into the hand from now on, unless something is to be done for each when it is taken."""
         watched = self._shows is not None or self._scaled is not None or self._acks.unacked is not None
         self._lends = not watched and not self.permits.on_demand
 
-    def end_lending(self) -> None:
+    def disable_prefetch(self) -> None:
         """Put no more messages into the hand, and take back those that are there. Thread-safe."""
         with self.lock:
             self._lends = False
@@ -169,9 +169,9 @@ class ReceiverQueue(Handler):
             self._all_messages.extendleft(back)
             self._open_cut()
 
-    def take_slice(self) -> EntrySlice | None:
+    def take_rows(self) -> EntryRows | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
-        piece = self.take_piece()
+        piece = self.take_slice()
         if piece is None:
             return None
         if piece.entry.decryption_failed:
@@ -179,7 +179,7 @@ class ReceiverQueue(Handler):
             self.opening.undecrypted_count += 1
         return piece.part
 
-    def take_piece(self, room: Room | None = None) -> Piece | None:
+    def take_slice(self, room: BatchBudget | None = None) -> EntrySlice | None:
         """Return as much of the current entry, or of the next one, as there is room for; None when there is none.
 
         Without room all of it. An entry that cannot be decrypted is none for a room. Thread-safe.
@@ -192,7 +192,7 @@ class ReceiverQueue(Handler):
                 run = list(takewhile(lambda message: message.entry is entry, messages))
                 indexes: Sequence[int] = [max(0, message.batch_index) for message in run]
                 sizes = [] if room is None else list(map(len, run))
-            elif self._begin_piece():
+            elif self._begin_slice():
                 assert self._decoded is not None and self._cut_at is not None
                 entry = self._decoded.entry
                 indexes = self._decoded.indexes(self._cut_at)
@@ -209,7 +209,7 @@ class ReceiverQueue(Handler):
                 messages.popleft()
             if self._cut_at is not None:
                 self._cut_at = indexes[count] if count < len(indexes) else None
-            piece = Piece(entry, indexes[:count])
+            piece = EntrySlice(entry, indexes[:count])
             last = piece.part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
             self.positions.took(place)
@@ -218,7 +218,7 @@ class ReceiverQueue(Handler):
             self._grant(count)
             return piece
 
-    def _begin_piece(self) -> bool:
+    def _begin_slice(self) -> bool:
         """Have an entry with messages to give out decoded; False when there is none yet."""
         while self._cut_at is None:
             if not self._decode_next():
@@ -244,13 +244,13 @@ class ReceiverQueue(Handler):
 
     # --- out of reach, back, or gone ----------------------------------------------------------------------------------
 
-    def put_out_of_reach(self) -> None:
+    def pause_delivery(self) -> None:
         """Give out nothing more: what is here, and what still comes, is kept aside. Called under the lock."""
         self._open_cut()
         self._deliveries, self._messages = deque(), deque()
         self._tells_arrivals = True
 
-    def put_within_reach(self) -> None:
+    def resume_delivery(self) -> None:
         """Give out again what is here and what comes. Called under the lock."""
         self._deliveries, self._messages = self.all_deliveries, self._all_messages
         self._tells_arrivals = self._scaled is not None

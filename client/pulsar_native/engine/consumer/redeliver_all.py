@@ -24,7 +24,7 @@ _LIMIT_SECONDS = 3.0
 _PAUSE_SECONDS = 0.02
 
 
-class Rewinding:
+class RedeliverAll:
     """The requests of one `PartitionConsumer`, several at a time made one."""
 
     def __init__(self, consumer: PartitionConsumer) -> None:

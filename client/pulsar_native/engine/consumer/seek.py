@@ -174,7 +174,7 @@ class Positions:
                 consumer.reconnect(0.0)
         connection = await self._ready()
         if position is None and not self._durable:
-            await self._pin_sought(connection)
+            await self._pin_after_seek(connection)
 
     def _forget(self, position: MessageId | None) -> None:
         self._consumer.call_back()
@@ -186,7 +186,7 @@ class Positions:
         if self._durable:
             self.filter = StartFilter(position, True)
 
-    async def _pin_sought(self, connection: Connection) -> None:
+    async def _pin_after_seek(self, connection: Connection) -> None:
         """Turn the time sought into a place: an unload takes the cursor along, and with it where the time was."""
         # If it cannot be had now, the broker's mark is asked for when it is needed.
         with contextlib.suppress(PulsarException):

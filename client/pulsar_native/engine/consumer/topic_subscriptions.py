@@ -26,15 +26,15 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
-    from pulsar_native.engine.consumer.ack_grouping_tracker import Acknowledging
-    from pulsar_native.engine.consumer.consumer_events import Activity
-    from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopics
+    from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
+    from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
+    from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher
 
 _log = logging.getLogger("pulsar_native.consumer")
 
 
-class ConsumedTopics(ABC):
-    """The topics of a `TopicConsumer`, which is one itself."""
+class TopicSubscriptions(ABC):
+    """The topics of a `MultiTopicsConsumer`, which is one itself."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ConsumedTopics(ABC):
         self.config = config if config.consumer_name else config.replace(consumer_name=self.name)
         self.topics = topics
         # The pattern whose topics come and go, and whether they do, for this or another reason.
-        self.pattern: PatternTopics | None = None
+        self.pattern: PatternTopicsWatcher | None = None
         self.changes = False
         self._schema = schema
         self._wire_schema = wire_schema
@@ -60,7 +60,7 @@ class ConsumedTopics(ABC):
         self.held = False
         self._tasks: list[asyncio.Task[None]] = []
         # Told which partitions this consumer of a Failover subscription is the active one of.
-        self.activity: Activity | None = None
+        self.activity: ConsumerEvents | None = None
         # A decoder for each topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
@@ -77,9 +77,9 @@ class ConsumedTopics(ABC):
             )
         self.children = [self._child(name, len(names)) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
-        # By topic, where the faces may note messages as done without asking further: `Acknowledging.noted`.
-        self.quick_acks: dict[str, Acknowledging] = {}
-        self._offer_quick_acks(self.children)
+        # By topic, where the faces may note messages as done without asking further: `AckGroupingTracker.noted`.
+        self.fast_acks: dict[str, AckGroupingTracker] = {}
+        self._offer_fast_acks(self.children)
 
     @abstractmethod
     def _arrived(self, child: PartitionConsumer) -> None:
@@ -151,10 +151,10 @@ class ConsumedTopics(ABC):
 
     def _put_in(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         self._by_topic.update((child.topic.full, child) for child in added)
-        self._offer_quick_acks(added)
+        self._offer_fast_acks(added)
         for child in self.children:
             # From now on they take turns.
-            child.end_lending()
+            child.disable_prefetch()
         self.children = [*self.children, *added]
         if self._paused:
             # Since they were made, too.
@@ -170,7 +170,7 @@ class ConsumedTopics(ABC):
         self.children = [child for child in self.children if child not in gone]
         for child in gone:
             self._by_topic.pop(child.topic.full, None)
-            self.quick_acks.pop(child.topic.full, None)
+            self.fast_acks.pop(child.topic.full, None)
         self._decoders.pop(topic, None)
         return gone
 
@@ -235,8 +235,8 @@ class ConsumedTopics(ABC):
         if self.activity is not None:
             self.activity.changed(is_active, partition)
 
-    def _offer_quick_acks(self, children: Iterable[PartitionConsumer]) -> None:
-        self.quick_acks.update({child.topic.full: child.acks for child in children if child.acks.is_quick})
+    def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
+        self.fast_acks.update({child.topic.full: child.acks for child in children if child.acks.allows_fast_path})
 
     def describe(self, topic: TopicName) -> str:
         """Return a short name for logs."""

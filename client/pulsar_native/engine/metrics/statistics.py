@@ -23,7 +23,7 @@ from pulsar_native.stats import ClientStats, ConsumerStats, ProducerStats
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
-    from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+    from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
     from pulsar_native.engine.producer.partitioned_producer import TopicProducer
     from pulsar_native.engine.producer.producer import PartitionProducer
 
@@ -245,7 +245,7 @@ def of_producer(producer: TopicProducer, *, roll: bool = False) -> ProducerStats
     return dataclasses.replace(whole, **found)
 
 
-def of_consumer(consumer: TopicConsumer, *, roll: bool = False) -> ConsumerStats:
+def of_consumer(consumer: MultiTopicsConsumer, *, roll: bool = False) -> ConsumerStats:
     """Return a consumer's figures; `roll` begins a new interval."""
     now = time.monotonic()
     parts: dict[str, ConsumerStats] = {}

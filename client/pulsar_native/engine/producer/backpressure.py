@@ -15,21 +15,21 @@ from pulsar_native.exceptions import (
 )
 
 
-class Full(NamedTuple):
+class Backpressure(NamedTuple):
     """Why a message was not taken, and how to be woken when there is room."""
 
     error: PulsarException
-    when_room: Callable[[Callable[[], None]], None]
+    wait_for_room: Callable[[Callable[[], None]], None]
     # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
-    again: Callable[[], Full | None] | None = None
-    gave_up: Callable[[PulsarException], None] | None = None
+    retry: Callable[[], Backpressure | None] | None = None
+    on_give_up: Callable[[PulsarException], None] | None = None
     # Not for want of room: to be waited for whatever block_if_queue_full says.
-    is_short: bool = False
+    always_waits: bool = False
 
     def refusal(self) -> PulsarException:
         """Return the error to raise, for a caller that does not wait."""
-        if self.gave_up is not None:
-            self.gave_up(self.error)
+        if self.on_give_up is not None:
+            self.on_give_up(self.error)
         return self.error
 
 

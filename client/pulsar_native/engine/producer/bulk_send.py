@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 
 from pulsar_native.config import ProducerConfig
-from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.enums import Result
@@ -58,7 +58,7 @@ class _Run:
     first_row: int
     alone: bool
     done: int = 0
-    again: Callable[[], Full | None] | None = None
+    again: Callable[[], Backpressure | None] | None = None
 
 
 class BulkSend:
@@ -161,7 +161,7 @@ class BulkSend:
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
-    def push(self) -> Full | None:
+    def push(self) -> Backpressure | None:
         """Hand over what was taken; None when all is, else how to wait for room. Never blocks."""
         while self._runs and self.failure is None:
             run = self._runs[0]
@@ -177,7 +177,7 @@ class BulkSend:
         self._runs.clear()
         return None
 
-    def _push(self, run: _Run) -> Full | None:
+    def _push(self, run: _Run) -> Backpressure | None:
         while run.done < len(run.payloads) and self.failure is None:
             if not run.alone:
                 at = run.done
@@ -186,7 +186,7 @@ class BulkSend:
                 first = run.message(run.rows[at] - run.first_row)
                 entry = partial(self._entry_at, run.rows, at)
                 taken = run.child.enqueue_entry(payloads, fields, first, entry, self._transaction)
-                if isinstance(taken, Full):
+                if isinstance(taken, Backpressure):
                     return taken
                 if taken:
                     run.done += taken
@@ -196,7 +196,7 @@ class BulkSend:
                 return full
         return None
 
-    def _push_single(self, run: _Run) -> Full | None:
+    def _push_single(self, run: _Run) -> Backpressure | None:
         if run.again is not None:
             again, run.again = run.again, None
             return self._tried(run, again())
@@ -210,11 +210,11 @@ class BulkSend:
         fields = b"" if run.fields is None else run.fields[at]
         return self._tried(run, run.child.enqueue(run.payloads[at], fields, message, callback))
 
-    def _tried(self, run: _Run, full: Full | None) -> Full | None:
+    def _tried(self, run: _Run, full: Backpressure | None) -> Backpressure | None:
         if full is None:
             run.done += 1
         else:
-            run.again = full.again
+            run.again = full.retry
         return full
 
     def _entry_at(self, rows: Sequence[int], at: int, count: int) -> Callback:

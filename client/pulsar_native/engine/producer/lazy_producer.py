@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer import backpressure
-from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.send_op import Callback, Told, as_callback
+from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
 from pulsar_native.protocol.transaction import TransactionCore
 from pulsar_native.stats import ProducerClose
 
@@ -58,13 +58,13 @@ class LazyPartitionProducer(PartitionProducer):
 
     # --- sending (any thread) ---------------------------------------------------------------------------------------
 
-    def enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+    def enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
         """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
         if self._is_joined:
             return super().enqueue_plain(payload, callback)
         return self.enqueue(payload, b"", None, callback)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         """Take a message whose sender waits."""
         if self._is_joined:
             return super().enqueue_leading(payload, wait)
@@ -75,10 +75,10 @@ class LazyPartitionProducer(PartitionProducer):
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         *,
         flush: bool = False,
-    ) -> Full | None:
+    ) -> Backpressure | None:
         """Take a message, or tell why not yet. Thread-safe, never blocks; the first one has the producer created."""
         if not self._is_joined:
             with self._lock:
@@ -97,34 +97,34 @@ class LazyPartitionProducer(PartitionProducer):
         first: OutgoingMessage | None,
         callback: Callable[[int], Callback],
         transaction: TransactionCore | None = None,
-    ) -> int | Full:
+    ) -> int | Backpressure:
         """Take messages as one entry; one by one, by `enqueue`, as long as there is no producer to make entries."""
         return super().enqueue_entry(payloads, fields, first, callback, transaction) if self._is_joined else 0
 
     def _must_wait(self) -> bool:
         return not self._is_joined
 
-    def _put_aside(self, item: _Waiting) -> Full | None:
+    def _put_aside(self, item: _Waiting) -> Backpressure | None:
         if self.state is not State.READY and self.state is not State.CONNECTING:
             raise self._refusal()
         if self._max_pending and len(self._waiting) >= self._max_pending:
-            return Full(backpressure.queue_full(self._max_pending, self.topic.full), self.when_room)
+            return Backpressure(backpressure.queue_full(self._max_pending, self.topic.full), self.wait_for_room)
         memory = self.client.memory
         if not memory.try_reserve(len(item.payload)):
-            return Full(backpressure.memory_full(memory.limit, self.topic.full), memory.when_room)
+            return Backpressure(backpressure.memory_full(memory.limit, self.topic.full), memory.wait_for_room)
         self._waiting.append(item)
         if not self._is_wanted:
             self._is_wanted = True
             self.engine.call(self._start)
         return None
 
-    def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
+    def wait_for_room(self, wake: Callable[[], None], needed: int = 1) -> None:
         """Call `wake` once there is room in the queue. Thread-safe."""
         with self._lock:
             if not self._is_joined and self._max_pending and len(self._waiting) >= self._max_pending:
                 self._room_waiters.add(needed, wake)
                 return
-        super().when_room(wake, needed)
+        super().wait_for_room(wake, needed)
 
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
         """Call `done` when everything sent before has its receipt. Thread-safe."""
@@ -180,7 +180,7 @@ class LazyPartitionProducer(PartitionProducer):
         if full is not None:
             # It was taken before: over the limit by one message rather than refused now.
             self.client.memory.reserve(len(item.payload))
-            full.when_room(self._pass_on_soon)
+            full.wait_for_room(self._pass_on_soon)
         return full is None
 
     def _pass_on_soon(self) -> None:

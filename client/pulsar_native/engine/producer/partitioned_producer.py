@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
-from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.key_renewal import KeyRenewal
 from pulsar_native.engine.producer.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producer.message_schemas import MessageSchemas
@@ -26,7 +26,7 @@ from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
-from pulsar_native.protocol.send_op import Told
+from pulsar_native.protocol.send_op import SendCallback
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.registered import wire_schema
 from pulsar_native.stats import ProducerClose
@@ -139,26 +139,26 @@ class TopicProducer:
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         *,
         flush: bool = False,
         child: PartitionProducer | None = None,
-    ) -> Full | None:
+    ) -> Backpressure | None:
         """Take a message, or tell why not yet; `child` is the partition when it was chosen before."""
         return (child or self.route(payload, extras)).enqueue(payload, fields, extras, callback, flush=flush)
 
-    def plain_entrance(self) -> Callable[[bytes, Told | None], Full | None]:
+    def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
         """Return the shortest way in for messages that are nothing but a payload; it takes payload and callback."""
         return self._enqueue_plain if self.is_partitioned else self.children[0].enqueue_plain
 
-    def waiting_entrance(self) -> Callable[[bytes, SendWait], Full | None]:
+    def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
         """Return the shortest way in for such a message whose sender waits: it is sent at once."""
         return self._enqueue_leading if self.is_partitioned else self.children[0].enqueue_leading
 
-    def _enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+    def _enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         return self.route(payload, None).enqueue_leading(payload, wait)
 
-    def _enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+    def _enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
         return self.route(payload, None).enqueue_plain(payload, callback)
 
     def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:

@@ -23,7 +23,7 @@ from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ProducerRecorder
 from pulsar_native.engine.producer import backpressure
-from pulsar_native.engine.producer.backpressure import Full
+from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.close import close
 from pulsar_native.engine.producer.waiters import FlushWaiters, RoomWaiters
 from pulsar_native.engine.waiter import SendWait
@@ -42,9 +42,9 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.data_keys import Encryptor
-from pulsar_native.protocol.pending import Receipt
+from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_op import Callback, SendOp, Told
+from pulsar_native.protocol.send_op import Callback, SendCallback, SendOp
 from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
@@ -191,9 +191,9 @@ class PartitionProducer(Handler):
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    def enqueue_plain(self, payload: bytes, callback: Told | None) -> Full | None:
+    def enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
         """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
-        # A function call here costs as much as all of this; see `Inbox` for why it needs no lock.
+        # A function call here costs as much as all of this; see `FastPathBuffer` for why it needs no lock.
         inbox = self._inbox
         items = inbox.items
         if len(items) < inbox.room and len(payload) <= inbox.largest:
@@ -245,7 +245,7 @@ class PartitionProducer(Handler):
                 size = core.ahead
             core.offer(count, size)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Full | None:
+    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         """Take a message whose sender waits, in a batch of its own, and try to read its receipt in this thread.
 
         Else as `enqueue` with `flush`. Blocks a few ms at most.
@@ -287,10 +287,10 @@ class PartitionProducer(Handler):
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         *,
         flush: bool = False,
-    ) -> Full | None:
+    ) -> Backpressure | None:
         """Take a message, or tell why not yet. Thread-safe, never blocks; `flush` closes its batch at once."""
         now = time.monotonic()
         memory = self.client.memory
@@ -300,9 +300,9 @@ class PartitionProducer(Handler):
             core = self.core
             if self._max_pending and core.pending_messages >= self._max_pending:
                 self._write(core.close_batch())
-                return Full(backpressure.queue_full(self._max_pending, self.topic.full), self.when_room)
+                return Backpressure(backpressure.queue_full(self._max_pending, self.topic.full), self.wait_for_room)
             if not memory.try_reserve(len(payload)) and not self._makes_room(len(payload)):
-                return Full(backpressure.memory_full(memory.limit, self.topic.full), memory.when_room)
+                return Backpressure(backpressure.memory_full(memory.limit, self.topic.full), memory.wait_for_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
             except (NoRoomForChunks, NotRegistered) as missing:
@@ -332,7 +332,7 @@ class PartitionProducer(Handler):
         first: OutgoingMessage | None,
         callback: Callable[[int], Callback],
         transaction: TransactionCore | None = None,
-    ) -> int | Full:
+    ) -> int | Backpressure:
         """Take messages from the first on as one entry and return how many, 0 when the first must go by `enqueue`.
 
         `callback(count)` makes what is called once, with the last message's id. Thread-safe, never blocks.
@@ -355,7 +355,7 @@ class PartitionProducer(Handler):
                 limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
                 if limit <= 0:
                     self._write(core.close_batch())
-                    return Full(backpressure.queue_full(self._max_pending, self.topic.full), self.when_room)
+                    return Backpressure(backpressure.queue_full(self._max_pending, self.topic.full), self.wait_for_room)
             count = core.fits(payloads, fields, limit)
             if count < 2:
                 return 0
@@ -363,7 +363,7 @@ class PartitionProducer(Handler):
             if not memory.try_reserve(sum(map(len, taken))):
                 self._write(core.close_batch())
                 self._give_back_ahead()
-                return Full(backpressure.memory_full(memory.limit, self.topic.full), memory.when_room)
+                return Backpressure(backpressure.memory_full(memory.limit, self.topic.full), memory.wait_for_room)
             own = None if fields is None else fields[:count]
             self._write(core.add_entry(taken, own, first, callback(count), now, time.time_ns() // 1_000_000, kind))
             idle = not self._expiry_armed
@@ -373,15 +373,15 @@ class PartitionProducer(Handler):
             self._complete_failed()
         return count
 
-    def _not_taken(self, missing: NoRoomForChunks | NotRegistered) -> Full:
+    def _not_taken(self, missing: NoRoomForChunks | NotRegistered) -> Backpressure:
         """Return what to wait for: room for all chunks, or the broker's knowing the partition in a transaction."""
         if isinstance(missing, NoRoomForChunks):
-            return Full(
+            return Backpressure(
                 backpressure.queue_full(self._max_pending, self.topic.full),
-                partial(self.when_room, needed=missing.needed),
+                partial(self.wait_for_room, needed=missing.needed),
             )
         error = backpressure.not_joined(self.topic.full)
-        return Full(error, partial(self.client.transactions.join, missing.transaction, self), is_short=True)
+        return Backpressure(error, partial(self.client.transactions.join, missing.transaction, self), always_waits=True)
 
     def joined(self, transaction: TransactionCore) -> None:
         """Take messages of a transaction from now on: the broker knows of the partition. Thread-safe."""
@@ -443,7 +443,7 @@ class PartitionProducer(Handler):
             return type(self.failure)(self.failure.message, topic=self.topic.full, broker=self.failure.broker)
         return AlreadyClosed("The producer is closed", topic=self.topic.full)
 
-    def when_room(self, wake: Callable[[], None], needed: int = 1) -> None:
+    def wait_for_room(self, wake: Callable[[], None], needed: int = 1) -> None:
         """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
             if self._max_pending and self.core.pending_messages + needed > self._max_pending:
@@ -493,7 +493,7 @@ class PartitionProducer(Handler):
         self._received(receipt, outcome, op)
         return True
 
-    def _received(self, receipt: pb.CommandSendReceipt, outcome: Receipt, op: SendOp | None) -> None:
+    def _received(self, receipt: pb.CommandSendReceipt, outcome: SendReceipt, op: SendOp | None) -> None:
         if op is not None:
             ledger, entry = commands.place_of(receipt.message_id)
             if op.was_damaged and entry < 0:
@@ -502,7 +502,7 @@ class PartitionProducer(Handler):
                 return
             self.confirmed_messages += op.count
             self._completed(op, None, (self.topic.partition, ledger, entry))
-        elif outcome is Receipt.OUT_OF_STEP and self.connection is not None:
+        elif outcome is SendReceipt.OUT_OF_STEP and self.connection is not None:
             # The broker confirmed something we think is still behind another: start over, everything is resent.
             self.connection.close("a receipt came out of step")
 

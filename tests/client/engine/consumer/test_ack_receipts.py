@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.ack_receipts import AllDone, settle
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import (
     AlreadyClosed,
     Interrupted,
@@ -42,7 +42,7 @@ def answered(_peer: Peer, command: pb.BaseCommand, error: int | None = None) -> 
     return [frame(Kind.ACK_RESPONSE, ackResponse=answer)]
 
 
-async def take(fake: FakeBroker, consumer: TopicConsumer, count: int) -> list[Message]:
+async def take(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> list[Message]:
     fake.peers[-1].send(*(delivery(0, single_entry(b"%d" % number), number) for number in range(count)))
     messages: list[Message] = []
     async with asyncio.timeout(10):
@@ -55,7 +55,7 @@ async def take(fake: FakeBroker, consumer: TopicConsumer, count: int) -> list[Me
     return messages
 
 
-def acknowledging(consumer: TopicConsumer, message: Message) -> asyncio.Future[None]:
+def acknowledging(consumer: MultiTopicsConsumer, message: Message) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     consumer.acknowledge_message(message, settle(future))
     return future

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed, ConnectError, ConsumerBusy, NotConnected, PulsarException, Timeout
 from pulsar_native.message import Message
@@ -28,7 +28,7 @@ FAST = {"starting_backoff_interval_ms": 20}
 TOPIC = "persistent://public/default/t"
 
 
-async def take(consumer: TopicConsumer, count: int = 1) -> list[Message]:
+async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
     """Return the next messages; fails when they do not come."""
     messages: list[Message] = []
 
@@ -41,7 +41,7 @@ async def take(consumer: TopicConsumer, count: int = 1) -> list[Message]:
     return messages
 
 
-async def nothing_comes(consumer: TopicConsumer, seconds: float = 0.1) -> None:
+async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.1) -> None:
     await asyncio.sleep(seconds)
     assert consumer.take() is None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.engine.consumer.consumer_events import Activity
+from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 
 
 class Consumer:
@@ -58,7 +58,7 @@ def told(consumer: Consumer) -> list[tuple[str, Any, int]]:
 def test_through_a_thread(early: int, caplog: pytest.LogCaptureFixture) -> None:
     work: deque[Callable[[], None]] = deque()
     listener, consumer = Noting(), Consumer()
-    activity = Activity(listener, work.append)
+    activity = ConsumerEvents(listener, work.append)
     for word in WORDS[:early]:
         activity.changed(*word)
     assert not work, "there is no consumer to tell of yet"
@@ -77,7 +77,7 @@ def test_on_the_loop(kind: type[Noting]) -> None:
     listener, consumer = kind(), Consumer()
 
     async def body() -> None:
-        activity = Activity(listener)
+        activity = ConsumerEvents(listener)
         activity.changed(*WORDS[0])
         activity.changed(*WORDS[1])
         activity.bind(consumer)
@@ -94,7 +94,7 @@ def test_on_the_loop(kind: type[Noting]) -> None:
 def test_nobody_is_told_of_a_consumer_that_is_gone() -> None:
     work: deque[Callable[[], None]] = deque()
     listener, consumer = Noting(), Consumer()
-    activity = Activity(listener, work.append)
+    activity = ConsumerEvents(listener, work.append)
     activity.bind(consumer)
     activity.changed(True, 0)
     del consumer

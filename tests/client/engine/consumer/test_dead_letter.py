@@ -10,7 +10,7 @@ import pytest
 
 from pulsar_native.config import DeadLetterPolicy
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import Message
@@ -40,7 +40,7 @@ def send_failure(command: pb.BaseCommand) -> bytes:
     return frame(Kind.SEND_ERROR, send_error=error)
 
 
-async def take(consumer: TopicConsumer, count: int = 1) -> list[Message]:
+async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
     messages: list[Message] = []
     async with asyncio.timeout(10):
         while len(messages) < count:
@@ -52,12 +52,12 @@ async def take(consumer: TopicConsumer, count: int = 1) -> list[Message]:
     return messages
 
 
-async def nothing_comes(consumer: TopicConsumer, seconds: float = 0.2) -> None:
+async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.2) -> None:
     await asyncio.sleep(seconds)
     assert consumer.take() is None
 
 
-def refuse(consumer: TopicConsumer, message: Message) -> None:
+def refuse(consumer: MultiTopicsConsumer, message: Message) -> None:
     consumer.children[0].negative_acknowledge(message.message_id())
 
 
@@ -151,7 +151,7 @@ async def test_attempts_that_fail_come_slower_and_slower(
     assert all(pause >= 0.09 * 2**number for number, pause in enumerate(pauses))
 
 
-async def until_requested(fake: FakeBroker, consumer: TopicConsumer, count: int) -> None:
+async def until_requested(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> None:
     async with asyncio.timeout(10):
         while len(fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)) < count:
             assert consumer.take() is None

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told, topics_told_on_loop
 from pulsar_native.exceptions import AuthorizationError, InvalidConfiguration
 from pulsar_native.message_id import MessageId
@@ -68,13 +68,13 @@ class Namespace:
         return frame(Kind.WATCH_TOPIC_UPDATE, watchTopicUpdate=told)
 
 
-async def follow(core: ClientCore, text: str = "a.*", changed: Any = None, **options: Any) -> TopicConsumer:
+async def follow(core: ClientCore, text: str = "a.*", changed: Any = None, **options: Any) -> MultiTopicsConsumer:
     config = ConsumerConfig(subscription_name="s", **options)
     pattern = TopicPattern.parse(re.compile(text))
     return await core.subscribe(pattern, config, VersionedDecoder(BytesSchema()), None, changed=changed)
 
 
-def names(consumer: TopicConsumer) -> set[str]:
+def names(consumer: MultiTopicsConsumer) -> set[str]:
     return {topic.local_name for topic in consumer.topics}
 
 

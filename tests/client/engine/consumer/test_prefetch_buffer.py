@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.arrow.entry_slice import Room
+from pulsar_native.arrow.entry_slice import BatchBudget
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer.multi_topics_consumer import TopicConsumer
-from pulsar_native.engine.consumer.prefetch_buffer import Hand
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.prefetch_buffer import PrefetchBuffer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.message import Message
@@ -59,7 +59,7 @@ def values(messages: Any) -> list[int]:
 class Application:
     """Takes as the faces do: from the hand, and when that is empty from the consumer."""
 
-    def __init__(self, consumer: TopicConsumer) -> None:
+    def __init__(self, consumer: MultiTopicsConsumer) -> None:
         self.consumer = consumer
         self.hand: deque[Message] = consumer.lend()
 
@@ -92,7 +92,7 @@ def acked(broker: FakeBroker) -> list[int]:
 
 
 def test_what_was_taken_is_counted_and_the_rest_comes_back_in_order() -> None:
-    hand = Hand()
+    hand = PrefetchBuffer()
     assert not hand and hand.count() == (0, None)
     hand.lend(decoded(10), 2, 9)
     assert values([hand.messages.popleft(), hand.messages.popleft()]) == [2, 3]
@@ -109,12 +109,12 @@ def test_what_was_taken_is_counted_and_the_rest_comes_back_in_order() -> None:
 def test_threads_and_a_call_back_share_what_is_in_hand() -> None:
     entry = decoded(2000)
     for _ in range(20):
-        hand = Hand()
+        hand = PrefetchBuffer()
         hand.lend(entry, 0, 2000)
         taken: list[Message] = []
         begun = threading.Barrier(3)
 
-        def take(hand: Hand = hand, taken: list[Message] = taken, begun: threading.Barrier = begun) -> None:
+        def take(hand: PrefetchBuffer = hand, taken: list[Message] = taken, begun: threading.Barrier = begun) -> None:
             begun.wait()
             try:
                 while True:
@@ -309,7 +309,7 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
 
     def rows() -> None:
         nonlocal expected
-        taken = consumer.take_piece(Room(chance.randrange(1, 60), 1 << 20))
+        taken = consumer.take_slice(BatchBudget(chance.randrange(1, 60), 1 << 20))
         if taken is not None and taken[1] is not None:
             assert values(taken[1].messages()) == list(range(expected, expected + len(taken[1].messages())))
             expected += len(taken[1].messages())
@@ -338,7 +338,7 @@ async def test_noted_messages_are_acknowledged_by_the_entry_in_any_order(
 ) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=50)
     application = Application(consumer)
-    (acks,) = consumer.quick_acks.values()
+    (acks,) = consumer.fast_acks.values()
     fake.peers[-1].send(*[delivery(0, batch(10 * number, 10), number) for number in range(4)])
     messages = await application.messages(40)
     shuffled = messages[:20]
@@ -361,7 +361,7 @@ async def test_noting_ends_with_the_consumer_and_what_was_noted_is_sent_first(
 ) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=900)
     application = Application(consumer)
-    (acks,) = consumer.quick_acks.values()
+    (acks,) = consumer.fast_acks.values()
     fake.peers[-1].send(delivery(0, batch(0, 2), 0), delivery(0, batch(2, 1), 1))
     messages = await application.messages(3)
     for message in messages[:2]:
@@ -388,7 +388,7 @@ async def test_where_an_acknowledgement_has_consequences_it_is_not_just_noted(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any]
 ) -> None:
     consumer = await subscribed(cores(fake.url), **options)
-    assert not consumer.quick_acks
+    assert not consumer.fast_acks
 
 
 @pytest.mark.asyncio
@@ -396,5 +396,5 @@ async def test_a_forked_child_has_nothing_to_go_on_with(fake: FakeBroker, cores:
     application = Application(await subscribed(cores(fake.url)))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
     assert await application.taken(5) == list(range(5)) and application.hand
-    application.consumer.call_in_all()
-    assert not application.hand and not application.consumer.quick_acks
+    application.consumer.clear_after_fork()
+    assert not application.hand and not application.consumer.fast_acks

@@ -131,7 +131,7 @@ async def test_the_limits_hold_for_what_waits(lazy: Lazy) -> None:
     full = producer.enqueue(b"x", b"", None, None)
     assert full is not None and isinstance(full.error, ProducerQueueIsFull)
     room = asyncio.get_running_loop().create_future()
-    full.when_room(lambda: room.done() or room.set_result(None))
+    full.wait_for_room(lambda: room.done() or room.set_result(None))
     assert lazy.core.memory.used == 1100
     other = producer.children[0].enqueue(b"x", b"", None, None)
     assert other is not None and isinstance(other.error, MemoryBufferIsFull)

@@ -1,4 +1,4 @@
-"""Listener containers when members, brokers and connections come and go."""
+"""Listener push consumers when members, brokers and connections come and go."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from pulsar_native import (
     ConsumeOrder,
 )
-from pulsar_native.push.partition_poller import PartitionIntake
+from pulsar_native.push.partition_poller import PartitionPoller
 from support.brokers import Broker, NewTopic
-from support.containers import (
+from support.faces import Face
+from support.push_consumers import (
     IN_ORDER,
     SUCCESS,
     Gate,
@@ -23,7 +24,6 @@ from support.containers import (
     numbered,
     publish,
 )
-from support.faces import Face
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -78,18 +78,18 @@ def test_consuming_goes_on_after_an_unload_and_a_lost_connection(
 ) -> None:  # fmt: skip
     name = topic()
     proxy = relay(broker.service_url)
-    consuming = face.client(proxy.service_url, starting_backoff_interval_ms=50)
+    service = face.client(proxy.service_url, starting_backoff_interval_ms=50)
     recorder = Recorder()
-    container = consume(consuming, name, recorder)
+    push_consumer = consume(service, name, recorder)
     publish(face, client, name, numbered(10, "a"))
-    eventually(lambda: container.stats().succeeded == 10)
+    eventually(lambda: push_consumer.stats().succeeded == 10)
     broker.admin("PUT", name.replace("://", "/") + "/unload")
     publish(face, client, name, numbered(10, "b"))
     eventually(lambda: set(numbered(10, "b")) <= set(recorder.seen), 30)
     proxy.cut()
     publish(face, client, name, numbered(10, "c"))
     eventually(lambda: set(numbered(10, "c")) <= set(recorder.seen), 30)
-    eventually(lambda: backlog(stats, name, container.config.consumer_group) == 0)
+    eventually(lambda: backlog(stats, name, push_consumer.config.consumer_group) == 0)
 
 
 @pytest.mark.proves("C207")
@@ -97,20 +97,22 @@ def test_one_partitions_trouble_does_not_end_the_intake(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
-    take = PartitionIntake.take
+    take = PartitionPoller.take
     failed: list[float] = []
 
-    def fail_once(intake: PartitionIntake, now: float) -> Any:
-        if intake.child.topic.full == name and intake.may_have_more and not failed:
+    def fail_once(poller: PartitionPoller, now: float) -> Any:
+        if poller.child.topic.full == name and poller.may_have_more and not failed:
             failed.append(time.monotonic())
             raise RuntimeError("trouble")
-        return take(intake, now)
+        return take(poller, now)
 
-    monkeypatch.setattr(PartitionIntake, "take", fail_once)
+    monkeypatch.setattr(PartitionPoller, "take", fail_once)
     handled: list[float] = []
-    container = consume(client, name, Recorder(lambda _given, _context: handled.append(time.monotonic()) or SUCCESS))
+    push_consumer = consume(
+        client, name, Recorder(lambda _given, _context: handled.append(time.monotonic()) or SUCCESS)
+    )
     publish(face, client, name, [b"late"])
-    eventually(lambda: container.stats().succeeded == 1)
+    eventually(lambda: push_consumer.stats().succeeded == 1)
     # The next try comes after a second.
     assert handled[0] - failed[0] >= 0.99
 
@@ -121,15 +123,15 @@ def test_what_a_handler_has_is_not_taken_twice_after_a_lost_connection(
 ) -> None:  # fmt: skip
     name = topic()
     proxy = relay(broker.service_url)
-    consuming = face.client(proxy.service_url, starting_backoff_interval_ms=50)
+    service = face.client(proxy.service_url, starting_backoff_interval_ms=50)
     gate = Gate()
-    container = consume(consuming, name, gate, consume_thread_max=2)
+    push_consumer = consume(service, name, gate, consume_thread_max=2)
     publish(face, client, name, numbered(6))
-    eventually(lambda: container.stats().unfinished == 6 and len(gate.recorder.seen) == 2)
+    eventually(lambda: push_consumer.stats().unfinished == 6 and len(gate.recorder.seen) == 2)
     proxy.cut()
     # The two that are in work come again, too, and are known; the others were forgotten, and are taken anew.
-    eventually(lambda: container.stats().duplicates == 2, 30)
-    eventually(lambda: container.stats().unfinished == 6)
+    eventually(lambda: push_consumer.stats().duplicates == 2, 30)
+    eventually(lambda: push_consumer.stats().unfinished == 6)
     gate.opened.set()
-    eventually(lambda: backlog(stats, name, container.config.consumer_group) == 0)
+    eventually(lambda: backlog(stats, name, push_consumer.config.consumer_group) == 0)
     assert sorted(gate.recorder.seen) == numbered(6)

@@ -1,4 +1,4 @@
-"""Listener containers on a real broker: their life, who gets what, where they begin, and what holds the intake back."""
+"""Push consumers on a real broker: their life, who gets what, where they begin, and what holds polling back."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import pytest
 
 from pulsar_native import (
     ConsumeFromWhere,
-    ContainerConfig,
     InvalidConfiguration,
     MessageModel,
     NotAllowedError,
+    PushConsumerConfig,
 )
 from support.brokers import Broker, NewTopic
-from support.containers import (
+from support.faces import Face
+from support.push_consumers import (
     IN_ORDER,
     LATER,
     SUCCESS,
@@ -32,7 +33,6 @@ from support.containers import (
     numbered,
     publish,
 )
-from support.faces import Face
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
@@ -49,35 +49,39 @@ def test_one_loop_serves_all_topics_and_does_not_poll(
     producers = [client.create_producer(name) for name in names]
     before = threading.active_count()
     recorder = Recorder()
-    container = consume(client, names, recorder, consume_thread_max=2)
+    push_consumer = consume(client, names, recorder, consume_thread_max=2)
     for number, producer in enumerate(producers):
         producer.send(b"%d" % number)
     eventually(lambda: len(recorder.seen) == 6)
     assert sorted(recorder.seen) == numbered(6)
     # Two workers, whichever the face; the engine's thread, or the test's loop, was there before.
-    workers = [thread for thread in threading.enumerate() if thread.name.startswith("pulsar-native-container")]
-    assert len(workers) <= 2
+    dispatcher = [thread for thread in threading.enumerate() if thread.name.startswith("pulsar-native-push-consumer")]
+    assert len(dispatcher) <= 2
     assert threading.active_count() - before <= (2 if face.name == "blocking" else 32)
-    eventually(lambda: container.stats().unfinished == 0)
-    rounds = container.stats().rounds
+    eventually(lambda: push_consumer.stats().unfinished == 0)
+    rounds = push_consumer.stats().rounds
     time.sleep(1.2)
-    assert container.stats().rounds == rounds
+    assert push_consumer.stats().rounds == rounds
 
 
 @pytest.mark.proves("C192")
-def test_a_container_starts_once_and_stops_once(client: Any, topic: NewTopic, consume: Started) -> None:
-    container = consume.make(client, topic(), Recorder())
-    assert container.state.name == "CREATE_JUST"
-    container.start()
-    assert container.state.name == "RUNNING"
-    for call in (container.start, lambda: container.subscribe("other"), lambda: container.unsubscribe("other")):
+def test_a_push_consumer_starts_once_and_stops_once(client: Any, topic: NewTopic, consume: Started) -> None:
+    push_consumer = consume.make(client, topic(), Recorder())
+    assert push_consumer.state.name == "CREATE_JUST"
+    push_consumer.start()
+    assert push_consumer.state.name == "RUNNING"
+    for call in (
+        push_consumer.start,
+        lambda: push_consumer.subscribe("other"),
+        lambda: push_consumer.unsubscribe("other"),
+    ):
         with pytest.raises(NotAllowedError, match="started before"):
             call()
-    assert container.shutdown().unfinished == 0
-    assert container.state.name == "SHUTDOWN_ALREADY"
-    assert container.shutdown().finished == 0
+    assert push_consumer.shutdown().unfinished == 0
+    assert push_consumer.state.name == "SHUTDOWN_ALREADY"
+    assert push_consumer.shutdown().finished == 0
     with pytest.raises(NotAllowedError, match="make a new one"):
-        container.start()
+        push_consumer.start()
 
 
 @pytest.mark.proves("C192")
@@ -101,15 +105,15 @@ def test_a_start_that_failed_leaves_nothing_and_is_not_tried_again(
     client: Any, topic: NewTopic, consume: Started, stats: Stats
 ) -> None:
     name = topic()
-    container = consume.make(client, [name, "persistent://public/nowhere/topic"], Recorder())
+    push_consumer = consume.make(client, [name, "persistent://public/nowhere/topic"], Recorder())
     with pytest.raises(Exception, match=r"(?i)namespace|not found|metadata"):
-        container.start()
-    assert container.state.name == "START_FAILED"
-    assert not stats(name)["subscriptions"][container.config.consumer_group]["consumers"]
+        push_consumer.start()
+    assert push_consumer.state.name == "START_FAILED"
+    assert not stats(name)["subscriptions"][push_consumer.config.consumer_group]["consumers"]
     with pytest.raises(NotAllowedError):
-        container.start()
-    assert container.shutdown().unfinished == 0
-    consume(client, name, Recorder(), consumer_group=container.config.consumer_group)
+        push_consumer.start()
+    assert push_consumer.shutdown().unfinished == 0
+    consume(client, name, Recorder(), consumer_group=push_consumer.config.consumer_group)
 
 
 @pytest.mark.proves("C193", "C198")
@@ -126,9 +130,9 @@ def test_the_group_is_the_subscription_and_members_tell_host_and_process(
 
 
 @pytest.mark.proves("C197")
-def test_a_container_has_one_kind_of_handler(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_push_consumer_has_one_kind_of_handler(face: Face, client: Any, topic: NewTopic) -> None:
     def new() -> Any:
-        made = face.container(client, ContainerConfig(consumer_group="kinds"))
+        made = face.push_consumer(client, PushConsumerConfig(consumer_group="kinds"))
         made.subscribe(topic())
         return made
 
@@ -143,51 +147,51 @@ def test_a_container_has_one_kind_of_handler(face: Face, client: Any, topic: New
         both.register_message_listener(orderly=lambda _messages, _context: IN_ORDER)
     with pytest.raises(InvalidConfiguration, match="register_message_listener"):
         new().start()
-    empty = face.container(client, ContainerConfig(consumer_group="kinds"))
+    empty = face.push_consumer(client, PushConsumerConfig(consumer_group="kinds"))
     empty.register_message_listener(lambda _messages, _context: SUCCESS)
     with pytest.raises(InvalidConfiguration, match=r"subscribe\(\)"):
         empty.start()
 
 
-def test_what_a_container_is_made_of_is_checked(face: Face, client: Any) -> None:
-    with pytest.raises(InvalidConfiguration, match="ContainerConfig"):
-        face.container(client, {"consumer_group": "g"})  # type: ignore[arg-type]
+def test_what_a_push_consumer_is_made_of_is_checked(face: Face, client: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="PushConsumerConfig"):
+        face.push_consumer(client, {"consumer_group": "g"})  # type: ignore[arg-type]
     if face.name == "blocking":
         with pytest.raises(InvalidConfiguration, match="client of pulsar_native"):
-            face.container("client", ContainerConfig(consumer_group="g"))
+            face.push_consumer("client", PushConsumerConfig(consumer_group="g"))
 
         async def handle(_messages: Any, _context: Any) -> Any:
             return SUCCESS
 
         with pytest.raises(InvalidConfiguration, match=r"pulsar_native\.asyncio"):
-            face.container(client, ContainerConfig(consumer_group="g")).register_message_listener(handle)
+            face.push_consumer(client, PushConsumerConfig(consumer_group="g")).register_message_listener(handle)
 
 
 @pytest.mark.proves("C199")
 def test_the_phases_of_a_start_are_logged_in_order(
     client: Any, topic: NewTopic, consume: Started, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    with caplog.at_level("INFO", "pulsar_native.container"):
-        container = consume(
+    with caplog.at_level("INFO", "pulsar_native.push_consumer"):
+        push_consumer = consume(
             client, topic(), Recorder(), message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path)
         )
-        container.shutdown()
+        push_consumer.shutdown()
     phases = [text.rpartition(": ")[2] for text in messages_of(caplog)]
     assert phases == [
         "check configuration", "join group", "load positions", "start workers", "subscribe", "find positions",
-        "start intake", "running", "stop intake", "leave group",
+        "start poller", "running", "stop poller", "leave group",
     ]  # fmt: skip
 
 
-def test_a_container_ends_with_its_client(
+def test_a_push_consumer_ends_with_its_client(
     face: Face, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     own = face.client(broker.service_url)
     name = topic()
-    container = consume(own, name, Recorder(), consumer_group="ends")
+    push_consumer = consume(own, name, Recorder(), consumer_group="ends")
     own.close()
-    eventually(lambda: container.state.name == "SHUTDOWN_ALREADY")
-    assert container.shutdown(1000).unfinished == 0
+    eventually(lambda: push_consumer.state.name == "SHUTDOWN_ALREADY")
+    assert push_consumer.shutdown(1000).unfinished == 0
     other = face.client(broker.service_url)
     consume(other, name, Recorder(), consumer_group="ends")
 
@@ -204,10 +208,10 @@ def test_positions_are_kept_when_the_client_goes_first(
     }
     own = face.client(broker.service_url)
     publish(face, client, name, numbered(3))
-    container = consume(own, name, Recorder(), **options)
-    eventually(lambda: container.stats().succeeded == 3)
+    push_consumer = consume(own, name, Recorder(), **options)
+    eventually(lambda: push_consumer.stats().succeeded == 3)
     own.close()
-    eventually(lambda: container.state.name == "SHUTDOWN_ALREADY")
+    eventually(lambda: push_consumer.state.name == "SHUTDOWN_ALREADY")
     recorder = Recorder()
     consume(client, name, recorder, **options)
     publish(face, client, name, [b"new"])
@@ -289,9 +293,9 @@ def test_a_group_with_a_position_goes_on_from_there(
     publish(face, client, name, numbered(3))
     first, second = Recorder(), Recorder()
     options = {"consumer_group": "stays", "consume_from_where": ConsumeFromWhere.TIMESTAMP}
-    container = consume(client, name, first, **options)
+    push_consumer = consume(client, name, first, **options)
     eventually(lambda: len(first.seen) == 3)
-    container.shutdown(5000)
+    push_consumer.shutdown(5000)
     eventually(lambda: backlog(stats, name, "stays") == 0)
     consume(client, name, second, **options)
     publish(face, client, name, [b"new"])
@@ -310,8 +314,8 @@ def test_messages_are_chosen_by_tag_and_the_others_acknowledged(
     for tag in ("a", "b", "c", None):
         publish(face, client, name, [str(tag).encode()] * 2, properties={"TAGS": tag} if tag else None)
     eventually(lambda: sorted(recorder.seen) == [b"a", b"a", b"b", b"b"])
-    for container in (chosen, nobody):
-        eventually(lambda group=container.config.consumer_group: backlog(stats, name, group) == 0)
+    for push_consumer in (chosen, nobody):
+        eventually(lambda group=push_consumer.config.consumer_group: backlog(stats, name, group) == 0)
     assert chosen.stats().filtered == 4 and nobody.stats().filtered == 8 and not nothing.seen
 
 
@@ -324,12 +328,12 @@ def test_filters_of_ones_own_and_expressions_that_are_refused(
 
     name = topic()
     recorder = Recorder()
-    container = consume.make(client, name, recorder)
+    push_consumer = consume.make(client, name, recorder)
     for wrong in ("a ||", "price > 5", 5):
         with pytest.raises(InvalidConfiguration, match="tag"):
-            container.subscribe(name, wrong)
-    container.register_filter_message_hook(even)
-    container.start()
+            push_consumer.subscribe(name, wrong)
+    push_consumer.register_filter_message_hook(even)
+    push_consumer.start()
     publish(face, client, name, [*numbered(6), b"x"])
     eventually(lambda: sorted(recorder.seen) == [b"0", b"2", b"4", b"x"])
 
@@ -344,12 +348,12 @@ def test_intake_stops_at_too_many_unfinished_messages_and_says_why(
     name = topic()
     publish(face, client, name, numbered(60))
     gate = Gate()
-    container = consume(client, name, gate, pull_threshold_for_queue=10, pull_batch_size=4)
-    eventually(lambda: container.stats().throttled["count"] >= 3)
+    push_consumer = consume(client, name, gate, pull_threshold_for_queue=10, pull_batch_size=4)
+    eventually(lambda: push_consumer.stats().throttled["count"] >= 3)
     # The limit and one batch.
-    assert 10 < container.stats().unfinished <= 14
-    (text,) = [text for text in messages_of(caplog) if "intake stops" in text]
-    assert f"{container.stats().unfinished} unfinished messages are over 10" in text
+    assert 10 < push_consumer.stats().unfinished <= 14
+    (text,) = [text for text in messages_of(caplog) if "poller stops" in text]
+    assert f"{push_consumer.stats().unfinished} unfinished messages are over 10" in text
     assert "numbers 0 to" in text and "MiB" in text and "span" in text and "time 1" in text
     gate.opened.set()
     eventually(lambda: len(gate.recorder.seen) == 60)
@@ -363,10 +367,10 @@ def test_intake_stops_at_too_much_unfinished_memory(
     name = topic()
     publish(face, client, name, [os.urandom(700_000) for _ in range(9)])
     gate = Gate()
-    container = consume(client, name, gate, pull_threshold_size_for_queue=1, pull_batch_size=1)
-    eventually(lambda: container.stats().throttled["size"] >= 2)
+    push_consumer = consume(client, name, gate, pull_threshold_size_for_queue=1, pull_batch_size=1)
+    eventually(lambda: push_consumer.stats().throttled["size"] >= 2)
     # More than one whole MiB is two of them, which the third message makes.
-    assert container.stats().unfinished == 3 and container.stats().unfinished_bytes == 2_100_000
+    assert push_consumer.stats().unfinished == 3 and push_consumer.stats().unfinished_bytes == 2_100_000
     gate.opened.set()
     eventually(lambda: len(gate.recorder.seen) == 9)
 
@@ -378,9 +382,9 @@ def test_intake_stops_when_one_old_message_holds_back_too_many_done_ones(
     name = topic()
     publish(face, client, name, numbered(80))
     gate = Gate(lambda content: content == b"0")
-    container = consume(client, name, gate, consume_concurrently_max_span=30, pull_batch_size=8)
-    eventually(lambda: container.stats().throttled["span"] >= 2)
-    eventually(lambda: container.stats().unfinished == 1)
+    push_consumer = consume(client, name, gate, consume_concurrently_max_span=30, pull_batch_size=8)
+    eventually(lambda: push_consumer.stats().throttled["span"] >= 2)
+    eventually(lambda: push_consumer.stats().unfinished == 1)
     assert 30 < len(gate.recorder.seen) <= 31 + 8
     gate.opened.set()
     eventually(lambda: len(gate.recorder.seen) == 80)
@@ -392,38 +396,38 @@ def test_a_topics_limits_are_shared_among_its_partitions_also_when_they_grow(
 ) -> None:
     name = topic(partitions=1)
     gate = Gate()
-    container = consume(
+    push_consumer = consume(
         client, name, gate, pull_threshold_for_topic=20, pull_batch_size=1, poll_name_server_interval=200
     )
     publish(face, client, name, numbered(40))
-    eventually(lambda: container.stats().unfinished == 21)
+    eventually(lambda: push_consumer.stats().unfinished == 21)
     gate.opened.set()
-    eventually(lambda: container.stats().succeeded == 40)
+    eventually(lambda: push_consumer.stats().succeeded == 40)
     gate.opened.clear()
     broker.admin("POST", name.replace("://", "/") + "/partitions", 2)
     publish(face, client, f"{name}-partition-1", [b"joined"])
-    eventually(lambda: container.stats().unfinished == 1, 30)
+    eventually(lambda: push_consumer.stats().unfinished == 1, 30)
     for partition in (0, 1):
         publish(face, client, f"{name}-partition-{partition}", numbered(30, "p"))
     # Half of it for each: 10, and the one that is over.
-    eventually(lambda: container.stats().unfinished == 22)
+    eventually(lambda: push_consumer.stats().unfinished == 22)
     gate.opened.set()
 
 
 @pytest.mark.proves("C206")
-def test_a_container_can_be_suspended_and_resumed(
+def test_a_push_consumer_can_be_suspended_and_resumed(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     recorder = Recorder()
-    container = consume(client, name, recorder)
+    push_consumer = consume(client, name, recorder)
     publish(face, client, name, [b"before"])
     eventually(lambda: recorder.seen == [b"before"])
-    container.suspend()
+    push_consumer.suspend()
     publish(face, client, name, numbered(5))
     time.sleep(0.5)
     assert recorder.seen == [b"before"]
-    container.resume()
+    push_consumer.resume()
     eventually(lambda: sorted(recorder.seen[1:]) == numbered(5))
 
 
@@ -436,10 +440,10 @@ def test_the_brokers_own_limit_of_unacknowledged_messages_is_kept(
     name = topic(namespace=space)
     publish(face, client, name, numbered(30))
     gate = Gate()
-    container = consume(client, name, gate)
-    eventually(lambda: container.stats().unfinished >= 5)
+    push_consumer = consume(client, name, gate)
+    eventually(lambda: push_consumer.stats().unfinished >= 5)
     time.sleep(0.5)
-    assert container.stats().unfinished < 30
+    assert push_consumer.stats().unfinished < 30
     gate.opened.set()
     eventually(lambda: sorted(gate.recorder.seen) == sorted(numbered(30)), 30)
 
@@ -499,13 +503,13 @@ def test_tracing_that_fails_stops_nothing(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    container = consume.make(client, name, Recorder())
+    push_consumer = consume.make(client, name, Recorder())
     failing, working = Trace(fails=True), Trace(fails=False)
-    container.register_consume_message_hook(failing)
-    container.register_consume_message_hook(working)
-    container.start()
+    push_consumer.register_consume_message_hook(failing)
+    push_consumer.register_consume_message_hook(working)
+    push_consumer.start()
     publish(face, client, name, [b"x"])
-    eventually(lambda: container.stats().succeeded == 1)
+    eventually(lambda: push_consumer.stats().succeeded == 1)
     assert failing.told == working.told == [("before", [b"x"], name), ("after", [b"x"], name, SUCCESS)]
 
 
@@ -516,10 +520,10 @@ def test_a_shutdown_waits_for_handlers_within_its_limit(
     name = topic()
     publish(face, client, name, numbered(6))
     gate = Gate()
-    container = consume(client, name, gate, consume_thread_max=2, consumer_group="drained")
-    eventually(lambda: container.stats().unfinished == 6)
+    push_consumer = consume(client, name, gate, consume_thread_max=2, consumer_group="drained")
+    eventually(lambda: push_consumer.stats().unfinished == 6)
     threading.Timer(0.5, gate.opened.set).start()
-    report = container.shutdown(30_000)
+    report = push_consumer.shutdown(30_000)
     # Those that waited for a worker are done, too.
     assert (report.finished, report.unfinished, report.positions) == (6, 0, {})
     eventually(lambda: backlog(stats, name, "drained") == 0)
@@ -533,31 +537,31 @@ def test_a_shutdown_does_not_wait_for_ever(
     name = topic()
     ids = publish(face, client, name, numbered(3))
     gate = Gate()
-    container = consume(client, name, gate, await_termination_millis_when_shutdown=300, consume_thread_max=1)
-    eventually(lambda: container.stats().unfinished == 3 and len(gate.recorder.seen) == 1)
+    push_consumer = consume(client, name, gate, await_termination_millis_when_shutdown=300, consume_thread_max=1)
+    eventually(lambda: push_consumer.stats().unfinished == 3 and len(gate.recorder.seen) == 1)
     started = time.monotonic()
-    report = container.shutdown()
+    report = push_consumer.shutdown()
     assert 0.3 <= time.monotonic() - started < 20
     assert (report.finished, report.unfinished, report.positions) == (0, 3, {name: ids[0]})
     for wrong in (-1, "1", 1.5, True):
         with pytest.raises(InvalidConfiguration, match="await_termination_millis"):
-            container.shutdown(wrong)
+            push_consumer.shutdown(wrong)
     gate.opened.set()
     # The handler that was left alone changes nothing, and none is begun after it.
     time.sleep(0.3)
     assert len(gate.recorder.seen) == 1
 
 
-def test_as_a_context_manager_a_container_starts_and_stops(
+def test_as_a_context_manager_a_push_consumer_starts_and_stops(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     recorder = Recorder()
-    container = consume.make(client, name, recorder)
+    push_consumer = consume.make(client, name, recorder)
     enter, leave = ("__enter__", "__exit__") if face.name == "blocking" else ("__aenter__", "__aexit__")
-    getattr(container, enter)()
+    getattr(push_consumer, enter)()
     publish(face, client, name, [b"x"])
     eventually(lambda: recorder.seen == [b"x"])
-    getattr(container, leave)(None, None, None)
-    assert container.state.name == "SHUTDOWN_ALREADY"
-    assert "shut down" in repr(getattr(container, "target", container))
+    getattr(push_consumer, leave)(None, None, None)
+    assert push_consumer.state.name == "SHUTDOWN_ALREADY"
+    assert "shut down" in repr(getattr(push_consumer, "target", push_consumer))

@@ -1,4 +1,4 @@
-"""Where listener containers stand on a real broker: positions kept in a file or by the group, mended, and followed."""
+"""Where push consumers stand on a real broker: positions kept in a file or by the group, mended, and followed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import pulsar_native.push.core as engine_container
+import pulsar_native.push.core as push_core
 from pulsar_native import (
     ConsumeFromWhere,
     ConsumeOrder,
@@ -21,7 +21,8 @@ from pulsar_native import (
     MessageModel,
 )
 from support.brokers import Broker, NewTopic
-from support.containers import (
+from support.faces import Face
+from support.push_consumers import (
     IN_ORDER,
     Gate,
     Recorder,
@@ -31,7 +32,6 @@ from support.containers import (
     numbered,
     publish,
 )
-from support.faces import Face
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
@@ -51,7 +51,7 @@ def test_a_broadcasting_member_keeps_its_position_in_a_file(
     path = tmp_path / f"{socket.gethostname()}@DEFAULT" / "everyone" / "offsets.json"
     ids = publish(face, client, name, numbered(6))
     gate = Gate(lambda content: content == b"3")
-    container = consume(client, name, gate, **options)
+    push_consumer = consume(client, name, gate, **options)
     eventually(lambda: len(gate.recorder.seen) == 6)
 
     def kept() -> str:
@@ -64,8 +64,8 @@ def test_a_broadcasting_member_keeps_its_position_in_a_file(
     eventually(lambda: kept() == str(ids[2]))
     time.sleep(0.3)
     eventually(lambda: kept() == str(ids[2]))
-    eventually(lambda: container.stats().unfinished == 1)
-    report = container.shutdown(0)
+    eventually(lambda: push_consumer.stats().unfinished == 1)
+    report = push_consumer.shutdown(0)
     assert (report.finished, report.unfinished) == (0, 1) and report.positions == {name: ids[3]}
     gate.opened.set()
     assert path.with_name("offsets.json.bak").exists() or path.exists()
@@ -114,7 +114,7 @@ def test_a_kept_position_that_does_not_exist_is_mended(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(engine_container, "MEND", 1.0)
+    monkeypatch.setattr(push_core, "MEND", 1.0)
     name = topic()
     options = {
         "consumer_group": "mended",
@@ -128,12 +128,12 @@ def test_a_kept_position_that_does_not_exist_is_mended(
     (folder / "offsets.json").write_text(json.dumps({"offsetTable": {name: {"id": beyond}}}))
     recorder = Recorder()
     started = time.monotonic()
-    container = consume(client, name, recorder, **options)
+    push_consumer = consume(client, name, recorder, **options)
     eventually(lambda: recorder.seen == numbered(3))
     assert time.monotonic() - started >= 1.0
     assert any("there is no position" in text for text in messages_of(caplog))
-    eventually(lambda: container.stats().unfinished == 0)
-    container.shutdown()
+    eventually(lambda: push_consumer.stats().unfinished == 0)
+    push_consumer.shutdown()
     assert json.loads((folder / "offsets.json").read_text())["offsetTable"][name]["id"] != beyond
 
 
@@ -155,9 +155,9 @@ def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
     keeper = client.subscribe(name, "keeper", initial_position=InitialPosition.Earliest)
     old = publish(face, client, name, numbered(3))
     first = Recorder()
-    container = consume(client, name, first, **options)
-    eventually(lambda: container.stats().succeeded == 3)
-    container.shutdown()
+    push_consumer = consume(client, name, first, **options)
+    eventually(lambda: push_consumer.stats().succeeded == 3)
+    push_consumer.shutdown()
     # A new ledger; the old one goes as soon as nobody needs it.
     path = name.replace("://", "/")
     broker.admin("PUT", f"{path}/unload")
@@ -184,11 +184,11 @@ def test_a_group_whose_cursor_was_reset_follows_it(
     name = topic()
     recorder = Recorder(IN_ORDER)
     publish(face, client, name, numbered(4))
-    container = consume(client, name, recorder, orderly=True, consume_order=ConsumeOrder.PARTITION)
-    eventually(lambda: container.stats().succeeded == 4)
+    push_consumer = consume(client, name, recorder, orderly=True, consume_order=ConsumeOrder.PARTITION)
+    eventually(lambda: push_consumer.stats().succeeded == 4)
     # Acknowledged at the broker, too, before it is moved.
     time.sleep(0.3)
-    group = container.config.consumer_group
+    group = push_consumer.config.consumer_group
     broker.admin("POST", name.replace("://", "/") + f"/subscription/{group}/resetcursor/0")
     eventually(lambda: recorder.seen == numbered(4) * 2)
 
@@ -200,9 +200,9 @@ def test_the_groups_position_never_passes_what_is_not_done(
     name = topic()
     publish(face, client, name, numbered(8))
     gate = Gate(lambda content: content == b"2")
-    container = consume(client, name, gate, consumer_group="left")
-    eventually(lambda: container.stats().succeeded == 7)
-    report = container.shutdown(100)
+    push_consumer = consume(client, name, gate, consumer_group="left")
+    eventually(lambda: push_consumer.stats().succeeded == 7)
+    report = push_consumer.shutdown(100)
     assert (report.finished, report.unfinished) == (0, 1)
     gate.opened.set()
     assert backlog(stats, name, "left") >= 1

@@ -1,4 +1,4 @@
-"""What the tests of listener containers share: starting them, and handlers that record what they were given."""
+"""What the tests of listener push consumers share: starting them, and handlers that record what they were given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus, ContainerConfig
+from pulsar_native import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumerConfig
 from support.faces import Face
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
@@ -59,7 +59,7 @@ class Gate:
 
 
 class Started:
-    """Makes and starts containers, and shuts them down after the test."""
+    """Makes and starts push consumers, and shuts them down after the test."""
 
     def __init__(self, face: Face) -> None:
         self.face = face
@@ -67,7 +67,7 @@ class Started:
         self._gates: list[Gate] = []
 
     def make(self, client: Any, topics: str | Sequence[str], handler: Handler, **options: Any) -> Any:
-        """Return a container that is not started. Options beyond the settings: orderly, expression."""
+        """Return a push consumer that is not started. Options beyond the settings: orderly, expression."""
         orderly, expression = options.pop("orderly", False), options.pop("expression", "*")
         settings = {
             "consumer_group": f"group-{uuid.uuid4().hex[:8]}",
@@ -76,33 +76,33 @@ class Started:
             "consume_thread_max": 4,
             **options,
         }
-        container = self.face.container(client, ContainerConfig(**settings))
+        push_consumer = self.face.push_consumer(client, PushConsumerConfig(**settings))
         for name in [topics] if isinstance(topics, str) else topics:
-            container.subscribe(name, expression)
+            push_consumer.subscribe(name, expression)
         if isinstance(handler, Gate):
             self._gates.append(handler)
         handle = self.face.handler(handler)
-        container.register_message_listener(**{"orderly" if orderly else "concurrently": handle})
-        self._made.append(container)
-        return container
+        push_consumer.register_message_listener(**{"orderly" if orderly else "concurrently": handle})
+        self._made.append(push_consumer)
+        return push_consumer
 
     def __call__(self, client: Any, topics: str | Sequence[str], handler: Handler, **options: Any) -> Any:
-        """Return a container that runs."""
-        container = self.make(client, topics, handler, **options)
-        container.start()
-        return container
+        """Return a push consumer that runs."""
+        push_consumer = self.make(client, topics, handler, **options)
+        push_consumer.start()
+        return push_consumer
 
     def close(self) -> None:
         """Shut down what the test left."""
         for gate in self._gates:
             gate.opened.set()
-        for container in self._made:
-            container.shutdown(0)
+        for push_consumer in self._made:
+            push_consumer.shutdown(0)
 
 
-def core_of(container: Any) -> Any:
-    """Return the engine's side of a container of either face."""
-    return getattr(container, "target", container)._core
+def core_of(push_consumer: Any) -> Any:
+    """Return the engine's side of a push consumer of either face."""
+    return getattr(push_consumer, "target", push_consumer)._core
 
 
 def publish(face: Face, client: Any, name: str, contents: Sequence[bytes], **message: Any) -> list[Any]:
@@ -124,5 +124,5 @@ def backlog(stats: Callable[[str], Any], name: str, group: str) -> int:
 
 
 def messages_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what the containers have logged."""
-    return [record.getMessage() for record in caplog.records if record.name == "pulsar_native.container"]
+    """Return what the push consumers have logged."""
+    return [record.getMessage() for record in caplog.records if record.name == "pulsar_native.push_consumer"]

@@ -1,4 +1,4 @@
-"""What listener containers do with their handlers' answers, on a real broker: order, retries, dead letters, hanging."""
+"""What push consumers do with their handlers' answers, on a real broker: order, retries, dead letters, hanging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import pulsar_native.push.consume_message_service as consuming
+import pulsar_native.push.consume_message_service as service
 from pulsar_native import (
     ConsumeFromWhere,
     ConsumeOrder,
@@ -22,8 +22,8 @@ from pulsar_native import (
     MessageModel,
 )
 from support.brokers import Broker, NewTopic
-from support.containers import IN_ORDER, LATER, SUCCESS, SUSPEND, Gate, Recorder, Started, numbered, publish
 from support.faces import Face
+from support.push_consumers import IN_ORDER, LATER, SUCCESS, SUSPEND, Gate, Recorder, Started, numbered, publish
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
@@ -68,7 +68,7 @@ def test_a_handler_can_succeed_with_a_part_of_its_batch(
     name = topic()
     publish(face, client, name, numbered(5))
     recorder = Recorder(part)
-    container = consume(
+    push_consumer = consume(
         client, name, recorder, consumer_group=GROUP, consume_message_batch_max_size=5, delay_levels_ms=[0]
     )
     eventually(lambda: len(recorder.seen) == 7)
@@ -76,7 +76,7 @@ def test_a_handler_can_succeed_with_a_part_of_its_batch(
     assert recorder.calls[0] == numbered(5) and sorted(recorder.seen[5:]) == [b"3", b"4"]
     assert {context.topic for context in recorder.contexts} == {name}
     eventually(lambda: backlog(stats, name) == 0)
-    counts = container.stats()
+    counts = push_consumer.stats()
     assert (counts.succeeded, counts.failed, counts.sent_back, counts.unfinished) == (5, 2, 2, 0)
 
 
@@ -114,8 +114,8 @@ def test_what_counts_as_a_failure(
     name = topic()
     publish(face, client, name, [b"x"])
     recorder = Recorder(fail)
-    container = consume(client, name, recorder, delay_levels_ms=[0])
-    eventually(lambda: container.stats().succeeded == 1)
+    push_consumer = consume(client, name, recorder, delay_levels_ms=[0])
+    eventually(lambda: push_consumer.stats().succeeded == 1)
     assert recorder.seen == [b"x", b"x"]
 
 
@@ -152,8 +152,8 @@ def test_level_minus_one_is_a_dead_letter_at_once(
 
     name = topic()
     (place,) = publish(face, client, name, [b"bad"], partition_key="k", properties={"own": "1"})
-    container = consume(client, name, Recorder(refuse), consumer_group=GROUP)
-    eventually(lambda: container.stats().dead_letters == 1)
+    push_consumer = consume(client, name, Recorder(refuse), consumer_group=GROUP)
+    eventually(lambda: push_consumer.stats().dead_letters == 1)
     (letter,) = read_all(f"{name}-{GROUP}-DLQ")
     assert (letter.data(), letter.partition_key(), letter.properties()["own"]) == (b"bad", "k", "1")
     assert letter.properties()["REAL_TOPIC"] == name
@@ -169,10 +169,12 @@ def test_after_the_last_try_a_message_is_a_dead_letter(
     name, dead = topic(), topic("dead")
     publish(face, client, name, [b"bad"])
     recorder = Recorder(LATER)
-    container = consume(client, name, recorder, max_reconsume_times=most, delay_levels_ms=[0], dead_letter_topic=dead)
-    eventually(lambda: container.stats().dead_letters == 1, 30)
+    push_consumer = consume(
+        client, name, recorder, max_reconsume_times=most, delay_levels_ms=[0], dead_letter_topic=dead
+    )
+    eventually(lambda: push_consumer.stats().dead_letters == 1, 30)
     tries = 16 if most == -1 else most
-    assert len(recorder.seen) == tries + 1 and container.stats().sent_back == tries
+    assert len(recorder.seen) == tries + 1 and push_consumer.stats().sent_back == tries
     (letter,) = read_all(dead)
     assert letter.data() == b"bad"
 
@@ -188,15 +190,15 @@ def test_what_cannot_be_put_back_is_tried_here_again(
     stats: Stats,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consuming, "LOCAL_RETRY", 0.3)
+    monkeypatch.setattr(service, "LOCAL_RETRY", 0.3)
     name, retry = topic(), topic("retry")
     recorder = Recorder(lambda _messages, _context: LATER if len(recorder.calls) < 3 else SUCCESS)
-    container = consume(client, name, recorder, consumer_group=GROUP, retry_letter_topic=retry, delay_levels_ms=[0])
+    push_consumer = consume(client, name, recorder, consumer_group=GROUP, retry_letter_topic=retry, delay_levels_ms=[0])
     # The retry topic takes nothing any more.
     broker.admin("POST", retry.replace("://", "/") + "/terminate")
     publish(face, client, name, [b"x"])
-    eventually(lambda: container.stats().succeeded == 1, 30)
-    assert recorder.seen == [b"x"] * 3 and container.stats().sent_back == 0
+    eventually(lambda: push_consumer.stats().succeeded == 1, 30)
+    assert recorder.seen == [b"x"] * 3 and push_consumer.stats().sent_back == 0
     eventually(lambda: backlog(stats, name) == 0)
 
 
@@ -208,10 +210,10 @@ def test_a_dead_letter_that_is_refused_gets_another_try(
     client.create_producer(dead).close()
     broker.admin("POST", dead.replace("://", "/") + "/terminate")
     recorder = Recorder(lambda messages, _: SUCCESS if tries_of(messages[0]) else LATER)
-    container = consume(client, name, recorder, max_reconsume_times=0, dead_letter_topic=dead, delay_levels_ms=[0])
+    push_consumer = consume(client, name, recorder, max_reconsume_times=0, dead_letter_topic=dead, delay_levels_ms=[0])
     publish(face, client, name, [b"x"])
-    eventually(lambda: container.stats().succeeded == 1, 30)
-    assert recorder.seen == [b"x", b"x"] and container.stats().sent_back == 1
+    eventually(lambda: push_consumer.stats().succeeded == 1, 30)
+    assert recorder.seen == [b"x", b"x"] and push_consumer.stats().sent_back == 1
 
 
 @pytest.mark.proves("C222", "N6")
@@ -273,7 +275,7 @@ def test_a_key_that_fails_is_suspended_and_keeps_its_order_while_others_go_on(
 ) -> None:
     name = topic()
     handler = InOrder({b"a1": 3})
-    container = consume(
+    push_consumer = consume(
         client, name, handler, orderly=True, consumer_group=GROUP, suspend_current_queue_time_millis=400
     )
     assert stats(name)["subscriptions"][GROUP]["type"] == "Key_Shared"
@@ -281,7 +283,7 @@ def test_a_key_that_fails_is_suspended_and_keeps_its_order_while_others_go_on(
     eventually(lambda: len(handler.seen["b"]) == len(handler.seen["c"]) == 8)
     # While a rests at its second message.
     assert handler.seen["a"][:2] == [b"a0", b"a1"] and b"a2" not in handler.seen["a"]
-    eventually(lambda: container.stats().succeeded == 24)
+    eventually(lambda: push_consumer.stats().succeeded == 24)
     assert handler.seen["a"] == [b"a0", *[b"a1"] * 4, *numbered(8, "a")[2:]]
     assert handler.seen["b"] == numbered(8, "b") and handler.seen["c"] == numbered(8, "c")
     assert handler.attempts == [(b"a1", 0), (b"a1", 1), (b"a1", 2), (b"a1", 3)] and handler.overlaps == 0
@@ -302,8 +304,8 @@ def test_the_time_of_a_suspension_is_the_handlers_within_bounds(
     times: list[float] = []
     name = topic()
     publish(face, client, name, [b"x"])
-    container = consume(client, name, answer, orderly=True, suspend_current_queue_time_millis=30_000)
-    eventually(lambda: container.stats().succeeded == 1)
+    push_consumer = consume(client, name, answer, orderly=True, suspend_current_queue_time_millis=30_000)
+    eventually(lambda: push_consumer.stats().succeeded == 1)
     assert len(times) == 3 and times[1] - times[0] >= 0.8 and times[2] - times[1] >= 0.01
 
 
@@ -321,13 +323,13 @@ def test_without_auto_commit_nothing_is_done_before_it_is_committed(
     publish(face, client, name, numbered(4))
     recorder = Recorder(answer)
     options: dict[str, Any] = {"consumer_group": GROUP, "orderly": True, "suspend_current_queue_time_millis": 10}
-    container = consume(client, name, recorder, **options)
+    push_consumer = consume(client, name, recorder, **options)
     eventually(lambda: len(recorder.seen) == 7)
     # Rolled back after three; committed at the third of the second time; the fourth never was.
     assert recorder.seen == [b"0", b"1", b"2", b"0", b"1", b"2", b"3"]
-    eventually(lambda: container.stats().succeeded == 3)
+    eventually(lambda: push_consumer.stats().succeeded == 3)
     eventually(lambda: backlog(stats, name) == 1)
-    assert container.shutdown(0).unfinished == 1
+    assert push_consumer.shutdown(0).unfinished == 1
     again = Recorder(IN_ORDER)
     consume(client, name, again, **options)
     eventually(lambda: again.seen == [b"3"])
@@ -339,13 +341,13 @@ def test_an_orderly_message_that_fails_too_often_makes_way(
 ) -> None:
     name = topic(partitions=2)
     handler = InOrder({b"a1": 100})
-    container = consume(
+    push_consumer = consume(
         client, name, handler, orderly=True, consumer_group=GROUP, max_reconsume_times=2,
         suspend_current_queue_time_millis=10,
     )  # fmt: skip
     keyed(face, client, name, "ab", 4)
-    eventually(lambda: container.stats().dead_letters == 1)
-    eventually(lambda: container.stats().succeeded == 7)
+    eventually(lambda: push_consumer.stats().dead_letters == 1)
+    eventually(lambda: push_consumer.stats().succeeded == 7)
     assert handler.seen["a"] == [b"a0", b"a1", b"a1", b"a1", b"a2", b"a3"]
     (letter,) = read_all(f"{name}-{GROUP}-DLQ")
     assert letter.data() == b"a1"
@@ -387,13 +389,15 @@ def test_what_waits_goes_with_the_right_to_its_partition(
     name = topic()
     publish(face, client, name, numbered(10))
     gate = Gate(lambda content: content == b"2", answer=IN_ORDER)
-    container = consume(client, name, gate, orderly=True, consume_order=ConsumeOrder.PARTITION, consumer_group=GROUP)
-    eventually(lambda: container.stats().unfinished == 8)
+    push_consumer = consume(
+        client, name, gate, orderly=True, consume_order=ConsumeOrder.PARTITION, consumer_group=GROUP
+    )
+    eventually(lambda: push_consumer.stats().unfinished == 8)
     # The broker gives everything anew; what waited here is not handled twice.
     broker.admin("PUT", name.replace("://", "/") + "/unload")
-    eventually(lambda: container.stats().duplicates >= 1, 30)
+    eventually(lambda: push_consumer.stats().duplicates >= 1, 30)
     gate.opened.set()
-    eventually(lambda: container.stats().succeeded >= 10 and not container.stats().unfinished, 30)
+    eventually(lambda: push_consumer.stats().succeeded >= 10 and not push_consumer.stats().unfinished, 30)
     # The first two may come again: an unloading broker may lose what it was told a moment ago.
     seen = gate.recorder.seen
     assert list(dict.fromkeys(seen)) == numbered(10)
@@ -405,41 +409,43 @@ def test_orderly_consuming_works_in_broadcasting(
 ) -> None:
     name = topic()
     handler = InOrder({b"a1": 100, b"b2": 1})
-    container = consume(
+    push_consumer = consume(
         client, name, handler, orderly=True, max_reconsume_times=1, suspend_current_queue_time_millis=10,
         message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path),
     )  # fmt: skip
     keyed(face, client, name, "ab", 4)
-    eventually(lambda: container.stats().unfinished == 0 and container.stats().dropped == 1)
+    eventually(lambda: push_consumer.stats().unfinished == 0 and push_consumer.stats().dropped == 1)
     assert handler.seen["a"] == [b"a0", b"a1", b"a1", b"a2", b"a3"]
     assert handler.seen["b"] == [b"b0", b"b1", b"b2", b"b2", b"b3"]
 
 
-def test_a_handler_may_shut_its_container_down(
+def test_a_handler_may_shut_its_push_consumer_down(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     reports: list[Any] = []
     name = topic()
 
     def answer(_messages: list[Message], _context: Any) -> Any:
-        reports.append(container.shutdown(200))
+        reports.append(push_consumer.shutdown(200))
         return SUCCESS
 
-    container = consume(client, name, answer)
+    push_consumer = consume(client, name, answer)
     publish(face, client, name, [b"x"])
     eventually(lambda: len(reports) == 1)
-    assert reports[0].unfinished == 1 and container.state.name == "SHUTDOWN_ALREADY"
+    assert reports[0].unfinished == 1 and push_consumer.state.name == "SHUTDOWN_ALREADY"
 
 
 @pytest.mark.proves("C219")
-def test_the_ordinary_consumer_reads_what_a_container_puts_back(
+def test_the_ordinary_consumer_reads_what_a_push_consumer_puts_back(
     face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     publish(face, client, name, [b"x"])
-    container = consume(client, name, Recorder(LATER), consumer_group=GROUP, delay_levels_ms=[0], max_reconsume_times=3)
-    eventually(lambda: container.stats().sent_back >= 1)
-    container.shutdown(5000)
+    push_consumer = consume(
+        client, name, Recorder(LATER), consumer_group=GROUP, delay_levels_ms=[0], max_reconsume_times=3
+    )
+    eventually(lambda: push_consumer.stats().sent_back >= 1)
+    push_consumer.shutdown(5000)
     # The names and properties of the retry topic are those of `enable_retry`.
     consumer = client.subscribe(
         name, GROUP, ConsumerType.Shared, initial_position=InitialPosition.Earliest, enable_retry=True
