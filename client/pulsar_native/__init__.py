@@ -1,6 +1,6 @@
-"""A complete Apache Pulsar client in Python, without native code of its own: the blocking face.
+"""A complete Apache Pulsar client in Python, without native code of its own: the sync API.
 
-A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio face with the same
+A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio API with the same
 names is `pulsar_native.asyncio`.
 """
 

@@ -1,4 +1,4 @@
-"""What clients, producers, consumers and readers of both faces share: they can be told apart, and not be pickled."""
+"""What clients, producers, consumers and readers of both APIs share: they can be told apart, and not be pickled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class NotPicklable:
-    """A client, producer, consumer or reader of either face: it holds connections and stays in its process."""
+    """A client, producer, consumer or reader of either API: it holds connections and stays in its process."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

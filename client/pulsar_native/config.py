@@ -162,7 +162,7 @@ class Router(Protocol):
 class TopicsChangedListener(Protocol):
     """Be told which topics joined and left the consumer of a pattern, after it is done.
 
-    The blocking face calls from a listener thread; the asyncio face on the loop, where they may be coroutines.
+    The sync API calls from a listener thread; the asyncio API on the loop, where they may be coroutines.
     """
 
     def on_topics_added(self, topics: list[str]) -> Any: ...
@@ -173,7 +173,7 @@ class ConsumerEventListener(Protocol):
     """Be told when the broker makes this consumer of a Failover subscription the active one of a partition, or another.
 
     `partition` is -1 on a topic without partitions. A consumer that is not the active one is told so when it has
-    subscribed. The blocking face calls from a listener thread; the asyncio face on the loop, where they may be
+    subscribed. The sync API calls from a listener thread; the asyncio API on the loop, where they may be
     coroutines. What raises is logged.
     """
 

@@ -1,4 +1,4 @@
-"""Walk the way to a cluster step by step and tell where it ends: a face for connection tests. And tell what runs here.
+"""Walk the way to a cluster step by step and tell where it ends: an API for connection tests. And tell what runs here.
 
 Rules: everything ends within the time given; the first stage that fails ends the walk; several hosts of a service URL
 are walked to at once, one that answers is enough. Nothing is created on the cluster. No text holds a secret of the

@@ -1,9 +1,9 @@
-"""What the faces' methods are asked for, put together as the engine takes it: one function of each kind for both.
+"""What the APIs' methods are asked for, put together as the engine takes it: one function of each kind for both.
 
-Rules: each function takes the arguments of a face's method as `locals()` gives them on its first line. What is no
+Rules: each function takes the arguments of an API's method as `locals()` gives them on its first line. What is no
 option of the description is named here (`_BESIDES`); every other argument is an option by its name, and one that the
 description does not know is a TypeError at once. So a new option is a field of the description and a parameter of both
-faces' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
+APIs' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
 """
 
 from __future__ import annotations

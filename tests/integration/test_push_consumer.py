@@ -19,8 +19,8 @@ from pulsar_native import (
     NotAllowedError,
     PushConsumerConfig,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.push_consumers import (
     IN_ORDER,
     LATER,
@@ -43,7 +43,7 @@ Stats = Callable[[str], Any]
 
 @pytest.mark.proves("C191", "C209")
 def test_one_loop_serves_all_topics_and_does_not_poll(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     names = [topic(f"t{number}") for number in range(6)]
     producers = [client.create_producer(name) for name in names]
@@ -54,10 +54,10 @@ def test_one_loop_serves_all_topics_and_does_not_poll(
         producer.send(b"%d" % number)
     eventually(lambda: len(recorder.seen) == 6)
     assert sorted(recorder.seen) == numbered(6)
-    # Two workers, whichever the face; the engine's thread, or the test's loop, was there before.
+    # Two workers, whichever the API; the engine's thread, or the test's loop, was there before.
     dispatcher = [thread for thread in threading.enumerate() if thread.name.startswith("pulsar-native-push-consumer")]
     assert len(dispatcher) <= 2
-    assert threading.active_count() - before <= (2 if face.name == "blocking" else 32)
+    assert threading.active_count() - before <= (2 if api.name == "blocking" else 32)
     eventually(lambda: push_consumer.stats().unfinished == 0)
     rounds = push_consumer.stats().rounds
     time.sleep(1.2)
@@ -85,9 +85,7 @@ def test_a_push_consumer_starts_once_and_stops_once(client: Any, topic: NewTopic
 
 
 @pytest.mark.proves("C192")
-def test_a_group_is_in_a_process_once_under_each_name(
-    face: Face, client: Any, topic: NewTopic, consume: Started
-) -> None:
+def test_a_group_is_in_a_process_once_under_each_name(api: Api, client: Any, topic: NewTopic, consume: Started) -> None:
     name = topic()
     first = consume(client, name, Recorder(), consumer_group="twice")
     second = consume.make(client, name, Recorder(), consumer_group="twice")
@@ -130,9 +128,9 @@ def test_the_group_is_the_subscription_and_members_tell_host_and_process(
 
 
 @pytest.mark.proves("C197")
-def test_a_push_consumer_has_one_kind_of_handler(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_push_consumer_has_one_kind_of_handler(api: Api, client: Any, topic: NewTopic) -> None:
     def new() -> Any:
-        made = face.push_consumer(client, PushConsumerConfig(consumer_group="kinds"))
+        made = api.push_consumer(client, PushConsumerConfig(consumer_group="kinds"))
         made.subscribe(topic())
         return made
 
@@ -147,24 +145,24 @@ def test_a_push_consumer_has_one_kind_of_handler(face: Face, client: Any, topic:
         both.register_message_listener(orderly=lambda _messages, _context: IN_ORDER)
     with pytest.raises(InvalidConfiguration, match="register_message_listener"):
         new().start()
-    empty = face.push_consumer(client, PushConsumerConfig(consumer_group="kinds"))
+    empty = api.push_consumer(client, PushConsumerConfig(consumer_group="kinds"))
     empty.register_message_listener(lambda _messages, _context: SUCCESS)
     with pytest.raises(InvalidConfiguration, match=r"subscribe\(\)"):
         empty.start()
 
 
-def test_what_a_push_consumer_is_made_of_is_checked(face: Face, client: Any) -> None:
+def test_what_a_push_consumer_is_made_of_is_checked(api: Api, client: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="PushConsumerConfig"):
-        face.push_consumer(client, {"consumer_group": "g"})  # type: ignore[arg-type]
-    if face.name == "blocking":
+        api.push_consumer(client, {"consumer_group": "g"})  # type: ignore[arg-type]
+    if api.name == "blocking":
         with pytest.raises(InvalidConfiguration, match="client of pulsar_native"):
-            face.push_consumer("client", PushConsumerConfig(consumer_group="g"))
+            api.push_consumer("client", PushConsumerConfig(consumer_group="g"))
 
         async def handle(_messages: Any, _context: Any) -> Any:
             return SUCCESS
 
         with pytest.raises(InvalidConfiguration, match=r"pulsar_native\.asyncio"):
-            face.push_consumer(client, PushConsumerConfig(consumer_group="g")).register_message_listener(handle)
+            api.push_consumer(client, PushConsumerConfig(consumer_group="g")).register_message_listener(handle)
 
 
 @pytest.mark.proves("C199")
@@ -184,21 +182,21 @@ def test_the_phases_of_a_start_are_logged_in_order(
 
 
 def test_a_push_consumer_ends_with_its_client(
-    face: Face, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
-    own = face.client(broker.service_url)
+    own = api.client(broker.service_url)
     name = topic()
     push_consumer = consume(own, name, Recorder(), consumer_group="ends")
     own.close()
     eventually(lambda: push_consumer.state.name == "SHUTDOWN_ALREADY")
     assert push_consumer.shutdown(1000).unfinished == 0
-    other = face.client(broker.service_url)
+    other = api.client(broker.service_url)
     consume(other, name, Recorder(), consumer_group="ends")
 
 
 @pytest.mark.proves("C214")
 def test_positions_are_kept_when_the_client_goes_first(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
 ) -> None:
     name = topic()
     options = {
@@ -206,15 +204,15 @@ def test_positions_are_kept_when_the_client_goes_first(
         "message_model": MessageModel.BROADCASTING,
         "offset_store_folder": str(tmp_path),
     }
-    own = face.client(broker.service_url)
-    publish(face, client, name, numbered(3))
+    own = api.client(broker.service_url)
+    publish(api, client, name, numbered(3))
     push_consumer = consume(own, name, Recorder(), **options)
     eventually(lambda: push_consumer.stats().succeeded == 3)
     own.close()
     eventually(lambda: push_consumer.state.name == "SHUTDOWN_ALREADY")
     recorder = Recorder()
     consume(client, name, recorder, **options)
-    publish(face, client, name, [b"new"])
+    publish(api, client, name, [b"new"])
     eventually(lambda: recorder.seen == [b"new"])
 
 
@@ -223,13 +221,13 @@ def test_positions_are_kept_when_the_client_goes_first(
 
 @pytest.mark.proves("C194")
 def test_the_members_of_a_group_share(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     first, second = Recorder(), Recorder()
     consume(client, name, first, consumer_group="share", instance_name="1")
     consume(client, name, second, consumer_group="share", instance_name="2")
-    publish(face, client, name, numbered(40))
+    publish(api, client, name, numbered(40))
     eventually(lambda: len(first.seen) + len(second.seen) == 40)
     assert sorted(first.seen + second.seen) == sorted(numbered(40))
     assert first.seen and second.seen
@@ -237,7 +235,7 @@ def test_the_members_of_a_group_share(
 
 @pytest.mark.proves("C194")
 def test_broadcasting_gives_everything_to_everyone_and_drops_failures(
-    face: Face,
+    api: Api,
     client: Any,
     topic: NewTopic,
     consume: Started,
@@ -251,7 +249,7 @@ def test_broadcasting_gives_everything_to_everyone_and_drops_failures(
     second = Recorder()
     failing = consume(client, name, first, instance_name="1", **options)
     consume(client, name, second, instance_name="2", **options)
-    publish(face, client, name, numbered(20))
+    publish(api, client, name, numbered(20))
     eventually(lambda: len(first.seen) == len(second.seen) == 20)
     assert sorted(first.seen) == sorted(second.seen) == sorted(numbered(20))
     eventually(lambda: failing.stats().dropped == 1)
@@ -263,19 +261,19 @@ def test_broadcasting_gives_everything_to_everyone_and_drops_failures(
 
 @pytest.mark.proves("C195")
 def test_a_new_group_begins_at_the_end_the_beginning_or_a_time(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, [b"old"])
+    publish(api, client, name, [b"old"])
     # The time of a start has whole seconds.
     time.sleep(1.1)
     moment = time.strftime("%Y%m%d%H%M%S", time.localtime(int(time.time()) + 1))
     time.sleep(1.1)
-    publish(face, client, name, [b"new"])
+    publish(api, client, name, [b"new"])
     groups = {where: Recorder() for where in ConsumeFromWhere}
     for where, recorder in groups.items():
         consume(client, name, recorder, consumer_group=where.value, consume_from_where=where, consume_timestamp=moment)
-    publish(face, client, name, [b"now"])
+    publish(api, client, name, [b"now"])
     expected = {
         ConsumeFromWhere.LAST_OFFSET: [b"now"],
         ConsumeFromWhere.TIMESTAMP: [b"new", b"now"],
@@ -287,10 +285,10 @@ def test_a_new_group_begins_at_the_end_the_beginning_or_a_time(
 
 @pytest.mark.proves("C195")
 def test_a_group_with_a_position_goes_on_from_there(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(3))
+    publish(api, client, name, numbered(3))
     first, second = Recorder(), Recorder()
     options = {"consumer_group": "stays", "consume_from_where": ConsumeFromWhere.TIMESTAMP}
     push_consumer = consume(client, name, first, **options)
@@ -298,21 +296,21 @@ def test_a_group_with_a_position_goes_on_from_there(
     push_consumer.shutdown(5000)
     eventually(lambda: backlog(stats, name, "stays") == 0)
     consume(client, name, second, **options)
-    publish(face, client, name, [b"new"])
+    publish(api, client, name, [b"new"])
     eventually(lambda: b"new" in second.seen)
     assert second.seen == [b"new"]
 
 
 @pytest.mark.proves("C196", "C212")
 def test_messages_are_chosen_by_tag_and_the_others_acknowledged(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
     recorder, nothing = Recorder(), Recorder()
     chosen = consume(client, name, recorder, consumer_group="chosen", expression="a || b")
     nobody = consume(client, name, nothing, consumer_group="nobody", expression="none")
     for tag in ("a", "b", "c", None):
-        publish(face, client, name, [str(tag).encode()] * 2, properties={"TAGS": tag} if tag else None)
+        publish(api, client, name, [str(tag).encode()] * 2, properties={"TAGS": tag} if tag else None)
     eventually(lambda: sorted(recorder.seen) == [b"a", b"a", b"b", b"b"])
     for push_consumer in (chosen, nobody):
         eventually(lambda group=push_consumer.config.consumer_group: backlog(stats, name, group) == 0)
@@ -321,7 +319,7 @@ def test_messages_are_chosen_by_tag_and_the_others_acknowledged(
 
 @pytest.mark.proves("C196")
 def test_filters_of_ones_own_and_expressions_that_are_refused(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     def even(message: Any) -> bool:
         return int(message.data()) % 2 == 0  # raises for what is no number, which is given to the handler
@@ -334,7 +332,7 @@ def test_filters_of_ones_own_and_expressions_that_are_refused(
             push_consumer.subscribe(name, wrong)
     push_consumer.register_filter_message_hook(even)
     push_consumer.start()
-    publish(face, client, name, [*numbered(6), b"x"])
+    publish(api, client, name, [*numbered(6), b"x"])
     eventually(lambda: sorted(recorder.seen) == [b"0", b"2", b"4", b"x"])
 
 
@@ -343,10 +341,10 @@ def test_filters_of_ones_own_and_expressions_that_are_refused(
 
 @pytest.mark.proves("C201", "C202")
 def test_intake_stops_at_too_many_unfinished_messages_and_says_why(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(60))
+    publish(api, client, name, numbered(60))
     gate = Gate()
     push_consumer = consume(client, name, gate, pull_threshold_for_queue=10, pull_batch_size=4)
     eventually(lambda: push_consumer.stats().throttled["count"] >= 3)
@@ -362,10 +360,10 @@ def test_intake_stops_at_too_many_unfinished_messages_and_says_why(
 
 @pytest.mark.proves("C203")
 def test_intake_stops_at_too_much_unfinished_memory(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, [os.urandom(700_000) for _ in range(9)])
+    publish(api, client, name, [os.urandom(700_000) for _ in range(9)])
     gate = Gate()
     push_consumer = consume(client, name, gate, pull_threshold_size_for_queue=1, pull_batch_size=1)
     eventually(lambda: push_consumer.stats().throttled["size"] >= 2)
@@ -377,10 +375,10 @@ def test_intake_stops_at_too_much_unfinished_memory(
 
 @pytest.mark.proves("C204")
 def test_intake_stops_when_one_old_message_holds_back_too_many_done_ones(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(80))
+    publish(api, client, name, numbered(80))
     gate = Gate(lambda content: content == b"0")
     push_consumer = consume(client, name, gate, consume_concurrently_max_span=30, pull_batch_size=8)
     eventually(lambda: push_consumer.stats().throttled["span"] >= 2)
@@ -392,23 +390,23 @@ def test_intake_stops_when_one_old_message_holds_back_too_many_done_ones(
 
 @pytest.mark.proves("C205")
 def test_a_topics_limits_are_shared_among_its_partitions_also_when_they_grow(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic(partitions=1)
     gate = Gate()
     push_consumer = consume(
         client, name, gate, pull_threshold_for_topic=20, pull_batch_size=1, poll_name_server_interval=200
     )
-    publish(face, client, name, numbered(40))
+    publish(api, client, name, numbered(40))
     eventually(lambda: push_consumer.stats().unfinished == 21)
     gate.opened.set()
     eventually(lambda: push_consumer.stats().succeeded == 40)
     gate.opened.clear()
     broker.admin("POST", name.replace("://", "/") + "/partitions", 2)
-    publish(face, client, f"{name}-partition-1", [b"joined"])
+    publish(api, client, f"{name}-partition-1", [b"joined"])
     eventually(lambda: push_consumer.stats().unfinished == 1, 30)
     for partition in (0, 1):
-        publish(face, client, f"{name}-partition-{partition}", numbered(30, "p"))
+        publish(api, client, f"{name}-partition-{partition}", numbered(30, "p"))
     # Half of it for each: 10, and the one that is over.
     eventually(lambda: push_consumer.stats().unfinished == 22)
     gate.opened.set()
@@ -416,15 +414,15 @@ def test_a_topics_limits_are_shared_among_its_partitions_also_when_they_grow(
 
 @pytest.mark.proves("C206")
 def test_a_push_consumer_can_be_suspended_and_resumed(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     recorder = Recorder()
     push_consumer = consume(client, name, recorder)
-    publish(face, client, name, [b"before"])
+    publish(api, client, name, [b"before"])
     eventually(lambda: recorder.seen == [b"before"])
     push_consumer.suspend()
-    publish(face, client, name, numbered(5))
+    publish(api, client, name, numbered(5))
     time.sleep(0.5)
     assert recorder.seen == [b"before"]
     push_consumer.resume()
@@ -433,12 +431,12 @@ def test_a_push_consumer_can_be_suspended_and_resumed(
 
 @pytest.mark.proves("C208")
 def test_the_brokers_own_limit_of_unacknowledged_messages_is_kept(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/maxUnackedMessagesPerConsumer", 5)
     name = topic(namespace=space)
-    publish(face, client, name, numbered(30))
+    publish(api, client, name, numbered(30))
     gate = Gate()
     push_consumer = consume(client, name, gate)
     eventually(lambda: push_consumer.stats().unfinished >= 5)
@@ -450,10 +448,10 @@ def test_the_brokers_own_limit_of_unacknowledged_messages_is_kept(
 
 @pytest.mark.proves("C210")
 def test_the_size_of_a_fetch_and_the_pause_between_two_can_be_set(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(20))
+    publish(api, client, name, numbered(20))
     recorder = Recorder()
     started = time.monotonic()
     consume(client, name, recorder, pull_batch_size=5, pull_interval=300, consume_message_batch_max_size=3)
@@ -465,10 +463,10 @@ def test_the_size_of_a_fetch_and_the_pause_between_two_can_be_set(
 
 @pytest.mark.proves("C211")
 def test_what_is_fetched_is_handed_on_in_order(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(100))
+    publish(api, client, name, numbered(100))
     recorder = Recorder()
     consume(client, name, recorder, consume_thread_max=1, consume_message_batch_max_size=7)
     eventually(lambda: len(recorder.seen) == 100)
@@ -500,7 +498,7 @@ class Trace:
 
 @pytest.mark.proves("C228")
 def test_tracing_that_fails_stops_nothing(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     push_consumer = consume.make(client, name, Recorder())
@@ -508,17 +506,17 @@ def test_tracing_that_fails_stops_nothing(
     push_consumer.register_consume_message_hook(failing)
     push_consumer.register_consume_message_hook(working)
     push_consumer.start()
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     eventually(lambda: push_consumer.stats().succeeded == 1)
     assert failing.told == working.told == [("before", [b"x"], name), ("after", [b"x"], name, SUCCESS)]
 
 
 @pytest.mark.proves("C229")
 def test_a_shutdown_waits_for_handlers_within_its_limit(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(6))
+    publish(api, client, name, numbered(6))
     gate = Gate()
     push_consumer = consume(client, name, gate, consume_thread_max=2, consumer_group="drained")
     eventually(lambda: push_consumer.stats().unfinished == 6)
@@ -532,10 +530,10 @@ def test_a_shutdown_waits_for_handlers_within_its_limit(
 
 @pytest.mark.proves("C229")
 def test_a_shutdown_does_not_wait_for_ever(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    ids = publish(face, client, name, numbered(3))
+    ids = publish(api, client, name, numbered(3))
     gate = Gate()
     push_consumer = consume(client, name, gate, await_termination_millis_when_shutdown=300, consume_thread_max=1)
     eventually(lambda: push_consumer.stats().unfinished == 3 and len(gate.recorder.seen) == 1)
@@ -553,14 +551,14 @@ def test_a_shutdown_does_not_wait_for_ever(
 
 
 def test_as_a_context_manager_a_push_consumer_starts_and_stops(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     recorder = Recorder()
     push_consumer = consume.make(client, name, recorder)
-    enter, leave = ("__enter__", "__exit__") if face.name == "blocking" else ("__aenter__", "__aexit__")
+    enter, leave = ("__enter__", "__exit__") if api.name == "blocking" else ("__aenter__", "__aexit__")
     getattr(push_consumer, enter)()
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     eventually(lambda: recorder.seen == [b"x"])
     getattr(push_consumer, leave)(None, None, None)
     assert push_consumer.state.name == "SHUTDOWN_ALREADY"

@@ -12,8 +12,8 @@ from pulsar_native import (
     ConsumeOrder,
 )
 from pulsar_native.push.partition_poller import PartitionPoller
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.push_consumers import (
     IN_ORDER,
     SUCCESS,
@@ -32,7 +32,7 @@ Stats = Callable[[str], Any]
 
 @pytest.mark.proves("C223")
 def test_partitions_are_shared_out_anew_when_members_come_and_go(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic(partitions=4)
     options = {"consumer_group": "members", "orderly": True, "consume_order": ConsumeOrder.PARTITION}
@@ -41,7 +41,7 @@ def test_partitions_are_shared_out_anew_when_members_come_and_go(
 
     def everything(round_name: str) -> tuple[set[int], set[int]]:
         for partition in range(4):
-            publish(face, client, f"{name}-partition-{partition}", [f"{round_name}{partition}".encode()])
+            publish(api, client, f"{name}-partition-{partition}", [f"{round_name}{partition}".encode()])
         expected = {f"{round_name}{partition}".encode() for partition in range(4)}
         eventually(lambda: expected <= {*first.seen, *second.seen})
         prefix = round_name.encode()
@@ -73,28 +73,28 @@ def test_partitions_are_shared_out_anew_when_members_come_and_go(
 
 @pytest.mark.proves("C227", "C207")
 def test_consuming_goes_on_after_an_unload_and_a_lost_connection(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
     eventually: Eventually, stats: Stats,
 ) -> None:  # fmt: skip
     name = topic()
     proxy = relay(broker.service_url)
-    service = face.client(proxy.service_url, starting_backoff_interval_ms=50)
+    service = api.client(proxy.service_url, starting_backoff_interval_ms=50)
     recorder = Recorder()
     push_consumer = consume(service, name, recorder)
-    publish(face, client, name, numbered(10, "a"))
+    publish(api, client, name, numbered(10, "a"))
     eventually(lambda: push_consumer.stats().succeeded == 10)
     broker.admin("PUT", name.replace("://", "/") + "/unload")
-    publish(face, client, name, numbered(10, "b"))
+    publish(api, client, name, numbered(10, "b"))
     eventually(lambda: set(numbered(10, "b")) <= set(recorder.seen), 30)
     proxy.cut()
-    publish(face, client, name, numbered(10, "c"))
+    publish(api, client, name, numbered(10, "c"))
     eventually(lambda: set(numbered(10, "c")) <= set(recorder.seen), 30)
     eventually(lambda: backlog(stats, name, push_consumer.config.consumer_group) == 0)
 
 
 @pytest.mark.proves("C207")
 def test_one_partitions_trouble_does_not_end_the_intake(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
     take = PartitionPoller.take
@@ -111,22 +111,22 @@ def test_one_partitions_trouble_does_not_end_the_intake(
     push_consumer = consume(
         client, name, Recorder(lambda _given, _context: handled.append(time.monotonic()) or SUCCESS)
     )
-    publish(face, client, name, [b"late"])
+    publish(api, client, name, [b"late"])
     eventually(lambda: push_consumer.stats().succeeded == 1)
     # The next try comes after a second.
     assert handled[0] - failed[0] >= 0.99
 
 
 def test_what_a_handler_has_is_not_taken_twice_after_a_lost_connection(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, consume: Started,
     eventually: Eventually, stats: Stats,
 ) -> None:  # fmt: skip
     name = topic()
     proxy = relay(broker.service_url)
-    service = face.client(proxy.service_url, starting_backoff_interval_ms=50)
+    service = api.client(proxy.service_url, starting_backoff_interval_ms=50)
     gate = Gate()
     push_consumer = consume(service, name, gate, consume_thread_max=2)
-    publish(face, client, name, numbered(6))
+    publish(api, client, name, numbered(6))
     eventually(lambda: push_consumer.stats().unfinished == 6 and len(gate.recorder.seen) == 2)
     proxy.cut()
     # The two that are in work come again, too, and are known; the others were forgotten, and are taken anew.

@@ -20,8 +20,8 @@ from pulsar_native import (
     MessageId,
     MessageModel,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.push_consumers import (
     IN_ORDER,
     Gate,
@@ -39,7 +39,7 @@ Stats = Callable[[str], Any]
 
 @pytest.mark.proves("C214", "C215", "C224")
 def test_a_broadcasting_member_keeps_its_position_in_a_file(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
 ) -> None:
     name = topic()
     options = {
@@ -49,7 +49,7 @@ def test_a_broadcasting_member_keeps_its_position_in_a_file(
         "persist_consumer_offset_interval": 100,
     }
     path = tmp_path / f"{socket.gethostname()}@DEFAULT" / "everyone" / "offsets.json"
-    ids = publish(face, client, name, numbered(6))
+    ids = publish(api, client, name, numbered(6))
     gate = Gate(lambda content: content == b"3")
     push_consumer = consume(client, name, gate, **options)
     eventually(lambda: len(gate.recorder.seen) == 6)
@@ -71,13 +71,13 @@ def test_a_broadcasting_member_keeps_its_position_in_a_file(
     assert path.with_name("offsets.json.bak").exists() or path.exists()
     again = Recorder()
     second = consume(client, name, again, **options)
-    publish(face, client, name, [b"new"])
+    publish(api, client, name, [b"new"])
     eventually(lambda: b"new" in again.seen)
     assert sorted(again.seen) == [b"3", b"4", b"5", b"new"]
     eventually(lambda: second.stats().unfinished == 0)
     second.shutdown()
     # What comes while nobody is there is not missed, though new members begin at the end.
-    publish(face, client, name, [b"meanwhile"])
+    publish(api, client, name, [b"meanwhile"])
     third = Recorder()
     consume(client, name, third, **{**options, "consume_from_where": ConsumeFromWhere.LAST_OFFSET})
     eventually(lambda: third.seen == [b"meanwhile"])
@@ -85,7 +85,7 @@ def test_a_broadcasting_member_keeps_its_position_in_a_file(
 
 @pytest.mark.proves("C214")
 def test_a_member_that_begins_at_the_end_misses_nothing_while_it_is_away(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Path
 ) -> None:
     name, empty = topic(), topic("empty")
     options = {
@@ -94,10 +94,10 @@ def test_a_member_that_begins_at_the_end_misses_nothing_while_it_is_away(
         "offset_store_folder": str(tmp_path),
         "consume_from_where": ConsumeFromWhere.LAST_OFFSET,
     }
-    publish(face, client, name, [b"old"])
+    publish(api, client, name, [b"old"])
     consume(client, [name, empty], Recorder(), **options).shutdown()
     for each in (name, empty):
-        publish(face, client, each, [b"meanwhile"])
+        publish(api, client, each, [b"meanwhile"])
     recorder = Recorder()
     consume(client, [name, empty], recorder, **options)
     eventually(lambda: recorder.seen == [b"meanwhile"] * 2)
@@ -105,7 +105,7 @@ def test_a_member_that_begins_at_the_end_misses_nothing_while_it_is_away(
 
 @pytest.mark.proves("C213")
 def test_a_kept_position_that_does_not_exist_is_mended(
-    face: Face,
+    api: Api,
     client: Any,
     topic: NewTopic,
     consume: Started,
@@ -121,7 +121,7 @@ def test_a_kept_position_that_does_not_exist_is_mended(
         "message_model": MessageModel.BROADCASTING,
         "offset_store_folder": str(tmp_path),
     }
-    publish(face, client, name, numbered(3))
+    publish(api, client, name, numbered(3))
     folder = tmp_path / f"{socket.gethostname()}@DEFAULT" / "mended"
     folder.mkdir(parents=True)
     beyond = MessageId(-1, 1 << 40, 5).serialize().hex()
@@ -139,7 +139,7 @@ def test_a_kept_position_that_does_not_exist_is_mended(
 
 @pytest.mark.proves("C213")
 def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually,
+    api: Api, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     # Deduplication and retention would hold the old ledger.
@@ -153,7 +153,7 @@ def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
         "offset_store_folder": str(tmp_path),
     }
     keeper = client.subscribe(name, "keeper", initial_position=InitialPosition.Earliest)
-    old = publish(face, client, name, numbered(3))
+    old = publish(api, client, name, numbered(3))
     first = Recorder()
     push_consumer = consume(client, name, first, **options)
     eventually(lambda: push_consumer.stats().succeeded == 3)
@@ -161,7 +161,7 @@ def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
     # A new ledger; the old one goes as soon as nobody needs it.
     path = name.replace("://", "/")
     broker.admin("PUT", f"{path}/unload")
-    new = publish(face, client, name, numbered(2, "n"))
+    new = publish(api, client, name, numbered(2, "n"))
     assert new[0].ledger_id() > old[0].ledger_id()
     for _ in range(5):
         keeper.acknowledge(keeper.receive(15_000))
@@ -179,11 +179,11 @@ def test_a_kept_position_whose_ledger_was_trimmed_goes_on_at_the_earliest(
 
 @pytest.mark.proves("C213")
 def test_a_group_whose_cursor_was_reset_follows_it(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
     recorder = Recorder(IN_ORDER)
-    publish(face, client, name, numbered(4))
+    publish(api, client, name, numbered(4))
     push_consumer = consume(client, name, recorder, orderly=True, consume_order=ConsumeOrder.PARTITION)
     eventually(lambda: push_consumer.stats().succeeded == 4)
     # Acknowledged at the broker, too, before it is moved.
@@ -195,10 +195,10 @@ def test_a_group_whose_cursor_was_reset_follows_it(
 
 @pytest.mark.proves("C215")
 def test_the_groups_position_never_passes_what_is_not_done(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(8))
+    publish(api, client, name, numbered(8))
     gate = Gate(lambda content: content == b"2")
     push_consumer = consume(client, name, gate, consumer_group="left")
     eventually(lambda: push_consumer.stats().succeeded == 7)

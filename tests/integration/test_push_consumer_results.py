@@ -21,8 +21,8 @@ from pulsar_native import (
     Message,
     MessageModel,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.push_consumers import IN_ORDER, LATER, SUCCESS, SUSPEND, Gate, Recorder, Started, numbered, publish
 
 Eventually = Callable[..., Any]
@@ -41,7 +41,7 @@ def tries_of(message: Message) -> int:
     return int(message.properties().get("RECONSUMETIMES", "0"))
 
 
-def keyed(face: Face, client: Any, name: str, keys: str, count: int) -> list[bytes]:
+def keyed(api: Api, client: Any, name: str, keys: str, count: int) -> list[bytes]:
     """Publish messages of several keys by turns, and return their contents."""
     producer = client.create_producer(name, batching_enabled=False)
     contents = []
@@ -58,7 +58,7 @@ def keyed(face: Face, client: Any, name: str, keys: str, count: int) -> list[byt
 
 @pytest.mark.proves("C218", "N6")
 def test_a_handler_can_succeed_with_a_part_of_its_batch(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     def part(messages: list[Message], context: Any) -> Any:
         if tries_of(messages[0]) == 0:
@@ -66,7 +66,7 @@ def test_a_handler_can_succeed_with_a_part_of_its_batch(
         return SUCCESS
 
     name = topic()
-    publish(face, client, name, numbered(5))
+    publish(api, client, name, numbered(5))
     recorder = Recorder(part)
     push_consumer = consume(
         client, name, recorder, consumer_group=GROUP, consume_message_batch_max_size=5, delay_levels_ms=[0]
@@ -82,11 +82,11 @@ def test_a_handler_can_succeed_with_a_part_of_its_batch(
 
 @pytest.mark.proves("C218")
 def test_of_a_batch_of_the_producer_only_what_failed_comes_again(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=200)
-    face.send_all(producer, numbered(10))
+    api.send_all(producer, numbered(10))
     recorder = Recorder(
         lambda messages, _: LATER if messages[0].data() == b"4" and not tries_of(messages[0]) else SUCCESS
     )
@@ -99,7 +99,7 @@ def test_of_a_batch_of_the_producer_only_what_failed_comes_again(
 @pytest.mark.proves("C218", "C219")
 @pytest.mark.parametrize("failure", ["later", "none", "error", "nonsense", "context"])
 def test_what_counts_as_a_failure(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, failure: str
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, failure: str
 ) -> None:
     def fail(messages: list[Message], context: Any) -> Any:
         if tries_of(messages[0]):
@@ -112,7 +112,7 @@ def test_what_counts_as_a_failure(
         return {"later": LATER, "none": None, "nonsense": True}[failure]
 
     name = topic()
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     recorder = Recorder(fail)
     push_consumer = consume(client, name, recorder, delay_levels_ms=[0])
     eventually(lambda: push_consumer.stats().succeeded == 1)
@@ -121,7 +121,7 @@ def test_what_counts_as_a_failure(
 
 @pytest.mark.proves("C219", "C220", "N6")
 def test_failed_messages_come_back_after_the_delay_of_their_level(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     def answer(messages: list[Message], context: Any) -> Any:
         times.append((tries_of(messages[0]), time.monotonic()))
@@ -132,7 +132,7 @@ def test_failed_messages_come_back_after_the_delay_of_their_level(
 
     times: list[tuple[int, float]] = []
     name = topic()
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     # Level 3 + tries: 3 s first; then level 1 by the handler; then beyond the table, its last.
     consume(client, name, Recorder(answer), delay_levels_ms=[1000, 60_000, 3000])
     eventually(lambda: len(times) == 4, 30)
@@ -144,14 +144,14 @@ def test_failed_messages_come_back_after_the_delay_of_their_level(
 
 @pytest.mark.proves("C219", "C221", "N6")
 def test_level_minus_one_is_a_dead_letter_at_once(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats, read_all: ReadAll
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats, read_all: ReadAll
 ) -> None:
     def refuse(_messages: list[Message], context: Any) -> Any:
         context.delay_level_when_next_consume = -1
         return LATER
 
     name = topic()
-    (place,) = publish(face, client, name, [b"bad"], partition_key="k", properties={"own": "1"})
+    (place,) = publish(api, client, name, [b"bad"], partition_key="k", properties={"own": "1"})
     push_consumer = consume(client, name, Recorder(refuse), consumer_group=GROUP)
     eventually(lambda: push_consumer.stats().dead_letters == 1)
     (letter,) = read_all(f"{name}-{GROUP}-DLQ")
@@ -164,10 +164,10 @@ def test_level_minus_one_is_a_dead_letter_at_once(
 @pytest.mark.proves("C221", "N6")
 @pytest.mark.parametrize("most", [-1, 0, 2])
 def test_after_the_last_try_a_message_is_a_dead_letter(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, read_all: ReadAll, most: int
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, read_all: ReadAll, most: int
 ) -> None:
     name, dead = topic(), topic("dead")
-    publish(face, client, name, [b"bad"])
+    publish(api, client, name, [b"bad"])
     recorder = Recorder(LATER)
     push_consumer = consume(
         client, name, recorder, max_reconsume_times=most, delay_levels_ms=[0], dead_letter_topic=dead
@@ -181,7 +181,7 @@ def test_after_the_last_try_a_message_is_a_dead_letter(
 
 @pytest.mark.proves("C219")
 def test_what_cannot_be_put_back_is_tried_here_again(
-    face: Face,
+    api: Api,
     client: Any,
     broker: Broker,
     topic: NewTopic,
@@ -196,7 +196,7 @@ def test_what_cannot_be_put_back_is_tried_here_again(
     push_consumer = consume(client, name, recorder, consumer_group=GROUP, retry_letter_topic=retry, delay_levels_ms=[0])
     # The retry topic takes nothing any more.
     broker.admin("POST", retry.replace("://", "/") + "/terminate")
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     eventually(lambda: push_consumer.stats().succeeded == 1, 30)
     assert recorder.seen == [b"x"] * 3 and push_consumer.stats().sent_back == 0
     eventually(lambda: backlog(stats, name) == 0)
@@ -204,21 +204,21 @@ def test_what_cannot_be_put_back_is_tried_here_again(
 
 @pytest.mark.proves("C219")
 def test_a_dead_letter_that_is_refused_gets_another_try(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name, dead = topic(), topic("dead")
     client.create_producer(dead).close()
     broker.admin("POST", dead.replace("://", "/") + "/terminate")
     recorder = Recorder(lambda messages, _: SUCCESS if tries_of(messages[0]) else LATER)
     push_consumer = consume(client, name, recorder, max_reconsume_times=0, dead_letter_topic=dead, delay_levels_ms=[0])
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     eventually(lambda: push_consumer.stats().succeeded == 1, 30)
     assert recorder.seen == [b"x", b"x"] and push_consumer.stats().sent_back == 1
 
 
 @pytest.mark.proves("C222", "N6")
 def test_a_handler_that_hangs_loses_its_message_to_another_member(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
     hanging, healthy = Gate(), Recorder()
@@ -226,7 +226,7 @@ def test_a_handler_that_hangs_loses_its_message_to_another_member(
     stuck = consume(
         client, name, hanging, instance_name="hangs", consume_thread_max=1, consume_timeout_minutes=0.5 / 60, **options
     )
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     eventually(lambda: hanging.recorder.seen == [b"x"])
     consume(client, name, healthy, instance_name="healthy", **options)
     # The member that hangs may get it again: it is one of the group.
@@ -271,7 +271,7 @@ class InOrder:
 
 @pytest.mark.proves("C216", "C217", "N6")
 def test_a_key_that_fails_is_suspended_and_keeps_its_order_while_others_go_on(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
     handler = InOrder({b"a1": 3})
@@ -279,7 +279,7 @@ def test_a_key_that_fails_is_suspended_and_keeps_its_order_while_others_go_on(
         client, name, handler, orderly=True, consumer_group=GROUP, suspend_current_queue_time_millis=400
     )
     assert stats(name)["subscriptions"][GROUP]["type"] == "Key_Shared"
-    keyed(face, client, name, "abc", 8)
+    keyed(api, client, name, "abc", 8)
     eventually(lambda: len(handler.seen["b"]) == len(handler.seen["c"]) == 8)
     # While a rests at its second message.
     assert handler.seen["a"][:2] == [b"a0", b"a1"] and b"a2" not in handler.seen["a"]
@@ -292,7 +292,7 @@ def test_a_key_that_fails_is_suspended_and_keeps_its_order_while_others_go_on(
 
 @pytest.mark.proves("C217")
 def test_the_time_of_a_suspension_is_the_handlers_within_bounds(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     def answer(_messages: list[Message], context: Any) -> Any:
         times.append(time.monotonic())
@@ -303,7 +303,7 @@ def test_the_time_of_a_suspension_is_the_handlers_within_bounds(
 
     times: list[float] = []
     name = topic()
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     push_consumer = consume(client, name, answer, orderly=True, suspend_current_queue_time_millis=30_000)
     eventually(lambda: push_consumer.stats().succeeded == 1)
     assert len(times) == 3 and times[1] - times[0] >= 0.8 and times[2] - times[1] >= 0.01
@@ -311,7 +311,7 @@ def test_the_time_of_a_suspension_is_the_handlers_within_bounds(
 
 @pytest.mark.proves("C217")
 def test_without_auto_commit_nothing_is_done_before_it_is_committed(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     answers = iter([IN_ORDER, IN_ORDER, ROLLBACK, IN_ORDER, IN_ORDER, COMMIT, IN_ORDER])
 
@@ -320,7 +320,7 @@ def test_without_auto_commit_nothing_is_done_before_it_is_committed(
         return next(answers)
 
     name = topic()
-    publish(face, client, name, numbered(4))
+    publish(api, client, name, numbered(4))
     recorder = Recorder(answer)
     options: dict[str, Any] = {"consumer_group": GROUP, "orderly": True, "suspend_current_queue_time_millis": 10}
     push_consumer = consume(client, name, recorder, **options)
@@ -337,7 +337,7 @@ def test_without_auto_commit_nothing_is_done_before_it_is_committed(
 
 @pytest.mark.proves("C217", "C221", "N6")
 def test_an_orderly_message_that_fails_too_often_makes_way(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats, read_all: ReadAll
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats, read_all: ReadAll
 ) -> None:
     name = topic(partitions=2)
     handler = InOrder({b"a1": 100})
@@ -345,7 +345,7 @@ def test_an_orderly_message_that_fails_too_often_makes_way(
         client, name, handler, orderly=True, consumer_group=GROUP, max_reconsume_times=2,
         suspend_current_queue_time_millis=10,
     )  # fmt: skip
-    keyed(face, client, name, "ab", 4)
+    keyed(api, client, name, "ab", 4)
     eventually(lambda: push_consumer.stats().dead_letters == 1)
     eventually(lambda: push_consumer.stats().succeeded == 7)
     assert handler.seen["a"] == [b"a0", b"a1", b"a1", b"a1", b"a2", b"a3"]
@@ -357,14 +357,14 @@ def test_an_orderly_message_that_fails_too_often_makes_way(
 
 @pytest.mark.proves("C216")
 def test_a_partition_has_one_member_and_its_successor_goes_on_in_order(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
     options: dict[str, Any] = {
         "consumer_group": GROUP, "orderly": True, "consume_order": ConsumeOrder.PARTITION,
         "consume_from_where": ConsumeFromWhere.FIRST_OFFSET,
     }  # fmt: skip
-    publish(face, client, name, numbered(20))
+    publish(api, client, name, numbered(20))
     gate = Gate(lambda content: content == b"5", answer=IN_ORDER)
     first = consume(client, name, gate, instance_name="1", **options)
     eventually(lambda: len(gate.recorder.seen) == 6)
@@ -384,10 +384,10 @@ def test_a_partition_has_one_member_and_its_successor_goes_on_in_order(
 
 @pytest.mark.proves("C216")
 def test_what_waits_goes_with_the_right_to_its_partition(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, numbered(10))
+    publish(api, client, name, numbered(10))
     gate = Gate(lambda content: content == b"2", answer=IN_ORDER)
     push_consumer = consume(
         client, name, gate, orderly=True, consume_order=ConsumeOrder.PARTITION, consumer_group=GROUP
@@ -405,7 +405,7 @@ def test_what_waits_goes_with_the_right_to_its_partition(
 
 
 def test_orderly_consuming_works_in_broadcasting(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Any
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, tmp_path: Any
 ) -> None:
     name = topic()
     handler = InOrder({b"a1": 100, b"b2": 1})
@@ -413,14 +413,14 @@ def test_orderly_consuming_works_in_broadcasting(
         client, name, handler, orderly=True, max_reconsume_times=1, suspend_current_queue_time_millis=10,
         message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path),
     )  # fmt: skip
-    keyed(face, client, name, "ab", 4)
+    keyed(api, client, name, "ab", 4)
     eventually(lambda: push_consumer.stats().unfinished == 0 and push_consumer.stats().dropped == 1)
     assert handler.seen["a"] == [b"a0", b"a1", b"a1", b"a2", b"a3"]
     assert handler.seen["b"] == [b"b0", b"b1", b"b2", b"b2", b"b3"]
 
 
 def test_a_handler_may_shut_its_push_consumer_down(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     reports: list[Any] = []
     name = topic()
@@ -430,17 +430,17 @@ def test_a_handler_may_shut_its_push_consumer_down(
         return SUCCESS
 
     push_consumer = consume(client, name, answer)
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     eventually(lambda: len(reports) == 1)
     assert reports[0].unfinished == 1 and push_consumer.state.name == "SHUTDOWN_ALREADY"
 
 
 @pytest.mark.proves("C219")
 def test_the_ordinary_consumer_reads_what_a_push_consumer_puts_back(
-    face: Face, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, [b"x"])
+    publish(api, client, name, [b"x"])
     push_consumer = consume(
         client, name, Recorder(LATER), consumer_group=GROUP, delay_levels_ms=[0], max_reconsume_times=3
     )

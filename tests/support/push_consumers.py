@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumerConfig
-from support.faces import Face
+from support.apis import Api
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -61,8 +61,8 @@ class Gate:
 class Started:
     """Makes and starts push consumers, and shuts them down after the test."""
 
-    def __init__(self, face: Face) -> None:
-        self.face = face
+    def __init__(self, api: Api) -> None:
+        self.api = api
         self._made: list[Any] = []
         self._gates: list[Gate] = []
 
@@ -76,12 +76,12 @@ class Started:
             "consume_thread_max": 4,
             **options,
         }
-        push_consumer = self.face.push_consumer(client, PushConsumerConfig(**settings))
+        push_consumer = self.api.push_consumer(client, PushConsumerConfig(**settings))
         for name in [topics] if isinstance(topics, str) else topics:
             push_consumer.subscribe(name, expression)
         if isinstance(handler, Gate):
             self._gates.append(handler)
-        handle = self.face.handler(handler)
+        handle = self.api.handler(handler)
         push_consumer.register_message_listener(**{"orderly" if orderly else "concurrently": handle})
         self._made.append(push_consumer)
         return push_consumer
@@ -101,14 +101,14 @@ class Started:
 
 
 def core_of(push_consumer: Any) -> Any:
-    """Return the engine's side of a push consumer of either face."""
+    """Return the engine's side of a push consumer of either API."""
     return getattr(push_consumer, "target", push_consumer)._core
 
 
-def publish(face: Face, client: Any, name: str, contents: Sequence[bytes], **message: Any) -> list[Any]:
+def publish(api: Api, client: Any, name: str, contents: Sequence[bytes], **message: Any) -> list[Any]:
     """Publish one entry for each content, and return the ids."""
     producer = client.create_producer(name, batching_enabled=False)
-    ids = face.send_all(producer, contents, **message)
+    ids = api.send_all(producer, contents, **message)
     producer.close()
     return ids
 

@@ -1,4 +1,4 @@
-"""The asyncio face: the same nouns and verbs as `pulsar_native`, awaited, on the caller's loop.
+"""The asyncio API: the same nouns and verbs as `pulsar_native`, awaited, on the caller's loop.
 
 Rules: no thread is started (what may block runs in asyncio's default executor: credentials, encryption keys, providers
 of the service URL, lookups over HTTP); the client belongs to the loop it is first used on. Cancelling a waiting

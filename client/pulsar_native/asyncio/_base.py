@@ -1,4 +1,4 @@
-"""What live objects of the asyncio face have in common."""
+"""What live objects of the asyncio API have in common."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ class Consumer(Receiving):
     ) -> None:
         """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it.
 
-        As in the blocking face: a copy goes to the retry topic, after the last try to the dead-letter topic.
+        As in the sync API: a copy goes to the retry topic, after the last try to the dead-letter topic.
         """
         check_generation(self._generation)
         messages = _validation.messages_of(message)
@@ -367,7 +367,7 @@ class Consumer(Receiving):
     def pause(self, *, strict: bool = False) -> None:
         """Ask the broker for no more messages; those already asked for still come.
 
-        With `strict` they do not: as in the blocking face, nothing more is received until `resume`.
+        With `strict` they do not: as in the sync API, nothing more is received until `resume`.
         """
         check_generation(self._generation)
         self._inner.pause(strict=strict)

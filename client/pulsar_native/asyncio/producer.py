@@ -84,7 +84,7 @@ class Producer(Closeable):
         """Publish a message and return its id once the broker has stored it.
 
         With batching it waits up to the publish delay for company. Cancelling the task stops the waiting, not the
-        message. Errors as in the blocking face.
+        message. Errors as in the sync API.
         """
         # Nobody else has the future, so it needs no shield: that it is cancelled with the task concerns nobody.
         return await (
@@ -192,7 +192,7 @@ class Producer(Closeable):
     ) -> MessageIds:
         """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
 
-        As in the blocking face; `messages` may be asynchronous. Cancelling the task stops after what was handed over.
+        As in the sync API; `messages` may be asynchronous. Cancelling the task stops after what was handed over.
         """
         schema, config = self._schema, self._inner.config
         if isinstance(messages, AsyncIterable):

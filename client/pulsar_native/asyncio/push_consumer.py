@@ -1,4 +1,4 @@
-"""The asyncio push consumer: handlers are coroutines, so many at a time as the blocking face has threads."""
+"""The asyncio push consumer: handlers are coroutines, so many at a time as the sync API has threads."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PushConsumer(NotPicklable):
         self._core.hooks.append(hook)
 
     async def start(self) -> None:
-        """Subscribe and begin to call the handler; raises as the blocking face does."""
+        """Subscribe and begin to call the handler; raises as the sync API does."""
         check_generation(self._generation)
         self._core.check_not_started()
         await self._core.start(self._client._started(), self._dispatcher)

@@ -23,7 +23,7 @@ class Transaction(NotPicklable):
             await producer.send(result, txn=transaction)
             await consumer.acknowledge(message, txn=transaction)
 
-    As in the blocking face.
+    As in the sync API.
     """
 
     def __init__(self, work: TransactionWork) -> None:

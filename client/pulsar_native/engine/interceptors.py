@@ -1,7 +1,7 @@
 """Calling interceptors: chains that survive what raises, and a producer that leads every message through one.
 
 Rules: without interceptors nothing of this is in the way; with them a producer is an `InterceptedProducer`, a consumer
-has a chain its face calls. `before_send` runs once a message, also when the message has to wait for room. A message is
+has a chain its API calls. `before_send` runs once a message, also when the message has to wait for room. A message is
 its own again with its receipt or failure. Chains hold the live object weakly: it holds them.
 """
 
@@ -260,7 +260,7 @@ class _InterceptedSend:
 
 
 class InterceptedConsumer(MultiTopicsConsumer):
-    """A consumer whose interceptors hear what is said about messages; the faces show them what arrives."""
+    """A consumer whose interceptors hear what is said about messages; the APIs show them what arrives."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class InterceptedConsumer(MultiTopicsConsumer):
         super().__init__(client, config, topics, schema, wire_schema)
         self.chain = chain
         if chain.sees_arrival:
-            # What arrived before the face had its consumer was left until now.
+            # What arrived before the API had its consumer was left until now.
             chain.on_bound = lambda: client.engine.call(self._open_all_arrived)
 
     def _open_all_arrived(self) -> None:

@@ -1,5 +1,5 @@
-"""Where the engine runs: on a daemon thread of its own for the blocking face, on the caller's loop for the asyncio
-face.
+"""Where the engine runs: on a daemon thread of its own for the sync API, on the caller's loop for the asyncio
+API.
 
 Rules: nothing starts before the first use. One thread per process serves all blocking clients and ends with the last
 of them. After a fork the child drops the parent's engine without a word on the shared sockets (a goodbye from the
@@ -43,7 +43,7 @@ _process = _Process(0)
 # Engines of the parent, kept so that no destructor touches its loop in the child.
 _abandoned: list[object] = []
 _sockets: weakref.WeakSet[Any] = weakref.WeakSet()
-# What lets the faces do something without asking first whether they are still in the process they were made in.
+# What lets the APIs do something without asking first whether they are still in the process they were made in.
 _lenders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -127,7 +127,7 @@ class Engine:
         return task
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the engine's thread and wait for it: the blocking face. Ctrl-C ends the wait at once."""
+        """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C ends the wait at once."""
         check_generation(self.generation)
         if self.on_loop():
             coroutine.close()

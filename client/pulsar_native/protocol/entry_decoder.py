@@ -3,7 +3,7 @@
 Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decrypt, chunk,
 decompress, batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No clock,
 no I/O: an entry whose key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio
-face's loop.
+API's loop.
 """
 
 from __future__ import annotations

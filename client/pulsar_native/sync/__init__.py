@@ -1,4 +1,4 @@
-"""The blocking face: the official client's classes and signatures on the engine.
+"""The sync API: the official client's classes and signatures on the engine.
 
 Rules: this file decides nothing, it checks arguments, calls the engine and waits. Sending and receiving happen in the
 calling thread; only control operations cross to the engine's thread. Everything here is thread-safe.

@@ -1,4 +1,4 @@
-"""What live objects of the blocking face have in common."""
+"""What live objects of the sync API have in common."""
 
 from __future__ import annotations
 

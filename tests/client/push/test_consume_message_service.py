@@ -1,4 +1,4 @@
-"""Where handlers run, in both faces: no work is left behind, and no more run at a time than allowed."""
+"""Where handlers run, in both APIs: no work is left behind, and no more run at a time than allowed."""
 
 from __future__ import annotations
 

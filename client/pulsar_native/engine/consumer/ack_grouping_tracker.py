@@ -93,7 +93,7 @@ class AckGroupingTracker:
         self._in_transactions: set[asyncio.Future[Any]] = set()
         # One question an acknowledgement for what most consumers do not use.
         self._has_more_to_forget = self.late is not None or self._letters is not None
-        # Messages the faces noted as done, not yet in the group; and whether no more is to be done for the next one:
+        # Messages the APIs noted as done, not yet in the group; and whether no more is to be done for the next one:
         # the timer runs that puts them there.
         self.noted: deque[Message] = deque()
         self.is_fast_path_open = False
@@ -117,7 +117,7 @@ class AckGroupingTracker:
         return self._group
 
     def note(self, message: Message) -> None:
-        """Note one message as done, when `allows_fast_path`. The faces do the same by themselves. Thread-safe."""
+        """Note one message as done, when `allows_fast_path`. The APIs do the same by themselves. Thread-safe."""
         self.noted.append(message)
         # Order of events: noted first, then looked; the timer stops first and then gathers, so one sees the other.
         if not self.is_fast_path_open:

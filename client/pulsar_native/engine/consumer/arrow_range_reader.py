@@ -36,7 +36,7 @@ class _Part:
 
 
 class ArrowRangeReader:
-    """State of one bounded read. The faces ask `needs`, wait as they do, and hand in what arrived."""
+    """State of one bounded read. The APIs ask `needs`, wait as they do, and hand in what arrived."""
 
     def __init__(
         self,

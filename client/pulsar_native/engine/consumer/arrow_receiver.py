@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ArrowReceiver:
-    """What one `receive_arrow` collects. The faces call `take` until it is `full`, and wait as they do."""
+    """What one `receive_arrow` collects. The APIs call `take` until it is `full`, and wait as they do."""
 
     def __init__(self, consumer: MultiTopicsConsumer, columns: Sequence[str], max_rows: int, max_bytes: int) -> None:
         if isinstance(columns, str) or not columns:

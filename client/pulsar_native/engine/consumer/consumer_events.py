@@ -1,8 +1,8 @@
 """Telling the application that a consumer of a Failover subscription became the active one, or another did.
 
 Rules (client.md C100): the broker's word is passed on as it comes, in its order, and where it only repeats itself, not
-twice; after a lost connection its first word counts as new. What is said before the face has its consumer waits for it.
-The blocking face's listener runs on a listener thread, the asyncio face's on the loop, one call after the other. The
+twice; after a lost connection its first word counts as new. What is said before the API has its consumer waits for it.
+The sync API's listener runs on a listener thread, the asyncio API's on the loop, one call after the other. The
 consumer is held weakly: it holds this.
 """
 
@@ -37,7 +37,7 @@ class ConsumerEvents:
         self._telling: asyncio.Task[None] | None = None
 
     def bind(self, consumer: Any) -> None:
-        """Name the face's consumer, and tell what was said before it was there. Thread-safe."""
+        """Name the API's consumer, and tell what was said before it was there. Thread-safe."""
         with self._lock:
             self._consumer = weakref.ref(consumer)
             self._tell()

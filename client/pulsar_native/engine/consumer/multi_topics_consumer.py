@@ -1,8 +1,8 @@
-"""What the faces call a consumer: the `PartitionConsumer`s of one or several topics behind one `take`.
+"""What the APIs call a consumer: the `PartitionConsumer`s of one or several topics behind one `take`.
 
 Rules (client.md C94, C153-C157, C159-C161): every partition keeps its own queue and permits; consumers that have
 something stand in a ring and give one message a turn, so that a busy partition does not starve the others. A single one
-may lend the faces what follows, to be taken without asking (see `hand`). Every subscription is made anew: a client that
+may lend the APIs what follows, to be taken without asking (see `hand`). Every subscription is made anew: a client that
 subscribes twice has two consumers, which the broker allows or refuses as if they were strangers.
 """
 
@@ -63,12 +63,12 @@ class MultiTopicsConsumer(TopicSubscriptions):
         super().__init__(client, config, topics, schema, wire_schema)
         # Whether permits depend on whether somebody waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
-        # Whether a face takes what is lent.
+        # Whether an API takes what is lent.
         self._lends = False
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None
-        # The interceptors, for the faces to show them what arrives.
+        # The interceptors, for the APIs to show them what arrives.
         self.chain: ConsumerChain | None = None
         track_fork(self)
 
@@ -91,7 +91,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         return self._next(_take_and_lend if self._lends and len(self._waiters) < 2 else PartitionConsumer.take)
 
     def lend(self) -> deque[Message]:
-        """Return where `take` puts what follows, for a face that has nothing to do between taking and handing out.
+        """Return where `take` puts what follows, for an API that has nothing to do between taking and handing out.
 
         Only with a single topic or partition: of several, messages come in turns.
         """
@@ -103,7 +103,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         return child.hand.messages
 
     def clear_after_fork(self) -> None:
-        """Leave nothing with the faces that they need not ask for: in a forked child, without a lock."""
+        """Leave nothing with the APIs that they need not ask for: in a forked child, without a lock."""
         self.fast_acks.clear()
         for child in self.children:
             child.hand.messages.clear()

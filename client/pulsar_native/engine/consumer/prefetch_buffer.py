@@ -1,6 +1,6 @@
-"""The next messages of a consumer, put where the faces take them without a lock: the hand.
+"""The next messages of a consumer, put where the APIs take them without a lock: the hand.
 
-Rules: what is in hand is of one entry and follows on one another, ahead of everything else the consumer has. The faces
+Rules: what is in hand is of one entry and follows on one another, ahead of everything else the consumer has. The APIs
 take from the left, in any thread, one atomic step a message; all else is done under the consumer's lock: lending,
 counting afterwards what was taken, and calling back what was not, which is taken from the right. So a message is either
 called back or taken, whatever happens at once. No message is lent whose taking makes permits due: they go when it is
@@ -21,7 +21,7 @@ class PrefetchBuffer:
     __slots__ = ("_counted", "_of", "_stop", "messages")
 
     def __init__(self) -> None:
-        # The same for ever: the faces hold its `popleft`.
+        # The same for ever: the APIs hold its `popleft`.
         self.messages: deque[Message] = deque()
         # How many were there when they were last counted, of which entry, and the index behind the last of them.
         self._counted = 0

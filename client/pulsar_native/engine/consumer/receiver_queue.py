@@ -67,7 +67,7 @@ class ReceiverQueue(Handler):
         self._decoded: Decoded | None = None
         # From which index on the messages of that entry are neither taken nor opened. Then none are opened.
         self._cut_at: int | None = None
-        # Where a face takes messages without the lock, and whether it does.
+        # Where an API takes messages without the lock, and whether it does.
         self.hand = PrefetchBuffer()
         self._lends = False
         # Permits to give back, and how many of them are sent together: set by `permits`.

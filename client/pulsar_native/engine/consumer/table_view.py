@@ -1,4 +1,4 @@
-"""The newest value of every key of a topic, kept up to date: what both faces' table views hold.
+"""The newest value of every key of a topic, kept up to date: what both APIs' table views hold.
 
 Rules (client.md B.1, B.3): a message without value removes its key, and so does an empty one, as in the Java client;
 a message without a key is passed over. Changes are applied, and listeners told, one at a time and in the order of
@@ -142,7 +142,7 @@ class TableMapping(Mapping[str, Any]):
     def listen(self, callback: Action) -> None:
         """Call with every key that changes from now on, and its new value; None when it was removed.
 
-        One call at a time, from a listener thread (on the loop in the asyncio face). What it raises is logged.
+        One call at a time, from a listener thread (on the loop in the asyncio API). What it raises is logged.
         """
         self._table.listen(callback)
 

@@ -1,7 +1,7 @@
 """Many messages in one call: whole entries are filled from slices of rows, and what became of each row is kept.
 
 Rules: rows keep their order on each partition. At most what the producer's queue and the client's memory limit allow is
-on its way; the faces wait for room and for the end, each in its manner. Nothing more is sent after the first failure,
+on its way; the APIs wait for room and for the end, each in its manner. Nothing more is sent after the first failure,
 so that a gap is never followed by what belongs behind it. Rows that cannot share an entry (a delivery time, clusters,
 a sequence id of their own) go the way of single messages.
 """

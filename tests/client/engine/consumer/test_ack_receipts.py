@@ -24,8 +24,8 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
+from support.apis import Api
 from support.entry_bytes import single_entry
-from support.faces import Face
 from support.fake_broker import FakeBroker, Peer, delivery, frame, swallow
 
 Cores = Callable[..., ClientCore]
@@ -153,11 +153,11 @@ def test_the_first_error_of_several_answers_is_told_after_the_last() -> None:
 
 @pytest.mark.proves("C139")
 @pytest.mark.parametrize("name", ["blocking", "asyncio"])
-def test_both_faces_raise_the_brokers_error(fake: FakeBroker, name: str) -> None:
+def test_both_apis_raise_the_brokers_error(fake: FakeBroker, name: str) -> None:
     fake.answers[Kind.ACK] = lambda peer, command: answered(peer, command, pb.TransactionConflict)
-    face = Face(name)
+    api = Api(name)
     try:
-        consumer = face.client(fake.url).subscribe("t", "s", ack_receipt_enabled=True)
+        consumer = api.client(fake.url).subscribe("t", "s", ack_receipt_enabled=True)
         fake.wait(Kind.FLOW)
         fake.peers[-1].send(*(delivery(0, single_entry(b"x"), number) for number in range(4)))
         messages = [consumer.receive(10_000) for _ in range(4)]
@@ -169,7 +169,7 @@ def test_both_faces_raise_the_brokers_error(fake: FakeBroker, name: str) -> None
             with pytest.raises(TransactionConflict, match="as the test wants it"):
                 call()
     finally:
-        face.close()
+        api.close()
 
 
 @pytest.mark.proves("C141")
@@ -188,9 +188,9 @@ def test_interceptors_hear_of_the_answer_and_of_what_is_refused(fake: FakeBroker
         return answered(peer, command, pb.TransactionConflict if len(fake.seen(Kind.ACK)) == 2 else None)
 
     fake.answers[Kind.ACK] = second_fails
-    face = Face(name)
+    api = Api(name)
     try:
-        consumer = face.client(fake.url).subscribe("t", "s", ack_receipt_enabled=True, interceptors=[Hearing()])
+        consumer = api.client(fake.url).subscribe("t", "s", ack_receipt_enabled=True, interceptors=[Hearing()])
         fake.wait(Kind.FLOW)
         fake.peers[-1].send(*(delivery(0, single_entry(b"x"), number) for number in range(4)))
         messages = [consumer.receive(10_000) for _ in range(4)]
@@ -203,7 +203,7 @@ def test_interceptors_hear_of_the_answer_and_of_what_is_refused(fake: FakeBroker
             with pytest.raises(AlreadyClosed):
                 late(messages[1])
     finally:
-        face.close()
+        api.close()
     assert heard == [
         ("one", 0, None),
         ("one", 2, "TransactionConflict"),

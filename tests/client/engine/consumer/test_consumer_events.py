@@ -14,7 +14,7 @@ from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 
 
 class Consumer:
-    """Stands for a face's consumer."""
+    """Stands for an API's consumer."""
 
 
 class Noting:

@@ -1,4 +1,4 @@
-"""What the faces take without a lock: nothing of it is lost, twice, out of order or uncounted, whatever happens."""
+"""What the APIs take without a lock: nothing of it is lost, twice, out of order or uncounted, whatever happens."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def values(messages: Any) -> list[int]:
 
 
 class Application:
-    """Takes as the faces do: from the hand, and when that is empty from the consumer."""
+    """Takes as the APIs do: from the hand, and when that is empty from the consumer."""
 
     def __init__(self, consumer: MultiTopicsConsumer) -> None:
         self.consumer = consumer
@@ -329,7 +329,7 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
     await until(lambda: sum(permits(fake)) + child.given == 50 + first)
 
 
-# --- what the faces note as acknowledged ----------------------------------------------------------------------------
+# --- what the APIs note as acknowledged ----------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio

@@ -1,6 +1,6 @@
-"""One test body for both faces: the asyncio face, on a loop in a thread of its own, behind blocking calls.
+"""One test body for both APIs: the asyncio API, on a loop in a thread of its own, behind blocking calls.
 
-Rules: the asyncio face's objects are only ever touched on their loop, as an application would; every wait is bounded;
+Rules: the asyncio API's objects are only ever touched on their loop, as an application would; every wait is bounded;
 what a test leaves open is closed after it.
 """
 
@@ -67,7 +67,7 @@ _LIVE = tuple(
 
 
 class Blocked:
-    """An object of the asyncio face whose methods are called from another thread and waited for."""
+    """An object of the asyncio API whose methods are called from another thread and waited for."""
 
     def __init__(self, thread: LoopThread, target: Any) -> None:
         self.thread = thread
@@ -103,12 +103,12 @@ class Blocked:
 
 
 def unwrapped(options: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments with the asyncio face's own objects."""
+    """Return arguments with the asyncio API's own objects."""
     return {name: value.target if isinstance(value, Blocked) else value for name, value in options.items()}
 
 
-class Face:
-    """One of the two faces; makes clients that look alike and closes them."""
+class Api:
+    """One of the two APIs; makes clients that look alike and closes them."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -116,7 +116,7 @@ class Face:
         self._clients: list[Any] = []
 
     def client(self, service_url: str, **options: Any) -> Any:
-        """Return a client of this face; its methods block whatever the face."""
+        """Return a client of this API; its methods block whatever the API."""
         made: Any
         if self._thread is None:
             made = pulsar_native.Client(service_url, **options)
@@ -126,13 +126,13 @@ class Face:
         return made
 
     def push_consumer(self, client: Any, config: PushConsumerConfig) -> Any:
-        """Return a push consumer of this face; its methods block whatever the face."""
+        """Return a push consumer of this API; its methods block whatever the API."""
         if self._thread is None:
             return pulsar_native.PushConsumer(client, config)
         return Blocked(self._thread, pulsar_native.asyncio.PushConsumer(client.target, config))
 
     def handler(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a push consumer's handler of this face that calls a function, which may block."""
+        """Return a push consumer's handler of this API that calls a function, which may block."""
         if self._thread is None:
             return function
 
@@ -195,5 +195,5 @@ def _id_of(outcome: tuple[Result, MessageId | None]) -> MessageId:
 
 
 def inner(wrapped: Any) -> Any:
-    """Return the engine's object behind a face's."""
+    """Return the engine's object behind an API's."""
     return (wrapped.target if hasattr(wrapped, "target") else wrapped)._inner

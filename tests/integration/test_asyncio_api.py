@@ -1,4 +1,4 @@
-"""What only the asyncio face has: cancellation, iteration, many tasks, no thread, one loop."""
+"""What only the asyncio API has: cancellation, iteration, many tasks, no thread, one loop."""
 
 from __future__ import annotations
 
