@@ -168,7 +168,7 @@ class DeadLetters(Generic[T]):
         """Forget what is remembered: over a new attachment everything comes again, with the broker's count."""
         self._remembered.clear()
 
-    def moved(self) -> None:
+    def on_seek(self) -> None:
         """Forget also what went to the dead-letter topic: after a seek it may be wanted again."""
         self._remembered.clear()
         self._buried.clear()

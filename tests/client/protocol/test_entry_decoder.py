@@ -220,10 +220,10 @@ def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
     assert list(indexes) == [index for index in expected if index >= first]
     assert result.sizes(indexes) == [len(message) for message in result.messages_from(first)]
     if indexes:
-        piece = EntrySlice(result.entry, indexes)
-        assert list(piece.part.picked()) == list(indexes) and len(piece.part) == len(indexes)
-        assert [message.data() for message in piece.messages()] == [b"%d" % index for index in indexes]
-        taken = (1 << count) - 1 if piece.bits is None else piece.bits
+        entry_slice = EntrySlice(result.entry, indexes)
+        assert list(entry_slice.part.picked()) == list(indexes) and len(entry_slice.part) == len(indexes)
+        assert [message.data() for message in entry_slice.messages()] == [b"%d" % index for index in indexes]
+        taken = (1 << count) - 1 if entry_slice.bits is None else entry_slice.bits
         assert [index for index in range(count) if taken >> index & 1] == list(indexes)
 
 

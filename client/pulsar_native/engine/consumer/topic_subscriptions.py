@@ -77,7 +77,7 @@ class TopicSubscriptions(ABC):
             )
         self.children = [self._child(name, len(names)) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
-        # By topic, where the APIs may note messages as done without asking further: `AckGroupingTracker.noted`.
+        # By topic, where the APIs may note messages as done without asking further: `AckGroupingTracker.fast_path`.
         self.fast_acks: dict[str, AckGroupingTracker] = {}
         self._offer_fast_acks(self.children)
 

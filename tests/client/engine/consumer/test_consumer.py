@@ -161,7 +161,7 @@ async def test_a_damaged_entry_is_acknowledged_with_the_reason_and_the_next_one_
     assert seen.command.ack.validation_error == pb.CommandAck.ChecksumMismatch
     assert places(seen.command.ack) == [(1, 5)] and seen.command.ack.ack_type == pb.CommandAck.Individual
     await until(lambda: sum(permits(fake)) == 4)
-    assert list(consumer.children[0].opening.discarded) == [MessageId(-1, 1, 5, -1)]
+    assert list(consumer.children[0].decoder.discarded) == [MessageId(-1, 1, 5, -1)]
 
 
 # --- late copies ------------------------------------------------------------------------------------------------

@@ -680,7 +680,7 @@ def test_what_was_put_too_late_for_its_batch_is_not_forgotten(fake: FakeBroker, 
         if closed:
             producer.close()
         # As a thread sees it that looked for room just before another one closed the batch, or the producer.
-        child._inbox.room, child._inbox.largest = 1, 10
+        child._fast_path.capacity, child._fast_path.max_payload = 1, 10
         told: list[Result] = []
         producer.send_async(b"late", lambda result, _id: told.append(result))
         deadline = time.monotonic() + 10
