@@ -4,7 +4,7 @@ Rules: the unit is the entry (a batch, or a single message); an entry keeps its 
 a resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A
 batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker
 never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas or
-transactions, which are the entry's. Ids and receipts follow client.md A.3 (C63-C66, C73-C75). A message too large for
+transactions, which are the entry's. A message too large for
 one entry may become chunks (C80): entries of one sequence id that are queued, given up and refused together; each has
 a receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
 compressed and cut, becomes the bytes of an entry.
@@ -47,7 +47,7 @@ from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
 
 _log = logging.getLogger(__name__)
 
-# An entry of exactly the broker's maximum passes the broker but not its storage (client.md F.1): keep clear of it.
+# An entry of exactly the broker's maximum passes the broker but not its storage: keep clear of it.
 _SIZE_RESERVE = 128
 # What a batch adds to each message at most, for keeping a batch below the maximum: size, header, sequence id.
 _PER_MESSAGE = 24

@@ -1,6 +1,6 @@
 """Which topics a pattern means, and how that list changes: pure, no I/O, no clock.
 
-Rules (client.md C162-C164, F.7): tenant and namespace are read from the pattern's text and are literal; the domain is
+Rules: tenant and namespace are read from the pattern's text and are literal; the domain is
 left out on both sides before names are compared, so that the subscription's mode decides about it; a name matches as a
 whole or not at all. The broker lists partitions, each by its name: they are collapsed into their topic. The broker's
 regular expressions are RE2's; where ours cannot be told to it, it is asked for more and the filter here decides alone.

@@ -1,6 +1,6 @@
 """What a push consumer does with messages that were taken: calls of the handler, and what becomes of the results.
 
-Rules (client.md C216-C222): a concurrent handler gets chunks in any order, and what fails goes back with a delay or to
+Rules: a concurrent handler gets chunks in any order, and what fails goes back with a delay or to
 the dead-letter topic; it is acknowledged only when its copy is stored, and given again here after 5 s when it cannot
 be. An orderly handler gets the messages of a queue one call after another, and what fails stays first in its queue,
 which rests. Handlers run where the `MessageDispatcher` of the API says; `begin` and `end` are called there, all else is

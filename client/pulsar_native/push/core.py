@@ -1,6 +1,6 @@
 """A push consumer: takes batches from topics in one loop and pushes them to a handler.
 
-Rules (client.md A.13): one poller loop serves all topics and partitions; it waits for the broker's deliveries, not for
+Rules: one poller loop serves all topics and partitions; it waits for the broker's deliveries, not for
 a clock, and looks after partitions that rest when their time has come. A push consumer starts once and stops once. A
 group is in a process once under each instance name. Everything but the handlers is on the engine's loop.
 """

@@ -128,7 +128,7 @@ def test_a_batch(compression: CompressionType, broker: pb.BrokerEntryMetadata | 
     assert [message.has_key() for message in messages] == [True, False, False]
     assert messages[1].has_null_value() and messages[1].value() is None
     assert (messages[2].properties(), messages[2].event_timestamp()) == ({"x": "y"}, 8)
-    # client.md F.2: the entry's index is that of its last message.
+    # The entry's index is that of its last message.
     assert [message.index() for message in messages] == ([39, 40, 41] if broker else [None] * 3)
     assert messages[0].broker_publish_time() == (1_700_000_000_123 if broker else None)
 

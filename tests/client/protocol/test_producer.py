@@ -169,7 +169,7 @@ class ProducerModel(RuleBasedStateMachine):
             assert sent.command.num_messages == op.count == sent.entry.metadata.num_messages_in_batch
             assert sent.command.highest_sequence_id == op.highest_sequence_id
         else:
-            # A batch of one is a plain message, and the broker's count stays unset (client.md F.3).
+            # A batch of one is a plain message, and the broker's count stays unset.
             assert not sent.entry.is_batch and not sent.command.HasField("num_messages")
             assert not sent.command.HasField("highest_sequence_id")
 
@@ -403,7 +403,7 @@ def test_possible_duplicates_leave_the_batch() -> None:
 
 @pytest.mark.proves("C75")
 def test_known_duplicates_may_share_a_batch_uncertain_ones_stay_alone() -> None:
-    # The broker drops a batch for one message that it has (client.md F.3), so 11 to 13 must not travel together: they
+    # The broker drops a batch for one message that it has, so 11 to 13 must not travel together: they
     # were sent, their receipts never came, and the broker may have some of them.
     made = core(last_sequence_id=10)
     for number in (11, 12, 13):

@@ -1,6 +1,6 @@
 """Dead letters and retry letters of a consumer: the producers for them, and the copies of messages they are sent.
 
-Rules (client.md C106, C107, C149-C152, F.10): a producer is made when the first letter needs it, one for each schema
+Rules: a producer is made when the first letter needs it, one for each schema
 the originals were written with, so that a letter keeps its schema; a payload that does not fit its schema is copied
 like any other, as nothing is decoded. The original is acknowledged when its copy is stored, and not before; when the
 copy fails, the original is delivered again. Nothing here blocks a thread that receives. On the loop, except where said.

@@ -1,6 +1,6 @@
 """Opening deliveries: verified, decrypted, decompressed and unpacked; and what becomes of those that cannot be.
 
-Rules (client.md C123-C126): a damaged entry is acknowledged with the reason, so that it does not come for ever, and its
+Rules: a damaged entry is acknowledged with the reason, so that it does not come for ever, and its
 id is kept for the application; what cannot be decrypted goes by the consumer's failure action. What the broker and we
 know to be acknowledged of a batch is compared here. Everything under the consumer's lock, in the thread that receives.
 """

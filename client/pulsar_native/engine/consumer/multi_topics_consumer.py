@@ -1,6 +1,6 @@
 """What the APIs call a consumer: the `PartitionConsumer`s of one or several topics behind one `take`.
 
-Rules (client.md C94, C153-C157, C159-C161): every partition keeps its own queue and permits; consumers that have
+Rules: every partition keeps its own queue and permits; consumers that have
 something stand in a ring and give one message a turn, so that a busy partition does not starve the others. A single one
 may let the APIs take what follows without the lock (see `prefetch_buffer`). Every subscription is made anew: a client
 that subscribes twice has two consumers, which the broker allows or refuses as if they were strangers.

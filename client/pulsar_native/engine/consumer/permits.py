@@ -1,6 +1,6 @@
 """How many messages the broker may send ahead: permits, pausing, the queue of none, and queues that scale.
 
-Rules (client.md C93, C120, C131, N3, N4): permits at the broker, messages queued here and permits to be given back are
+Rules: permits at the broker, messages queued here and permits to be given back are
 together always the size of the queue. They are given back in bulk at half the queue, or with a queue of 0 one at a
 time, when a receiver waits and nothing is here or on its way. A strict pause puts what is queued out of reach; on
 shared subscriptions it is handed back to the broker, each entry once, since one that comes a second time has nowhere
@@ -133,7 +133,7 @@ class Permits:
                     break
             queued.extend(rest)
             back.reverse()
-            # A REDELIVER gives no permits back (client.md F.5): they are in `permits_to_return` until the pause ends.
+            # A REDELIVER gives no permits back: they are in `permits_to_return` until the pause ends.
             for block in in_blocks(back):
                 consumer.connection.write([commands.redeliver(consumer.consumer_id, block, epoch=None)])
 
@@ -225,7 +225,7 @@ class ScaledPermits(Permits):
 
 
 def expected_permits(count: int, delivery: Delivery) -> int:
-    """Return how many permits a delivery cost: of a partly acknowledged batch only what is left (client.md F.5)."""
+    """Return how many permits a delivery cost: of a partly acknowledged batch only what is left."""
     return count if delivery.ack_words is None else bits_of(delivery.ack_words).bit_count()
 
 

@@ -1,6 +1,6 @@
 """The newest value of every key of a topic, kept up to date: what both APIs' table views hold.
 
-Rules (client.md B.1, B.3): a message without value removes its key, and so does an empty one, as in the Java client;
+Rules: a message without value removes its key, and so does an empty one, as in the Java client;
 a message without a key is passed over. Changes are applied, and listeners told, one at a time and in the order of
 each partition; whoever is told of all there is and of what follows misses nothing and hears nothing twice. Reading is
 thread-safe and waits for nobody.

@@ -1,6 +1,6 @@
 """The topics a consumer reads, and the `PartitionConsumer`s of their partitions: they come and go.
 
-Rules (client.md C94, C153-C161): all partitions of a topic are subscribed or none. The lists are replaced, never
+Rules: all partitions of a topic are subscribed or none. The lists are replaced, never
 changed, since other threads read them without a lock. A message id finds its consumer by the topic it carries. Changes
 are on the loop; reading is thread-safe.
 """

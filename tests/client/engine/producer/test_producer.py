@@ -455,7 +455,7 @@ async def test_the_queue_for_exclusive_access_is_waited_in_without_a_time_out(fa
     (asked,) = await asyncio.to_thread(fake.wait, Kind.PRODUCER)
     await asyncio.sleep(0.5)
     assert not waiting.done() and len(fake.seen(Kind.PRODUCER)) == 1
-    # The second answer has the same request id (client.md F.3).
+    # The second answer has the same request id.
     asked.peer.send(*create(asked.peer, asked.command))
     producer = await asyncio.wait_for(waiting, 5)
     assert (await settled([send(producer, b"x")]))[0][0] is None
