@@ -1,13 +1,12 @@
 """One producer on one topic or partition: sequence ids, the open batch, and the queue of what has no receipt yet.
 
-Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that
-a resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A
-batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker
-never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas or
-transactions, which are the entry's. A message too large for
-one entry may become chunks (C80): entries of one sequence id that are queued, given up and refused together; each has
-a receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
-compressed and cut, becomes the bytes of an entry.
+Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that a
+resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A batch
+of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker never
+share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas or
+transactions, which are the entry's. A message too large for one entry may become chunks (C80): entries of one sequence
+id that are queued, given up and refused together; each has a receipt of its own, and the last one's answers for the
+message. `_frame` is the one place where a finished body, compressed and cut, becomes the bytes of an entry.
 
 Messages that are nothing but a payload come through `fast_path` in bulk. What must be checked for each message,
 `open_fast_path` checks for many; `drain_fast_path`, at the head of whatever depends on it, gives them their place.
