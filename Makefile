@@ -30,7 +30,7 @@ test-spark:     ## tests of the Spark source
 test-provider:  ## tests of the Airflow provider
 	@$(PY) dev/test.py provider
 
-features:       ## write docs/features.md from the tests' results (runs suites that have none)
+features:       ## list every feature and the tests that prove it (runs suites that have no results)
 	@$(PY) dev/test.py --missing && $(PY) dev/features.py
 
 mutants:        ## change the source in a hundred places and count what the tests notice (nightly, half an hour)
