@@ -183,7 +183,7 @@ class PulsarHook(BaseHook):
 class _MaskedOauth2(AuthenticationOauth2):
     """OAuth2 whose tokens are masked as they come: they are not known when the connection is read.
 
-    Called off the loop by both faces, where Airflow's blocking way to tell the supervisor is the right one.
+    Called off the loop by both APIs, where Airflow's blocking way to tell the supervisor is the right one.
     """
 
     _told: str = ""
