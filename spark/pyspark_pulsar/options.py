@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pulsar_native.config import ClientConfig
@@ -20,9 +21,11 @@ from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import ADVICE, CredentialsRef
 from pyspark_pulsar.positions import Offsets, parse_offsets
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, METADATA_COLUMNS, SOURCE_COLUMNS
-from pyspark_pulsar.times import parse_time
 
 CLIENT_PREFIX = "pulsar.client."
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 _NAMES = (
     "service.url",
@@ -278,6 +281,29 @@ def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _pattern(given: Mapping[str, str]) -> TopicsPattern | None:
     return TopicsPattern.parse(given["topicsPattern"]) if "topicsPattern" in given else None
+
+
+def parse_time(option: str, text: str) -> int:
+    """Return the milliseconds since 1970 of a number of them or of an ISO-8601 time with its zone.
+
+    A time without a zone is refused, since driver and executors may live in different ones; a fraction of a
+    millisecond rounds up, which keeps `[start, end)` exact for publish times that are whole milliseconds.
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d{1,16}", text):
+        return int(text)
+    if text.startswith("{"):
+        raise InvalidConfiguration(f"{option} takes one time for all partitions, not JSON by partition")
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        form = "milliseconds since 1970 or ISO-8601 such as 2026-01-31T00:00:00Z"
+        raise InvalidConfiguration(f"{option} is {text[:60]!r}; write {form}") from error
+    if time.tzinfo is None:
+        raise InvalidConfiguration(f"{option} is {text!r}, a time without a zone; add Z or an offset such as +01:00")
+    if time < _EPOCH:
+        raise InvalidConfiguration(f"{option} is {text!r}, a time before 1970, which no message has")
+    return -((_EPOCH - time) // _MILLISECOND)
 
 
 def _time(name: str, given: Mapping[str, str]) -> int | None:
