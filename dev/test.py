@@ -3,9 +3,8 @@
 
 `dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks.
 Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
-skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and count
-as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and
-was skipped.
+skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
+count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
 """
 
 from __future__ import annotations
