@@ -45,7 +45,6 @@ autodoc_class_signature = "mixed"
 autodoc_default_options = {
     "members": True,
     "undoc-members": True,
-    "show-inheritance": False,
     "inherited-members": "object, BaseException, Enum, int, str, tuple, dict, list, Mapping, Protocol",
 }
 python_use_unqualified_type_names = True
