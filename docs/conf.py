@@ -55,7 +55,7 @@ maximum_signature_line_length = 100
 suppress_warnings = ["ref.python"]
 
 # Pages of the table of contents that a checkout may lack.
-OPTIONAL_PAGES = ("container", "push-consumer", "migration")
+OPTIONAL_PAGES = ("migration",)
 
 # Public modules, the one that owns a name first: names are shown as they are imported, not where they are defined.
 PUBLIC_MODULES = (
@@ -63,6 +63,8 @@ PUBLIC_MODULES = (
     "pulsar_native.schema",
     "pulsar_native.auth",
     "pulsar_native.admin",
+    "pulsar_native.push",
+    "pulsar_native.arrow",
     "pulsar_native.asyncio",
     "pulsar_native",
     "pyspark_pulsar",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,13 +23,13 @@ def test_example_runs_and_prints(example: Example, broker: Broker) -> None:
     assert example.prints in done.stdout
 
 
-def test_examples_of_every_kind_are_found() -> None:
+def test_examples_cover_every_kind() -> None:
     found = [each for path in PAGES if path.exists() for each in read_page(path)]
     assert {"airflow", "spark", "client"} == {each.kind for each in found}
     assert sum(bool(each.prints) for each in found) >= 15
 
 
-def test_example_without_reason_not_to_run_fails(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_not_run_without_reason_raises(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- not run:   -->\n```python\nx = 1\n```\n")
     with pytest.raises(ValueError, match="says nothing"):

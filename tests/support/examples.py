@@ -1,10 +1,10 @@
 """The Python examples of the README files and the documentation pages, as programs to run.
 
-May not import anything of ours: every environment loads it. Rules: every ```python block is an example. One that imports
-`airflow` needs Airflow's own processes and is run elsewhere; one that imports `pyspark` runs in Spark's environment; all
-others run with the client. The comment `<!-- prints: TEXT -->` above a block says what it must print (\\n for a line's
-end); `<!-- not run: REASON -->` leaves out a fragment, and counts as an error without a reason. Fixed topic names begin
-with docs-, greetings or orders, so that each run has topics of its own.
+May not import anything of ours: every environment loads it. Rules: every ```python block is an example. One that
+imports `airflow` needs Airflow's own processes and is run elsewhere; one that imports `pyspark` runs in Spark's
+environment; all others run with the client. The comment `<!-- prints: TEXT -->` above a block says what it must print
+(\\n for a line's end); `<!-- not run: REASON -->` leaves out a fragment, and is an error without a reason. Names of
+topics begin with docs-, greetings, orders or invoices, so that each run has topics of its own.
 """
 
 from __future__ import annotations
