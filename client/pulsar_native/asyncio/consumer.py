@@ -70,9 +70,9 @@ class Receiving(Closeable):
         check_generation(self._generation)
         inner = self._inner
         # Those who wait already go first.
-        message = None if inner.has_waiters() else inner.take()
+        message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
-            message = await self._wait_for(inner.take, deadline)
+            message = await self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
         return await self._attend(message) if self._attends else message
@@ -429,7 +429,7 @@ class Reader(Receiving):
             if work.must_go_back:
                 await work.go_back()
             soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_rows() or await self._wait_for(self._inner.take_rows, soon)
+            taken = self._inner.dequeue_rows() or await self._wait_for(self._inner.dequeue_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = self._loop.time() + timeout_millis / 1000

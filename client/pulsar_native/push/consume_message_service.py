@@ -353,7 +353,7 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
         key_queue.noted = [item for item in key_queue.noted if poller.holds(item)]
         items: list[Item] = []
         while not items and key_queue.waiting:
-            taken = self._key_queues.take(key_queue, self._config.consume_message_batch_max_size)
+            taken = self._key_queues.dequeue(key_queue, self._config.consume_message_batch_max_size)
             # Those that are not ours any more come again, or went to another member.
             items = [item for item in taken if poller.holds(item)]
         if not items:

@@ -84,7 +84,7 @@ class KeyQueues(Generic[M]):
         """Return when the next resting queue may be taken, None when none rests."""
         return self._resting[0][0] if self._resting else None
 
-    def take(self, key_queue: KeyQueue[M], most: int) -> list[M]:
+    def dequeue(self, key_queue: KeyQueue[M], most: int) -> list[M]:
         """Return the next messages of a claimed queue, at most so many."""
         return [key_queue.waiting.popleft() for _ in range(min(most, len(key_queue.waiting)))]
 

@@ -160,7 +160,7 @@ class PartitionPoller:
     def _next(self) -> Message | None:
         message, self._first = self._first, None
         if message is None:
-            message = self.child.take()
+            message = self.child.dequeue()
         if message is None:
             return None
         decoder = message.entry.schema

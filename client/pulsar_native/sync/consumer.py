@@ -91,9 +91,9 @@ class Receiving(Closeable):
         check_generation(self._generation)
         inner = self._inner
         # Those who wait already go first.
-        message = None if inner.has_waiters() else inner.take()
+        message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
-            message = self._wait_for(inner.take, deadline)
+            message = self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
         return self._attend(message) if self._attends else message
@@ -543,7 +543,7 @@ class Reader(Receiving):
             if work.must_go_back:
                 self._engine.run(work.go_back())
             soon = min(time.monotonic() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_rows() or self._wait_for(self._inner.take_rows, soon)
+            taken = self._inner.dequeue_rows() or self._wait_for(self._inner.dequeue_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = time.monotonic() + timeout_millis / 1000

@@ -50,7 +50,7 @@ class Child:
         self.waiting: deque[Given | PulsarException] = deque()
         self.acknowledged: list[Any] = []
 
-    def take(self) -> Given | None:
+    def dequeue(self) -> Given | None:
         if not self.waiting:
             return None
         given = self.waiting.popleft()

@@ -69,7 +69,7 @@ class ArrowRangeReader:
         self._parts: dict[PartitionConsumer, _Part] = {}
         self._undecrypted = {child: child.decoder.undecrypted_count for child in consumer.children}
         self._discarded = {child: child.decoder.discarded_count for child in consumer.children}
-        self._begun = {child: child.positions.taken_entry() for child in consumer.children}
+        self._begun = {child: child.positions.dequeued_entry() for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
         # Where to begin a further pass for messages that began before the range, the next one last.

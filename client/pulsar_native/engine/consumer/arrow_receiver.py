@@ -56,7 +56,7 @@ class ArrowReceiver:
     def take(self) -> bool | None:
         """Take what there is, until it is full; None when there was nothing."""
         found = None
-        while not self.full and (taken := self._consumer.take_slice(self._budget)) is not None:
+        while not self.full and (taken := self._consumer.dequeue_slice(self._budget)) is not None:
             found = True
             child, entry_slice = taken
             if entry_slice is not None:

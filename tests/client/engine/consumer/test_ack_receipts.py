@@ -47,7 +47,7 @@ async def take(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> l
     messages: list[Message] = []
     async with asyncio.timeout(10):
         while len(messages) < count:
-            message = consumer.take()
+            message = consumer.dequeue()
             if message is None:
                 await asyncio.sleep(0.005)
             else:
