@@ -327,7 +327,7 @@ class TransactionWork:
 
     def _make_way(self) -> None:
         for consumer in self._consumers:
-            consumer.acks.taken_back(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
+            consumer.acks.before_abort(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
 
     def _ended(self, error: PulsarException | None) -> None:
         """Take leave of all who took part."""
@@ -336,7 +336,7 @@ class TransactionWork:
         self._timer.cancel()
         self._forget(self.core.txn_id, None)
         for producer in self._producers:
-            producer.part(self.core)
+            producer.leave_transaction(self.core)
         if error is None:
             self._tell_consumers(committed=self.core.state is TransactionState.COMMITTED)
         else:
@@ -357,7 +357,7 @@ class TransactionWork:
         _log.warning("Transaction %s was not ended within %g s", self.core.txn_id, self.core.timeout)
         self._forget(self.core.txn_id, None)
         for producer in self._producers:
-            producer.part(self.core)
+            producer.leave_transaction(self.core)
         self._settled.set()
         self._make_way()
         self._engine.spawn(self._settle())

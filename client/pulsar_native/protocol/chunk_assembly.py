@@ -184,7 +184,7 @@ class ChunkAssembly:
         """Note that a message goes to the application."""
         self.given[message.entries[-1]] = tuple(message.entries)
 
-    def take_entries(self, last: EntryKey) -> tuple[EntryKey, ...]:
+    def pop_entries(self, last: EntryKey) -> tuple[EntryKey, ...]:
         """Return, and forget, the entries of a message that is acknowledged; none when it is not known."""
         return self.given.pop(last, ())
 

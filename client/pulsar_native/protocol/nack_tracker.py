@@ -43,7 +43,7 @@ class NegativeAcksTracker:
         """Return when the earliest entry comes due, None when there is none."""
         return min(self.due.values(), default=None)
 
-    def take_due(self, now: float) -> list[EntryKey]:
+    def pop_due(self, now: float) -> list[EntryKey]:
         """Return and forget all entries due by `now`, in order of position."""
         due = sorted(key for key, at in self.due.items() if at <= now)
         for key in due:

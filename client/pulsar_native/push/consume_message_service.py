@@ -150,9 +150,9 @@ class ConsumeMessageService(ABC):
         self._results.append((work, status))
         if not self._notified:
             self._notified = True
-            self._engine.call(self._take_results)
+            self._engine.call(self._process_results)
 
-    def _take_results(self) -> None:
+    def _process_results(self) -> None:
         self._notified = False
         while self._results:
             work, status = self._results.popleft()

@@ -385,7 +385,7 @@ class PushConsumerCore:
             self._match_partitions(source)
         for poller in self._pollers:
             try:
-                items = poller.take(now)
+                items = poller.poll(now)
                 if items:
                     self.service.submit(poller, items)
             except Exception as error:

@@ -316,8 +316,8 @@ class Consumer(Receiving):
         deadline = _validation.deadline(timeout_millis, time.monotonic())
         try:
             while True:
-                taken = None if self._inner.has_waiters() else rows.take()
-                taken = taken or self._wait_for(rows.take, deadline)
+                taken = None if self._inner.has_waiters() else rows.collect()
+                taken = taken or self._wait_for(rows.collect, deadline)
                 if taken and not rows.full:
                     continue
                 if self._inner.held:

@@ -161,8 +161,8 @@ def test_all_entries_of_a_message_are_acknowledged_once() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=2)
     assert topic.assembly.given
-    assert topic.assembly.take_entries((7, 1)) == ((7, 0), (7, 1))
-    assert topic.assembly.take_entries((7, 1)) == () and not topic.assembly.given
+    assert topic.assembly.pop_entries((7, 1)) == ((7, 0), (7, 1))
+    assert topic.assembly.pop_entries((7, 1)) == () and not topic.assembly.given
 
 
 def test_up_to_a_position_no_chunk_of_a_later_message_is_acknowledged() -> None:

@@ -256,7 +256,7 @@ class AckGroupingTracker:
     def _add(self, key: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> bool:
         """Note messages of an entry as done; return whether it is done as a whole. Called under the lock."""
         if batch_index < 0 and self._chunks.given:
-            for chunk in self._chunks.take_entries(key)[:-1]:
+            for chunk in self._chunks.pop_entries(key)[:-1]:
                 self._group.add(chunk, -1, 0)
         if not self._stored or not self._group.add(key, batch_index, batch_size, several):
             return False
@@ -346,7 +346,7 @@ class AckGroupingTracker:
             else:
                 self._consumer.engine.call(self.flush)
             return
-        items, cumulative = self.group.take()
+        items, cumulative = self.group.drain()
         consumer_id = self._consumer.consumer_id
         if cumulative is not None:
             connection.write([commands.ack(consumer_id, [cumulative], cumulative=True)])
@@ -453,7 +453,7 @@ class AckGroupingTracker:
         answer.result()
         return True
 
-    def taken_back(self, acked: Mapping[EntryKey, int]) -> None:
+    def before_abort(self, acked: Mapping[EntryKey, int]) -> None:
         """Make way, before an abort, for what comes again: whole entries, with what is queued of them."""
         if self._config.consumer_type in BY_ENTRY:
             self._consumer.drop_messages_of(acked)
@@ -467,7 +467,7 @@ class AckGroupingTracker:
             return
         with self._consumer.lock:
             for key, bits in acked.items():
-                self._chunks.take_entries(key)
+                self._chunks.pop_entries(key)
                 size = self.group.size_of(key)
                 if not size:
                     if self._dead_letter_router is not None:
@@ -503,7 +503,7 @@ class AckGroupingTracker:
         now = time.monotonic()
         with self._consumer.lock:
             self._gather_fast_path()
-            due = self._nacks.take_due(now) if self._consumer.connection is not None else []
+            due = self._nacks.pop_due(now) if self._consumer.connection is not None else []
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
         if due:
@@ -525,7 +525,7 @@ class AckGroupingTracker:
             if self.late is not None:
                 now = time.monotonic()
                 self.late.expired(late, now)
-                late = self.late.take_due(now) if self._consumer.connection is not None else []
+                late = self.late.pop_due(now) if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
             self._consumer.note("ack_timeouts", len(late))

@@ -64,7 +64,7 @@ class AckReceipts:
 
     def send(self, connection: Connection) -> None:
         """Send what is gathered. On the loop."""
-        items, cumulative = self._group.take()
+        items, cumulative = self._group.drain()
         sent = _Sent(items, cumulative, self._open)
         self._open = []
         self._sent.append(sent)
@@ -75,7 +75,7 @@ class AckReceipts:
                 self._request(connection, sent, items, cumulative=False)
         except NotConnected:
             # It has just been lost; with the next attachment all of it goes out again.
-            self._take_back(sent)
+            self._regroup(sent)
             return
         if not sent.futures:
             self._sent.remove(sent)
@@ -111,9 +111,9 @@ class AckReceipts:
     def detached(self) -> None:
         """Take back what was sent and not answered: it goes out again with the next attachment."""
         for sent in list(self._sent):
-            self._take_back(sent)
+            self._regroup(sent)
 
-    def _take_back(self, sent: _Sent) -> None:
+    def _regroup(self, sent: _Sent) -> None:
         self._sent.remove(sent)
         for future in sent.futures:
             future.cancel()

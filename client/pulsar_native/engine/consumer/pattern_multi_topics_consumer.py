@@ -115,7 +115,7 @@ class PatternTopicsWatcher:
                 if loop.time() >= poll_at:
                     poll_at = loop.time() + self._period
                     await self._poll()
-                self._take_updates()
+                self._apply_updates()
                 self._tell(*await self._reconcile())
             except PulsarException as error:
                 _log.warning("Cannot look for the topics of %r now: %s", self.pattern.text, error)
@@ -126,7 +126,7 @@ class PatternTopicsWatcher:
     async def _poll(self) -> None:
         # Order of events: what the broker told before it is asked is taken first, and what it tells meanwhile on top of
         # its answer, which may be older; a change that is in both does no harm.
-        self._take_updates()
+        self._apply_updates()
         found = await self._client.lookup.topics_of_namespace(
             self.pattern.namespace,
             self._mode,
@@ -137,7 +137,7 @@ class PatternTopicsWatcher:
         if found.changed:
             self._wanted.replace(found.topics, found.hash)
 
-    def _take_updates(self) -> None:
+    def _apply_updates(self) -> None:
         while self._updates:
             update = self._updates.popleft()
             self._wanted.update(update.new_topics, update.deleted_topics, update.topics_hash)
@@ -170,7 +170,7 @@ class PatternTopicsWatcher:
             self.pattern.namespace, request_id, self._watcher_id, pattern=self.pattern.for_broker, known_hash=known
         )
         # What it told over an earlier connection is older than the answer.
-        self._take_updates()
+        self._apply_updates()
         connection.add_watcher(self._watcher_id, self)
         try:
             answer = await connection.request(request_id, frame, pb.CommandWatchTopicListSuccess)

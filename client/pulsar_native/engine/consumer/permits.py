@@ -220,7 +220,7 @@ class ScaledPermits(Permits):
 
     def on_dequeue(self, delivery: Delivery) -> None:
         """Count it no more."""
-        self._memory.take(len(delivery.payload))
+        self._memory.release_received(len(delivery.payload))
         self._passed_bytes += len(delivery.payload)
 
 

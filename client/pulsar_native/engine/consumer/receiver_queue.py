@@ -202,7 +202,7 @@ class ReceiverQueue(Handler):
             if budget is not None and entry.decryption_failed:
                 budget.locked = entry
                 return None
-            count = len(indexes) if budget is None else budget.take(sizes)
+            count = len(indexes) if budget is None else budget.spend(sizes)
             if not count:
                 return None
             for _ in range(count if messages else 0):

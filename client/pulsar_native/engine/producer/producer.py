@@ -148,8 +148,8 @@ class PartitionProducer(Handler):
                 answer.producer_name, answer.last_sequence_id, answer.schema_version, connection.max_message_size
             )
             self.connection = connection
-            ended = self._take_ended()
-            doubtful = self._take(partial(self.core.take_doubtful, answer.last_sequence_id))
+            ended = self._remove_ended()
+            doubtful = self._remove(partial(self.core.remove_doubtful, answer.last_sequence_id))
             for op in self.core.pending:
                 connection.write(op.parts)
         self._fail_ended(ended)
@@ -388,23 +388,23 @@ class PartitionProducer(Handler):
         with self._lock:
             self.core.transactions.add(transaction)
 
-    def part(self, transaction: TransactionCore) -> None:
+    def leave_transaction(self, transaction: TransactionCore) -> None:
         """Forget a transaction that is sealed; what of it has no receipt fails and is never written again."""
         with self._lock:
-            ended = self._take_ended()
+            ended = self._remove_ended()
             self.core.transactions.discard(transaction)
         self._fail_ended(ended)
 
-    def _take_ended(self) -> list[SendOp]:
+    def _remove_ended(self) -> list[SendOp]:
         """Take what must not be written any more out of the queue. Called under the lock."""
-        return self._take(partial(self.core.take_ended, time.monotonic()))
+        return self._remove(partial(self.core.remove_ended, time.monotonic()))
 
-    def _take(self, take: Callable[[], list[SendOp]]) -> list[SendOp]:
+    def _remove(self, remove: Callable[[], list[SendOp]]) -> list[SendOp]:
         """Take entries of transactions out of the queue. Called under the lock."""
         if not self.core.transactions:
             return []
         before = list(self.core.pending)
-        taken = take()
+        taken = remove()
         if taken and self._flush_waiters:
             ready = self._flush_waiters.without(set(taken), before)
             if ready:
@@ -454,7 +454,7 @@ class PartitionProducer(Handler):
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
         """Send the open batch and call `done` when everything sent before has its receipt. Thread-safe."""
         with self._lock:
-            ended = self._take_ended()
+            ended = self._remove_ended()
             self._write(self.core.close_batch())
             self._give_back_ahead()
             if self.core.pending:
@@ -472,7 +472,7 @@ class PartitionProducer(Handler):
             outcome, op = self.core.receipt(receipt.sequence_id)
         self._received(receipt, outcome, op)
 
-    def take_receipt(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
+    def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
         """Complete the oldest entry in this thread, not the loop's, if that concerns nobody but this callback's owner.
 
         Return whether it was so; else nothing is done.
@@ -552,7 +552,7 @@ class PartitionProducer(Handler):
         with self._lock:
             alive = self.state is State.READY or self.state is State.CONNECTING
             # A closed producer wakes all: they get its error.
-            woken = self._room_waiters.take(self._max_pending - self.core.pending_messages if alive else None)
+            woken = self._room_waiters.pop_ready(self._max_pending - self.core.pending_messages if alive else None)
         for wake in woken:
             wake()
 
@@ -582,7 +582,7 @@ class PartitionProducer(Handler):
             due = self.core.batch_due()
             delay = due - time.monotonic()
             if delay <= 0:
-                ended = self._take_ended()
+                ended = self._remove_ended()
                 self._write(self.core.close_batch())
                 # Stay armed for one more round: under steady traffic the next batch then needs no wake-up.
                 delay = self.config.batching_max_publish_delay_ms / 1000
