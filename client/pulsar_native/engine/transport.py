@@ -5,7 +5,7 @@ writer's own thread when nothing is queued, and only what the kernel does not ta
 stalled broker never holds a caller, and nothing is copied on the way out. Rule: frames are written whole and in the
 order of `write`.
 
-A thread that waits for one answer may look at the socket in the loop's stead (`begin_lead` to `end_lead`): that saves
+A thread that waits for one answer may read the socket itself (`begin_inline_read` to `end_inline_read`): that saves
 two switches of threads. What comes and is not that answer, whole and alone, it leaves where it is, for the loop. The
 answer is taken off the socket after it was dealt with: interrupted (Ctrl-C) between the two, the loop sees it again and
 has no use for it. Nobody ever waits for `_reading`, so it is in no order of locks.
@@ -32,9 +32,9 @@ from pulsar_native.service_url import Address
 _MAX_PIECES = 512
 
 # How much a leader looks at, more than any receipt has.
-_LEADER_BYTES = 512
+_PEEK_BYTES = 512
 # How many calls leave the looking to the loop after something else came than a leader's answer.
-_PAUSE_OF_LEADING = 100
+_INLINE_READ_PAUSE = 100
 
 Piece = bytes | memoryview
 
@@ -117,11 +117,11 @@ class Transport:
 
     # --- reading in the loop's stead ----------------------------------------------------------------------------------
 
-    def begin_lead(self) -> bool:
-        """Have the calling thread look instead of the loop until `end_lead`; return whether it may. Thread-safe."""
+    def begin_inline_read(self) -> bool:
+        """Have the calling thread look instead of the loop until `end_inline_read`; return whether it may. Thread-safe."""
         watch = self._watch
         if watch is None:
-            self._prepare_lead()
+            self._prepare_inline_read()
             return False
         if self._pause:
             self._pause -= 1
@@ -135,11 +135,11 @@ class Transport:
             self._reading.release()
             return False
         except BaseException:
-            self.end_lead()
+            self.end_inline_read()
             raise
         return True
 
-    def _prepare_lead(self) -> None:
+    def _prepare_inline_read(self) -> None:
         # Reading TLS may need writing, and other systems have no epoll: there the loop reads always.
         if not self._is_tls and hasattr(select, "epoll") and not self.closed:
             self._engine.call(self._watch_through)
@@ -157,9 +157,9 @@ class Transport:
 
     def peek(self, seconds: float) -> bytes:
         """Wait for what comes next and return its beginning without taking it; b"" when nothing came in time."""
-        return self._received(_LEADER_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
+        return self._received(_PEEK_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
 
-    def take(self, count: int) -> None:
+    def discard(self, count: int) -> None:
         """Take what `peek` showed off the socket."""
         self._received(count, 0)
 
@@ -171,11 +171,11 @@ class Transport:
             except OSError:
                 return b""
 
-    def pause_leading(self) -> None:
+    def pause_inline_reads(self) -> None:
         """Leave the looking to the loop for a while."""
-        self._pause = _PAUSE_OF_LEADING
+        self._pause = _INLINE_READ_PAUSE
 
-    def end_lead(self) -> None:
+    def end_inline_read(self) -> None:
         """Let the loop look again."""
         try:
             self._watch.modify(self._fd, select.EPOLLIN)

@@ -64,10 +64,10 @@ class LazyPartitionProducer(PartitionProducer):
             return super().enqueue_plain(payload, callback)
         return self.enqueue(payload, b"", None, callback)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+    def enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         """Take a message whose sender waits."""
         if self._is_joined:
-            return super().enqueue_leading(payload, wait)
+            return super().enqueue_reading_inline(payload, wait)
         return self.enqueue(payload, b"", None, wait, flush=True)
 
     def enqueue(

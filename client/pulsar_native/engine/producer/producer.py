@@ -245,22 +245,22 @@ class PartitionProducer(Handler):
                 size = core.reserved_bytes
             core.open_fast_path(count, size)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+    def enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         """Take a message whose sender waits, in a batch of its own, and try to read its receipt in this thread.
 
         Else as `enqueue` with `flush`. Blocks a few ms at most.
         """
         connection = self.connection
-        leads = False
+        reads_inline = False
         try:
-            leads = connection is not None and connection.begin_lead()
+            reads_inline = connection is not None and connection.begin_inline_read()
             full = self.enqueue(payload, b"", None, wait, flush=True)
-            if leads and full is None and connection is not None:
-                connection.lead(wait)
+            if reads_inline and full is None and connection is not None:
+                connection.read_inline(wait)
             return full
         finally:
-            if leads and connection is not None:
-                connection.end_lead()
+            if reads_inline and connection is not None:
+                connection.end_inline_read()
 
     def _give_back_ahead(self) -> bool:
         """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
