@@ -12,7 +12,7 @@ from pulsar_native import _validation
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.asyncio._base import Closeable
-from pulsar_native.engine.consumer.ack_receipts import settle
+from pulsar_native.engine.consumer.ack_receipts import completing
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
@@ -284,7 +284,7 @@ class Consumer(Receiving):
             await self._inner.acknowledge_in(work, _validation.ids_of(message))
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        done = None if receipt is None else settle(receipt)
+        done = None if receipt is None else completing(receipt)
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, done)
         elif isinstance(message, ArrowBatch):
@@ -315,7 +315,7 @@ class Consumer(Receiving):
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        self._inner.acknowledge_cumulative(message_id, None if receipt is None else settle(receipt))
+        self._inner.acknowledge_cumulative(message_id, None if receipt is None else completing(receipt))
         if receipt is not None:
             await self._answer(receipt)
 
@@ -423,7 +423,7 @@ class Reader(Receiving):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        await work.settle()
+        await work.refresh_ends()
         stalled_at = self._loop.time() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
@@ -440,7 +440,7 @@ class Reader(Receiving):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                await work.settle()
+                await work.refresh_ends()
         for batch in work.rest():
             yield batch
 

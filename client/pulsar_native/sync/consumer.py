@@ -537,7 +537,7 @@ class Reader(Receiving):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        self._engine.run(work.settle())
+        self._engine.run(work.refresh_ends())
         stalled_at = time.monotonic() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
@@ -553,5 +553,5 @@ class Reader(Receiving):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                self._engine.run(work.settle())
+                self._engine.run(work.refresh_ends())
         yield from work.rest()

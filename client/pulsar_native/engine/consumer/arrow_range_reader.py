@@ -114,7 +114,7 @@ class ArrowRangeReader:
             # What is missing still has lost its first chunk for good: nobody can read it any more.
             self._open.discard(child)
 
-    async def settle(self) -> None:
+    async def refresh_ends(self) -> None:
         """Ask the brokers what is left: fixes the ends not given, and closes partitions that have nothing more.
 
         Called once before reading, and again whenever nothing arrives. On the loop.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
-from pulsar_native.engine.consumer.ack_receipts import Done, settle
+from pulsar_native.engine.consumer.ack_receipts import Done, completing
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
@@ -235,7 +235,7 @@ class DeadLetterRouter:
                 consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
             raise
         done: asyncio.Future[None] = consumer.engine.loop.create_future()
-        acknowledge(message, settle(done))
+        acknowledge(message, completing(done))
         await done
 
     async def send_again(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> MessageId:

@@ -171,11 +171,11 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """
         self._waiters.append(wake)
         if self._wants:
-            self._tell_wanted()
+            self._notify_receive_wait()
         if self.may_have_more():
             self._wake_first()
 
-    def _tell_wanted(self) -> None:
+    def _notify_receive_wait(self) -> None:
         for child in self.children:
             child.permits.on_receive_wait()
 
@@ -186,7 +186,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         if not self._waiters:
             return
         if self._wants:
-            self._tell_wanted()
+            self._notify_receive_wait()
         if self.may_have_more():
             self._wake_first()
 

@@ -116,7 +116,7 @@ class PatternTopicsWatcher:
                     poll_at = loop.time() + self._period
                     await self._poll()
                 self._apply_updates()
-                self._tell(*await self._reconcile())
+                self._notify(*await self._reconcile())
             except PulsarException as error:
                 _log.warning("Cannot look for the topics of %r now: %s", self.pattern.text, error)
             except Exception:
@@ -223,7 +223,7 @@ class PatternTopicsWatcher:
         if topic in self._consumer.topics:
             await self._consumer.update_partitions(topic)
 
-    def _tell(self, added: list[TopicName], removed: list[TopicName], failures: list[BaseException]) -> None:
+    def _notify(self, added: list[TopicName], removed: list[TopicName], failures: list[BaseException]) -> None:
         for error in failures:
             if not isinstance(error, PulsarException):
                 raise error
@@ -239,7 +239,7 @@ class PatternTopicsWatcher:
 def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], None]], None]) -> TopicsChanged:
     """Return what tells a listener of topics that joined and left, on a thread of the application's side."""
 
-    def tell(added: list[str], removed: list[str]) -> None:
+    def notify(added: list[str], removed: list[str]) -> None:
         try:
             if removed:
                 listener.on_topics_removed(removed)
@@ -248,7 +248,7 @@ def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], 
         except Exception:
             _log.exception("The listener for changed topics failed")
 
-    return lambda added, removed: submit(lambda: tell(added, removed))
+    return lambda added, removed: submit(lambda: notify(added, removed))
 
 
 def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
@@ -256,7 +256,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
     # Told in order, one change after the other, however long a coroutine takes.
     last: list[asyncio.Task[None]] = []
 
-    async def tell(before: asyncio.Task[None] | None, added: list[str], removed: list[str]) -> None:
+    async def notify(before: asyncio.Task[None] | None, added: list[str], removed: list[str]) -> None:
         if before is not None:
             await before
         try:
@@ -268,7 +268,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
             _log.exception("The listener for changed topics failed")
 
     def changed(added: list[str], removed: list[str]) -> None:
-        task = asyncio.get_running_loop().create_task(tell(last[-1] if last else None, added, removed))
+        task = asyncio.get_running_loop().create_task(notify(last[-1] if last else None, added, removed))
         last[:] = [task]
 
     return changed
