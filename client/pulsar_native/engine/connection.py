@@ -16,7 +16,7 @@ from pulsar_native import _version
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import Attempt
-from pulsar_native.engine.transport import Piece, Transport, dial
+from pulsar_native.engine.transport import Buffer, Transport, dial
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -219,11 +219,11 @@ class Connection:
         """The port of our end."""
         return self._transport.local_port if self._transport else -1
 
-    def write(self, pieces: Sequence[Piece]) -> None:
+    def write(self, buffers: Sequence[Buffer]) -> None:
         """Send one frame. Thread-safe, never blocks; a lost connection drops it, and the handlers are told."""
         transport = self._transport
         if transport is not None:
-            transport.write(pieces)
+            transport.write(buffers)
 
     async def request(
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None

@@ -28,15 +28,15 @@ from pulsar_native.engine.loop import Engine, track_socket
 from pulsar_native.exceptions import ConnectError
 from pulsar_native.service_url import Address
 
-# The kernel refuses more pieces than this in one vectored write (IOV_MAX is 1024 on Linux).
-_MAX_PIECES = 512
+# The kernel refuses more buffers than this in one vectored write (IOV_MAX is 1024 on Linux).
+_MAX_BUFFERS = 512
 
 # How much a leader looks at, more than any receipt has.
 _PEEK_BYTES = 512
 # How many calls leave the looking to the loop after something else came than a leader's answer.
 _INLINE_READ_PAUSE = 100
 
-Piece = bytes | memoryview
+Buffer = bytes | memoryview
 
 
 class Transport:
@@ -57,7 +57,7 @@ class Transport:
         self._on_closed = on_closed
         # Also held while a TLS socket is read: OpenSSL does not allow both at once.
         self._lock = threading.Lock()
-        self._backlog: deque[Piece] = deque()
+        self._backlog: deque[Buffer] = deque()
         self._writer_armed = False
         self.closed = False
         # Held by who reads. The rest is for leaders: what the loop watches instead of the socket once there was one,
@@ -187,38 +187,38 @@ class Transport:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, pieces: Sequence[Piece]) -> None:
-        """Send the pieces of one frame, now or as soon as the kernel takes them. Thread-safe, never blocks."""
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send the buffers of one frame, now or as soon as the kernel takes them. Thread-safe, never blocks."""
         with self._lock:
             if self.closed:
                 return
             if self._backlog:
-                self._backlog.extend(pieces)
+                self._backlog.extend(buffers)
                 return
-            rest = self._send_now(pieces)
+            rest = self._send_now(buffers)
             if rest is None:
                 return
             self._backlog.extend(rest)
         self._engine.call(self._arm_writer)
 
-    def _send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
+    def _send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
         """Give the kernel what it takes and return what is left, None when nothing is."""
         try:
             if self._is_tls:
-                return self._send_tls(pieces)
-            sent = self._sock.sendmsg(pieces)
+                return self._send_tls(buffers)
+            sent = self._sock.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
-            return pieces
+            return buffers
         except OSError as error:
             reason = error.strerror or str(error)
             # Not at once: the lock is held here.
             with contextlib.suppress(RuntimeError):
                 self._engine.loop.call_soon_threadsafe(self._lost, reason)
             return None
-        return _after(pieces, sent)
+        return _after(buffers, sent)
 
-    def _send_tls(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
-        rest: deque[Piece] = deque(piece for piece in pieces if len(piece))
+    def _send_tls(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
+        rest: deque[Buffer] = deque(buffer for buffer in buffers if len(buffer))
         while rest:
             try:
                 sent = self._sock.send(rest[0])
@@ -239,9 +239,9 @@ class Transport:
     def _writable(self) -> None:
         with self._lock:
             while self._backlog and not self.closed:
-                pieces = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_PIECES))]
-                rest = self._send_now(pieces)
-                taken = len(pieces) - (len(rest) if rest else 0)
+                buffers = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_BUFFERS))]
+                rest = self._send_now(buffers)
+                taken = len(buffers) - (len(rest) if rest else 0)
                 for _ in range(taken):
                     self._backlog.popleft()
                 if rest:
@@ -275,12 +275,12 @@ class Transport:
             self._sock.close()
 
 
-def _after(pieces: Sequence[Piece], sent: int) -> list[Piece] | None:
-    """Return what is left of the pieces when the first `sent` bytes are gone."""
-    for index, piece in enumerate(pieces):
-        size = len(piece)
+def _after(buffers: Sequence[Buffer], sent: int) -> list[Buffer] | None:
+    """Return what is left of the buffers when the first `sent` bytes are gone."""
+    for index, buffer in enumerate(buffers):
+        size = len(buffer)
         if sent < size:
-            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
         sent -= size
     return None
 

@@ -190,10 +190,10 @@ async def test_closing_drops_what_waits_and_tells_nobody(ends: Callable[[], Ends
 
 
 def test_what_is_left_of_pieces() -> None:
-    pieces = [b"abc", b"", memoryview(b"de"), b"f"]
+    buffers = [b"abc", b"", memoryview(b"de"), b"f"]
     for sent in range(7):
-        rest = _after(pieces, sent)
-        assert b"".join(bytes(piece) for piece in rest or ()) == b"abcdef"[sent:]
+        rest = _after(buffers, sent)
+        assert b"".join(bytes(buffer) for buffer in rest or ()) == b"abcdef"[sent:]
         assert (rest is None) == (sent == 6)
 
 

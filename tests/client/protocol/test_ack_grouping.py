@@ -13,19 +13,19 @@ from pulsar_native.protocol.ack_grouping import AckGroup, bits_of, words_of
 from pulsar_native.wire.commands import AckItem
 
 Key = tuple[int, int]
-Place = tuple[int, int, int]
+Position = tuple[int, int, int]
 
 # The topic of the model: its entries in order, with their sizes (0 = one message that is in no batch).
 SIZES: dict[Key, int] = {(1, 0): 3, (1, 1): 0, (1, 2): 70, (3, 0): 1, (3, 1): 5, (3, 2): 0}
 KEYS = list(SIZES)
 
 
-def places(key: Key) -> list[Place]:
+def places(key: Key) -> list[Position]:
     """Return the messages of an entry."""
     return [(*key, index) for index in range(max(SIZES[key], 1))]
 
 
-def up_to(key: Key, index: int) -> set[Place]:
+def up_to(key: Key, index: int) -> set[Position]:
     """Return every message up to one, or up to the end of an entry with index -1."""
     last = (*key, index if index >= 0 else 999)
     return {place for other in KEYS for place in places(other) if place <= last}
@@ -35,7 +35,7 @@ class BrokerModel:
     """What the broker has as acknowledged; acknowledgements of a batch's messages merge."""
 
     def __init__(self) -> None:
-        self.done: set[Place] = set()
+        self.done: set[Position] = set()
 
     def take(self, items: Iterable[AckItem], cumulative: AckItem | None) -> None:
         for ledger, entry, words in items:
@@ -63,8 +63,8 @@ class AckModel(RuleBasedStateMachine):
         self.batch_index = batch_index
         self.group = AckGroup(batch_index=batch_index)
         self.broker = BrokerModel()
-        self.acked: set[Place] = set()  # what the application acknowledged
-        self.due: set[Place] = set()  # of that, what the broker must have at the next flush
+        self.acked: set[Position] = set()  # what the application acknowledged
+        self.due: set[Position] = set()  # of that, what the broker must have at the next flush
         self.sent_up_to: Key | None = None
 
     def _index(self, data: st.DataObject, key: Key) -> int:

@@ -27,7 +27,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.dead_letter import (
     DEFAULT_MAX_RECONSUME_TIMES,
-    DeadLetters,
+    DeadLetterTracker,
     Verdict,
     dead_letter_topic,
     letter_properties,
@@ -113,7 +113,7 @@ class DeadLetterRouter:
         subscription = consumer.config.subscription_name
         self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(consumer.topic.full, subscription)
         self.retry_letter_topic = policy.retry_letter_topic or retry_letter_topic(consumer.topic.full, subscription)
-        self._dead: DeadLetters[Decoded] = DeadLetters(policy.max_redeliver_count)
+        self._dead: DeadLetterTracker[Decoded] = DeadLetterTracker(policy.max_redeliver_count)
         self._producers: dict[tuple[str, bytes | None], asyncio.Task[TopicProducer]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, random.random)

@@ -59,7 +59,7 @@ class EntryDecoder:
             topic=consumer.topic.full,
             partition=consumer.topic.partition,
             schema=consumer.schema,
-            start=consumer.positions.filter,
+            start=consumer.position.filter,
             missing=missing,
             max_message_size=connection.max_message_size if connection else 1 << 23,
             decryptor=self._decryptor,

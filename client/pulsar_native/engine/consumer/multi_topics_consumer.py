@@ -355,7 +355,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """Move to what `seek_targets` gave; when one fails the others have moved all the same."""
         results = await asyncio.gather(
             *(
-                child.positions.seek(where) if isinstance(where, MessageId) else child.positions.seek(None, where)
+                child.position.seek(where) if isinstance(where, MessageId) else child.position.seek(None, where)
                 for child, where in targets
             ),
             return_exceptions=True,
@@ -364,28 +364,28 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last id of every partition."""
-        return list(await asyncio.gather(*(child.positions.last_message_id() for child in self.children)))
+        return list(await asyncio.gather(*(child.position.last_message_id() for child in self.children)))
 
     def dequeued_ids(self) -> list[MessageId]:
         """Return the id of the last message given out of every partition that has given any. Thread-safe."""
         for child in self.children:
             child.count_dequeued()
-        taken = [child.positions.last_dequeued_message_id for child in self.children]
+        taken = [child.position.last_dequeued_message_id for child in self.children]
         return [message_id for message_id in taken if message_id is not None]
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last id and the mark-delete position of every partition."""
-        return list(await asyncio.gather(*(child.positions.last_and_mark() for child in self.children)))
+        return list(await asyncio.gather(*(child.position.last_and_mark() for child in self.children)))
 
     async def last_message_id(self) -> MessageId:
         """Return the last id of a topic without partitions."""
         if len(self.children) != 1:
             raise OperationNotSupported("There is one last id for each partition; use get_last_message_ids()")
-        return await self.children[0].positions.last_message_id()
+        return await self.children[0].position.last_message_id()
 
     async def has_message_available(self) -> bool:
         """Return whether any partition has a message to read."""
-        answers = await asyncio.gather(*(child.positions.has_message_available() for child in self.children))
+        answers = await asyncio.gather(*(child.position.has_message_available() for child in self.children))
         return any(answers)
 
     async def leave(self, topic: str | None, *, force: bool = False) -> None:

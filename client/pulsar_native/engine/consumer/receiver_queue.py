@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
     from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
-    from pulsar_native.engine.consumer.seek import Positions
+    from pulsar_native.engine.consumer.seek import ConsumerPosition
 
 Shows = Callable[[list[Message]], list[Message]]
 
@@ -46,7 +46,7 @@ class ReceiverQueue(Handler):
     permits: Permits
     dead_letter_router: DeadLetterRouter | None
     decoder: EntryDecoder
-    positions: Positions
+    position: ConsumerPosition
     # None while recording is off; told of entries, never of messages.
     stats: ConsumerRecorder | None
     _acks: AckGroupingTracker
@@ -212,7 +212,7 @@ class ReceiverQueue(Handler):
             entry_slice = EntrySlice(entry, indexes[:count])
             last = entry_slice.part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
-            self.positions.set_last_dequeued(place)
+            self.position.set_last_dequeued(place)
             if self._acks.unacked is not None:
                 self._acks.unacked.add(entry.key)
             self._grant(count)
@@ -272,7 +272,7 @@ class ReceiverQueue(Handler):
         self.all_deliveries.clear()
         self._all_messages.clear()
         self._decoded = None
-        self.positions.on_queue_dropped()
+        self.position.on_queue_dropped()
 
     def drop_queued(self) -> None:
         """Forget what was not taken: the topic is not read any more. Thread-safe."""
@@ -348,7 +348,7 @@ class ReceiverQueue(Handler):
         if delivery.attachment != self.attachment:
             return True
         if self._acks.group.covers(key):
-            self.positions.last_decoded = key
+            self.position.last_decoded = key
             self._grant(permits_of(delivery))
             return True
         try:
@@ -357,10 +357,10 @@ class ReceiverQueue(Handler):
             self._wait_for_key(delivery, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
-            self.positions.last_decoded = key
+            self.position.last_decoded = key
             self._grant(self.decoder.on_undecodable(delivery, error, self.connection))
             return True
-        self.positions.last_decoded = key
+        self.position.last_decoded = key
         if decoded is None:
             # A chunk of a message that is not complete yet.
             self._grant(1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 
-class Positions:
+class ConsumerPosition:
     """The places of a `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig) -> None:

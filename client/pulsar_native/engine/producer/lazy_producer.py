@@ -122,7 +122,7 @@ class LazyPartitionProducer(PartitionProducer):
         """Call `wake` once there is room in the queue. Thread-safe."""
         with self._lock:
             if not self._is_joined and self._max_pending and len(self._waiting) >= self._max_pending:
-                self._room_waiters.add(needed, wake)
+                self._capacity_waiters.add(needed, wake)
                 return
         super().wait_for_room(wake, needed)
 

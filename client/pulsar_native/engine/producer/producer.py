@@ -25,7 +25,7 @@ from pulsar_native.engine.metrics.statistics import ProducerRecorder
 from pulsar_native.engine.producer import backpressure
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.close import close
-from pulsar_native.engine.producer.waiters import FlushWaiters, RoomWaiters
+from pulsar_native.engine.producer.waiters import CapacityWaiters, FlushWaiters
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
@@ -89,7 +89,7 @@ class PartitionProducer(Handler):
         self._fast_path = self.core.fast_path
         self._counts_memory = client.memory.limit > 0
         self._lock = threading.Lock()
-        self._room_waiters = RoomWaiters()
+        self._capacity_waiters = CapacityWaiters()
         self._flush_waiters = FlushWaiters()
         self._batch_timer_armed = False
         self._expiry_armed = False
@@ -447,7 +447,7 @@ class PartitionProducer(Handler):
         """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
             if self._max_pending and self.core.pending_messages + needed > self._max_pending:
-                self._room_waiters.add(needed, wake)
+                self._capacity_waiters.add(needed, wake)
                 return
         wake()
 
@@ -486,7 +486,7 @@ class PartitionProducer(Handler):
                 or len(op.callbacks) != 1
                 or op.callbacks[0] is not callback
                 or self._flush_waiters
-                or self._room_waiters
+                or self._capacity_waiters
             ):
                 return False
             outcome, op = self.core.receipt(receipt.sequence_id)
@@ -495,7 +495,7 @@ class PartitionProducer(Handler):
 
     def _received(self, receipt: pb.CommandSendReceipt, outcome: SendReceipt, op: SendOp | None) -> None:
         if op is not None:
-            ledger, entry = commands.place_of(receipt.message_id)
+            ledger, entry = commands.entry_key(receipt.message_id)
             if op.was_damaged and entry < 0:
                 # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
                 self._completed(op, backpressure.lost_to_deduplication(self.topic.full), None)
@@ -545,14 +545,14 @@ class PartitionProducer(Handler):
         op.complete(error, place, self.topic.full)
         if self._flush_waiters:
             self._flush_waiters.completed(op, error)
-        if self._room_waiters:
+        if self._capacity_waiters:
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
         with self._lock:
             alive = self.state is State.READY or self.state is State.CONNECTING
             # A closed producer wakes all: they get its error.
-            woken = self._room_waiters.pop_ready(self._max_pending - self.core.pending_messages if alive else None)
+            woken = self._capacity_waiters.pop_ready(self._max_pending - self.core.pending_messages if alive else None)
         for wake in woken:
             wake()
 

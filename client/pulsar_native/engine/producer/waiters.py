@@ -48,7 +48,7 @@ class FlushWaiters:
         return [done for op, done in moved if op is None]
 
 
-class RoomWaiters:
+class CapacityWaiters:
     """Those who wait for room in the queue, each for so many messages or chunks."""
 
     __slots__ = ("_waiting",)
