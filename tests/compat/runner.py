@@ -144,6 +144,10 @@ def compare(program: Program, official: dict[str, Any], ours: dict[str, Any], ac
             wrong.append(f"{each.field}: no difference any more; take it out of accepted.toml")
         elif not (fits(values[0], each.official) and fits(values[1], each.ours)):
             wrong.append(f"{each.field}: official {values[0]}, ours {values[1]}; accepted.toml says otherwise")
+    if "raised" in official:
+        wrong.append(f"the program fails on the official client: {official['raised']}\n{official['where']}")
+    if "hung" in official and "hung" in ours:
+        wrong.append("the program hangs on both clients")
     wrong += [f"{field}: official {theirs}, ours {own}" for field, (theirs, own) in found.items()]
     return wrong
 

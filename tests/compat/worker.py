@@ -66,7 +66,8 @@ def main() -> None:
     importlib.import_module(f"{package}.schema")
 
     def answer(result: dict[str, Any]) -> None:
-        answers.write(json.dumps(result) + "\n")
+        # What JSON cannot hold shows by its type: it is a difference, unless both return the like.
+        answers.write(json.dumps(result, default=lambda value: f"<{type(value).__name__}>") + "\n")
         answers.flush()
 
     if one:

@@ -348,7 +348,7 @@ def log_conf_file(pulsar: ModuleType, env: Env) -> Observed:
     return {"sent": client.create_producer(env.topic()).send(b"x").entry_id()}
 
 
-@program()
+@program(own_process=True)
 def service_info_provider(pulsar: ModuleType, env: Env) -> Observed:
     seen: list[str] = []
 

@@ -36,7 +36,7 @@ def earliest_and_latest(pulsar: ModuleType, env: Env) -> Observed:
         "order": [first < last, last > first, first <= first],
         "of an instance": str(pulsar.MessageId().earliest) == str(first),
         "deserialized": _values(pulsar.MessageId.deserialize(first.serialize())),
-        "hash": len({first, last, first}),
+        "hash": env.error(lambda: {first, last}),
     }
 
 
@@ -86,16 +86,6 @@ def wrong_bytes(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
-def with_topic(pulsar: ModuleType, env: Env) -> Observed:
-    data = pulsar.MessageId(0, 1, 2, 3).serialize()
-    return {
-        "topic": pulsar.MessageId.deserialize(data, topic="persistent://public/default/t").topic_name(),
-        "by position": pulsar.MessageId.deserialize(data, "t").topic_name(),
-        "without": pulsar.MessageId.deserialize(data).topic_name(),
-    }
-
-
-@program()
 def sent_and_received(pulsar: ModuleType, env: Env) -> Observed:
     client, topic = env.client(), env.topic()
     consumer = client.subscribe(topic, "sub")
@@ -103,12 +93,10 @@ def sent_and_received(pulsar: ModuleType, env: Env) -> Observed:
     received = consumer.receive(10_000).message_id()
     return {
         "equal": sent == received,
-        "hash": hash(sent) == hash(received),
+        "hash": env.error(lambda: hash(sent)),
         "values": _values(received)[1:],
-        "str": str(received).split(":")[1:],
-        "repr": repr(received).split(":")[-1],
-        "topic": env.short(received.topic_name()),
-        "key": {received: 1}.get(sent),
+        "str": str(received) == str(sent),
+        "str is its repr": str(received) == repr(received),
         "wrapped": str(pulsar.MessageId.wrap(received)) == str(received),
         "wrapped is MessageId": isinstance(pulsar.MessageId.wrap(received), pulsar.MessageId),
         "stored": pulsar.MessageId.deserialize(received.serialize()) == received,
@@ -131,7 +119,7 @@ def of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
         "indexes": [each.batch_index() for each in ids],
         "one entry": len({each.entry_id() for each in ids}),
         "order": ids == sorted(ids),
-        "str": [str(each).rsplit(":", 1)[1] for each in ids],
+        "str": [str(each) == str(pulsar.MessageId.wrap(each)) for each in ids],
     }
 
 
@@ -145,5 +133,4 @@ def of_partitions(pulsar: ModuleType, env: Env) -> Observed:
     return {
         "sent": sorted(sent),
         "received": sorted({each.partition() for each in ids}),
-        "topics": sorted({env.short(each.topic_name()) for each in ids}),
     }

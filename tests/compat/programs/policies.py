@@ -42,11 +42,9 @@ def batch_receive(pulsar: ModuleType, env: Env) -> Observed:
     made = pulsar.ConsumerBatchReceivePolicy(10, 2048, 50)
     wrapped = made.policy()
     raw = pulsar.BatchReceivePolicy(1, 2, 3)
-    default = pulsar.BatchReceivePolicy()
     return {
         "values": [wrapped.getMaxNumMessages(), wrapped.getMaxNumBytes(), wrapped.getTimeoutMs()],
         "raw": [raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs()],
-        "default": [default.getMaxNumMessages(), default.getMaxNumBytes(), default.getTimeoutMs()],
         "is class": isinstance(pulsar.ConsumerBatchReceivePolicy, type),
         "keywords": pulsar.ConsumerBatchReceivePolicy(max_num_message=1, max_num_bytes=2, timeout_ms=3)
         .policy()
