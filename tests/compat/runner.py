@@ -91,18 +91,35 @@ class Runner:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A difference that is right as it is: where, both values (JSON, or a pattern after ~), and why ours is better."""
+    """A difference that is right as it is: where, both values (JSON, or a pattern after ~), and its group's title."""
 
     program: str
     field: str
     official: str
     ours: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Differences of one kind, which the migration page names, and why ours is better."""
+
+    title: str
     why: str
+    differences: tuple[Accepted, ...]
+
+
+def load_groups() -> list[Group]:
+    """Return the groups of accepted differences in the order of their file."""
+    return [
+        Group(each["title"], each["why"], tuple(Accepted(*row, each["title"]) for row in each["differences"]))
+        for each in tomllib.loads(ACCEPTED.read_text())["group"]
+    ]
 
 
 def load_accepted() -> list[Accepted]:
-    """Return the accepted differences in the order of their file."""
-    return [Accepted(**each) for each in tomllib.loads(ACCEPTED.read_text())["difference"]]
+    """Return all accepted differences."""
+    return [each for group in load_groups() for each in group.differences]
 
 
 def differences(official: dict[str, Any], ours: dict[str, Any]) -> dict[str, tuple[str, str]]:

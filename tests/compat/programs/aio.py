@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from collections.abc import Callable, Coroutine
 from types import ModuleType
@@ -235,7 +236,7 @@ def shutdown(pulsar: ModuleType, env: Env) -> Observed:
 def errors(pulsar: ModuleType, env: Env) -> Observed:
     async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
         topic = env.topic()
-        await client.subscribe(topic, "sub")
+        first = await client.subscribe(topic, "sub")
         exclusive = await client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
         return {
             "busy": await _error(env, lambda: client.subscribe(topic, "sub")),
@@ -248,7 +249,21 @@ def errors(pulsar: ModuleType, env: Env) -> Observed:
             "big": await _error(env, lambda: exclusive.send(bytes(6 << 20))),
             "text": await _error(env, lambda: exclusive.send("x")),
             "unsubscribed": await _error(env, lambda: client.subscribe("persistent://a", "sub")),
+            "first": env.short(first.topic()),
         }
+
+    return _run(pulsar, env, main)
+
+
+@program()
+def dropped_consumer(pulsar: ModuleType, env: Env) -> Observed:
+    async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
+        topic = env.topic()
+        consumer = await client.subscribe(topic, "sub")
+        del consumer
+        gc.collect()
+        await asyncio.sleep(0.3)
+        return {"again": await _error(env, lambda: client.subscribe(topic, "sub"))}
 
     return _run(pulsar, env, main)
 

@@ -459,7 +459,7 @@ def encryption(pulsar: ModuleType, env: Env) -> Observed:
                 context.algorithm(), str(context.compression_type()), context.uncompressed_message_size(),
                 context.batch_size(), context.is_decryption_failed(), type(context.param()).__name__,
             ],
-            "keys": [[each.key, len(each.value), each.metadata] for each in context.keys()],
+            "keys": [[each.key, len(each.value), each.metadata] for each in context.keys()],  # noqa: SIM118
             "text": str(context).split(", keys")[0],
             "key text": str(context.keys()[0]),
         }  # fmt: skip

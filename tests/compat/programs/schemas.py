@@ -37,15 +37,12 @@ def _classes(schema: ModuleType) -> tuple[Any, Any]:
     return Inner, Outer
 
 
-def _message(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _text(call: Any) -> str | None:
+def _naming(env: Env, name: str, call: Any) -> Any:
+    """Return the error of a call, and whether its text names the field."""
     try:
         call()
     except Exception as error:
-        return _message(error)
+        return [env.describe(error), name in str(error)]
     return None
 
 
@@ -119,7 +116,7 @@ def record_attributes(pulsar: ModuleType, env: Env) -> Observed:
     return {
         "set": made.a,
         "none gives the default": made.b,
-        "undeclared": [env.error(undeclared), _text(undeclared)],
+        "undeclared": _naming(env, "nonsense", undeclared),
         "read": env.error(read),
         "wrong": env.error(wrong),
         "still": made.a,
@@ -136,21 +133,20 @@ WRONG: dict[str, Any] = {
 @program()
 def type_errors(pulsar: ModuleType, env: Env) -> Observed:
     _, outer = _classes(pulsar.schema)
-    return {
-        name: _text(lambda: outer(**{name: value}))  # noqa: B023
-        for name, value in WRONG.items()
-    } | {
-        "color number": _text(lambda: outer(color=9)),
-        "color float": _text(lambda: outer(color=1.5)),
-        "list of text": _text(lambda: outer(list=["x"])),
-        "map of numbers": _text(lambda: outer(map={"a": 5})),
-        "map keys": env.error(lambda: outer(map={5: "a"})),
-        "null": _text(lambda: pulsar.schema.Null().validate_type("n", 5)),
-        "default": _text(lambda: pulsar.schema.Integer(default="x")),
-        "enum class": _text(lambda: pulsar.schema.CustomEnum(int)),
-        "array class": _text(lambda: pulsar.schema.Array(int)),
-        "map class": _text(lambda: pulsar.schema.Map(int)),
+    schema = pulsar.schema
+    tries = {name: (name, lambda name=name: outer(**{name: WRONG[name]})) for name in WRONG} | {
+        "color number": ("color", lambda: outer(color=9)),
+        "color float": ("color", lambda: outer(color=1.5)),
+        "list of text": ("list", lambda: outer(list=["x"])),
+        "map of numbers": ("map", lambda: outer(map={"a": 5})),
+        "map keys": ("map", lambda: outer(map={5: "a"})),
+        "null": ("field", lambda: schema.Null().validate_type("field", 5)),
+        "default": ("default", lambda: schema.Integer(default="x")),
+        "enum class": ("int", lambda: schema.CustomEnum(int)),
+        "array class": ("int", lambda: schema.Array(int)),
+        "map class": ("int", lambda: schema.Map(int)),
     }
+    return {label: _naming(env, *each) for label, each in tries.items()}
 
 
 FIELDS = ("Null", "Boolean", "Integer", "Long", "Float", "Double", "Bytes", "String")
@@ -183,7 +179,7 @@ def field_options(pulsar: ModuleType, env: Env) -> Observed:
         "default": schema.Integer(5).default(),
         "keywords": schema.String(default="x", required=True, required_default=True).required_default(),
         "positions": schema.Long(1, True, True).required_default(),
-        "required none": _text(lambda: schema.Integer(required=True).validate_type("f", None)),
+        "required none": _naming(env, "field", lambda: schema.Integer(required=True).validate_type("field", None)),
         "text of bytes": schema.String().validate_type("f", b"abc"),
         "bytes of text": text(schema.Bytes().validate_type("f", "abc")),
         "false": schema.Boolean(default=True).default(),
