@@ -30,7 +30,7 @@ test-spark:     ## tests of the Spark source
 test-provider:  ## tests of the Airflow provider
 	@$(PY) dev/test.py provider
 
-features:       ## write docs/features.md from the tests' results (runs rooms that have none)
+features:       ## write docs/features.md from the tests' results (runs suites that have none)
 	@$(PY) dev/test.py --missing && $(PY) dev/features.py
 
 bench:          ## publish and receive against the official client, as ratios

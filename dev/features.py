@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write docs/features.md: every feature row of docs/rows.toml, whether a test proves it, and which.
 
-Standard library only. Rules: only tests that passed in the last whole run of their room (.results/ROOM.json) prove
-anything; a test that names an unknown row, and a room with tests but no results, are errors.
+Standard library only. Rules: only tests that passed in the last whole run of their suite (.results/SUITE.json) prove
+anything; a test that names an unknown row, and a suite with tests but no results, are errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments import ROOT
-from test import RESULTS, ROOMS
+from test import RESULTS, SUITES
 
 ROWS = ROOT / "docs" / "rows.toml"
 PAGE = ROOT / "docs" / "features.md"
@@ -49,13 +49,13 @@ def read_rows(path: Path = ROWS) -> dict[str, Row]:
 
 
 def add_proofs(rows: Mapping[str, Row], folder: Path = RESULTS) -> None:
-    """Add the passed tests of every room to the rows they name."""
-    for room in ROOMS:
-        if not (ROOT / room.folder).is_dir():
+    """Add the passed tests of every suite to the rows they name."""
+    for suite in SUITES:
+        if not (ROOT / suite.folder).is_dir():
             continue
-        written = folder / f"{room.name}.json"
+        written = folder / f"{suite.name}.json"
         if not written.exists():
-            raise FeaturesError(f"no results of {room.folder}: run `make test` first")
+            raise FeaturesError(f"no results of {suite.folder}: run `make test` first")
         for name, test in json.loads(written.read_text())["tests"].items():
             for proved in test["rows"]:
                 if proved not in rows:

@@ -115,7 +115,7 @@ class PulsarHook(BaseHook):
         Blocking; needs no running loop. The first stage that fails ends the test and is named: settings, resolve, TCP,
         TLS, credentials, CONNECT, authentication, lookup, admin.
         """
-        from pulsar_native.diagnosis import diagnose
+        from pulsar_native.diagnostics import diagnose
 
         try:
             settings = self._read()

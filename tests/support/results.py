@@ -1,8 +1,8 @@
-"""A pytest plugin that writes what every test of a run did, and which feature rows it proves, to .results/ROOM.json.
+"""A pytest plugin that writes what every test of a run did, and which feature rows it proves, to .results/SUITE.json.
 
-May not import anything of ours but the row ids: it runs in every environment. Rules: the room is named by the variable
-PULSAR_TEST_ROOM, which only whole-room runs set (dev/test.py), so that a run of one test replaces no room's result; a
-test that names an unknown row is an error at collection. Where several processes share a room (pytest-xdist), they
+May not import anything of ours but the row ids: it runs in every environment. Rules: the suite is named by the variable
+PULSAR_TEST_SUITE, which only whole-suite runs set (dev/test.py), so that a run of one test replaces no suite's result;
+a test that names an unknown row is an error at collection. Where several processes share a suite (pytest-xdist), they
 collect and run, and the first one, which only gathers their reports, writes.
 """
 
@@ -30,8 +30,8 @@ def known_rows() -> set[str]:
 class Results:
     """Gather the outcome of each test from its set-up, call and tear-down."""
 
-    def __init__(self, room: str, *, writes: bool) -> None:
-        self._room = room
+    def __init__(self, suite: str, *, writes: bool) -> None:
+        self._suite = suite
         self._writes = writes
         self._started = time.time()
         self._tests: dict[str, dict[str, object]] = {}
@@ -49,7 +49,7 @@ class Results:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """Note what the processes that share the room are going to run."""
+        """Note what the processes that share the suite are going to run."""
         for name in ids:
             self._note(name)
 
@@ -73,13 +73,13 @@ class Results:
             test["outcome"] = "failed" if hasattr(report, "wasxfail") else "passed"
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the room's file."""
+        """Write the suite's file."""
         if not self._writes:
             return
         FOLDER.mkdir(exist_ok=True)
         seconds = round(time.time() - self._started, 1)
-        content = {"room": self._room, "exit": int(exitstatus), "seconds": seconds, "tests": self._tests}
-        target = FOLDER / f"{self._room}.json"
+        content = {"suite": self._suite, "exit": int(exitstatus), "seconds": seconds, "tests": self._tests}
+        target = FOLDER / f"{self._suite}.json"
         fresh = target.with_suffix(f".{os.getpid()}.new")
         fresh.write_text(json.dumps(content, indent=1) + "\n")
         fresh.replace(target)
@@ -94,5 +94,5 @@ def _reason(report: pytest.TestReport) -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the collector for this run."""
     if not config.option.collectonly:
-        room = os.environ.get("PULSAR_TEST_ROOM", "last")
-        config.pluginmanager.register(Results(room, writes=not hasattr(config, "workerinput")), "pulsar-results")
+        suite = os.environ.get("PULSAR_TEST_SUITE", "last")
+        config.pluginmanager.register(Results(suite, writes=not hasattr(config, "workerinput")), "pulsar-results")

@@ -9,11 +9,11 @@ import pytest
 
 import features
 from features import FeaturesError, Row, add_proofs, page, read_rows
-from test import Room
+from test import Suite
 
 
 def results(folder: Path, **tests: tuple[str, list[str]]) -> Path:
-    """Write the results of the room "support"."""
+    """Write the results of the suite "support"."""
     content = {"tests": {f"tests/support/{name}": {"outcome": o, "rows": rows} for name, (o, rows) in tests.items()}}
     (folder / "support.json").write_text(json.dumps(content))
     return folder
@@ -21,8 +21,8 @@ def results(folder: Path, **tests: tuple[str, list[str]]) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let there be one room only."""
-    monkeypatch.setattr(features, "ROOMS", (Room("support", ("dev",)),))
+    """Let there be one suite only."""
+    monkeypatch.setattr(features, "SUITES", (Suite("support", ("dev",)),))
 
 
 def test_every_row_has_an_area_and_a_sentence_of_its_own() -> None:

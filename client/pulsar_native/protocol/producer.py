@@ -27,16 +27,23 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.open_batch import Inbox, Kind, OpenBatch, shared_keys, single_fields, split_by_key
+from pulsar_native.protocol.batch_builder import (
+    BatchBuilder,
+    BatchKey,
+    FastPathBuffer,
+    shared_keys,
+    single_fields,
+    split_by_key,
+)
+from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.pending import PendingEntries
-from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp, Told
-from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
+from pulsar_native.protocol.send_op import Callback, ChunkOp, SendCallback, SendOp
+from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire._impl import encode_batch
 from pulsar_native.wire.compression import compress
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
-from pulsar_native.wire.implementation import encode_batch
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +90,7 @@ class ProducerCore(PendingEntries):
         self.failed: list[tuple[SendOp, PulsarException]] = []
         # Bytes taken of the client's memory limit for messages that are yet to come through the inbox.
         self.ahead = 0
-        self.inbox = Inbox()
+        self.inbox = FastPathBuffer()
         # How many messages of how many bytes the inbox may bring into the open batch, and when that was opened.
         self._offered = (0, 0)
         self._opened = (0.0, 0)
@@ -99,7 +106,7 @@ class ProducerCore(PendingEntries):
         self._max_pending = max_pending
         self._encryptor = encryptor
         self._batch_room = self._room_of_a_batch()
-        self.open_batch = OpenBatch()
+        self.open_batch = BatchBuilder()
 
     # --- connection -----------------------------------------------------------------------------------------------
 
@@ -160,7 +167,7 @@ class ProducerCore(PendingEntries):
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
@@ -184,12 +191,12 @@ class ProducerCore(PendingEntries):
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
         explicit: int | None = None
-        kind: Kind = None
+        kind: BatchKey = None
         if extras is not None:
             explicit, kind = extras.sequence_id, extras.schema_version
             if extras.transaction is not None:
@@ -291,7 +298,7 @@ class ProducerCore(PendingEntries):
         self.last_pushed = start + count - 1
         return late
 
-    def _add_late(self, payloads: list[bytes], told: list[Told | None] | None) -> list[SendOp]:
+    def _add_late(self, payloads: list[bytes], told: list[SendCallback | None] | None) -> list[SendOp]:
         ready: list[SendOp] = []
         for index, payload in enumerate(payloads):
             callback = None if told is None else told[index]
@@ -303,7 +310,7 @@ class ProducerCore(PendingEntries):
                 self.failed.append((SendOp(number, number, (), [callback], len(payload), self._opened[0]), error))
         return ready
 
-    def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> Kind:
+    def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> BatchKey:
         """Return the kind of a message in a transaction; raises `NotRegistered`, or why it takes no more."""
         transaction.check_writable(self.topic, now)
         if transaction not in self.transactions:
@@ -337,7 +344,7 @@ class ProducerCore(PendingEntries):
         callback: Callback,
         now: float,
         wall_ms: int,
-        kind: Kind = None,
+        kind: BatchKey = None,
     ) -> list[SendOp]:
         """Take as many messages as `fits` said as one entry, behind the open batch; return the entries to write.
 
@@ -368,8 +375,8 @@ class ProducerCore(PendingEntries):
         self,
         payload: bytes,
         extras: OutgoingMessage | None,
-        kind: Kind,
-        callback: Told | None,
+        kind: BatchKey,
+        callback: SendCallback | None,
         sequence_id: int,
         now: float,
         wall_ms: int,
@@ -393,7 +400,7 @@ class ProducerCore(PendingEntries):
         metadata: pb.MessageMetadata,
         payload: bytes,
         body: bytes,
-        callback: Told | None,
+        callback: SendCallback | None,
         now: float,
         transaction: TransactionCore | None,
     ) -> list[SendOp]:
@@ -465,7 +472,7 @@ class ProducerCore(PendingEntries):
         batch = self.open_batch
         if not batch.ids:
             return []
-        self.open_batch = OpenBatch()
+        self.open_batch = BatchBuilder()
         if not self._by_key:
             return self._entry_of(batch, batch.ids[0])
         # The broker's deduplication wants ids that grow. Those of several keys interleave, so each entry goes out under
@@ -475,7 +482,7 @@ class ProducerCore(PendingEntries):
             ready += self._entry_of(part, max(part.ids))
         return ready
 
-    def _entry_of(self, batch: OpenBatch, sequence_id: int) -> list[SendOp]:
+    def _entry_of(self, batch: BatchBuilder, sequence_id: int) -> list[SendOp]:
         """Make an entry of a batch and queue it; what cannot be encoded goes to `failed`."""
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
@@ -505,7 +512,7 @@ class ProducerCore(PendingEntries):
         return [op]
 
     def _metadata(
-        self, sequence_id: int, wall_ms: int, kind: Kind
+        self, sequence_id: int, wall_ms: int, kind: BatchKey
     ) -> tuple[pb.MessageMetadata, TransactionCore | None]:
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=wall_ms)
         transaction: TransactionCore | None = None

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pulsar_native.enums import CompressionType, Result
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.pending import Receipt
+from pulsar_native.protocol.data_keys import Encryptor
+from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.send_ops import SendOp, as_callback
+from pulsar_native.protocol.send_op import SendOp, as_callback
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.compression import decompress
@@ -178,7 +178,7 @@ class ProducerModel(RuleBasedStateMachine):
     def receipt(self) -> None:
         head = self.core.pending[0]
         outcome, op = self.core.receipt(head.sequence_id)
-        assert (outcome, op) == (Receipt.COMPLETED, head)
+        assert (outcome, op) == (SendReceipt.COMPLETED, head)
         head.complete(None, (2, 5, 6), TOPIC)
         self._settle(head.count, None)
         self.published = max(self.published, head.highest_sequence_id)
@@ -198,7 +198,7 @@ class ProducerModel(RuleBasedStateMachine):
             return
         outcome, op = self.core.receipt(number)
         ahead = bool(before) and number > before[0].sequence_id
-        assert (outcome, op) == (Receipt.OUT_OF_STEP if ahead else Receipt.IGNORED, None)
+        assert (outcome, op) == (SendReceipt.OUT_OF_STEP if ahead else SendReceipt.IGNORED, None)
         assert list(self.core.pending) == before
 
     @rule(number=st.integers(0, 130))
@@ -665,11 +665,11 @@ def test_the_open_batch_is_given_up_with_the_oldest_message() -> None:
     assert [op.count for op in made.expire(10.0)] == [2, 1]
     assert "send_timeout_millis (10 s)" in made.timeout_error().message
     # A late receipt of what was given up does no harm.
-    assert made.receipt(0) == (Receipt.IGNORED, None)
+    assert made.receipt(0) == (SendReceipt.IGNORED, None)
     add(made, now=11.0)
     made.close_batch()
-    assert made.receipt(2) == (Receipt.IGNORED, None)
-    assert made.receipt(3)[0] is Receipt.COMPLETED
+    assert made.receipt(2) == (SendReceipt.IGNORED, None)
+    assert made.receipt(3)[0] is SendReceipt.COMPLETED
 
 
 @pytest.mark.proves("C67")
