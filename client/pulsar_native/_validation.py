@@ -9,7 +9,13 @@ from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
-from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
+from pulsar_native.exceptions import (
+    InvalidConfiguration,
+    InvalidMessage,
+    MessageTooBig,
+    OperationNotSupported,
+    PulsarException,
+)
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 
@@ -23,6 +29,11 @@ def checked_timeout(timeout: float | None) -> float | None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
         raise InvalidConfiguration(f"timeout must be seconds, 0 or more, or None; not {timeout!r}")
     return timeout
+
+
+def is_argument_error(error: PulsarException) -> bool:
+    """Return whether an error is about how a method was called, rather than about what became of the call."""
+    return isinstance(error, InvalidConfiguration | InvalidMessage) and not isinstance(error, MessageTooBig)
 
 
 def check_parts(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import _validation, plans
+from pulsar_native._log_target import check_log_options, send_records_to
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
@@ -60,15 +62,19 @@ class Client(NotPicklable):
     """
 
     def __init__(self, service_url: ServiceSource, **options: Any) -> None:
-        for ignored in ("log_conf_file_path", "logger"):
-            options.pop(ignored, None)
+        logger, log_conf_file_path = options.pop("logger", None), options.pop("log_conf_file_path", None)
+        check_log_options(logger, log_conf_file_path)
         self._open(ClientConfig.from_mapping({"service_url": service_url, **options}))
+        if logger is not None:
+            self._log_target = weakref.finalize(self, send_records_to(logger))
 
     def _open(self, config: ClientConfig) -> None:
         self._config = config
         self._generation = generation()
         self._core: ClientCore | None = None
-        self._closed = False
+        self._closed = self._is_shut_down = False
+        # Ends the going of records to a logger of the client's own.
+        self._log_target: weakref.finalize[..., Any] | None = None
 
     def _described(self) -> str:
         return str(self._config.service_url)
@@ -290,16 +296,29 @@ class Client(NotPicklable):
         """
         limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
+        if self._is_shut_down:
+            return CloseReport()
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        return CloseReport() if self._core is None else await self._core.close(limit)
+        try:
+            return CloseReport() if self._core is None else await self._core.close(limit)
+        finally:
+            self._end_log_target()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without flushing and without a goodbye to the brokers."""
-        self._closed = True
-        if self._core is not None:
+        """Drop everything at once, without flushing and without a goodbye to the brokers. Idempotent.
+
+        `close()` may follow, and does nothing more.
+        """
+        was_closed, self._closed, self._is_shut_down = self._closed, True, True
+        if self._core is not None and not was_closed:
             self._core.shutdown()
+        self._end_log_target()
+
+    def _end_log_target(self) -> None:
+        if self._log_target is not None:
+            self._log_target()
 
     async def __aenter__(self) -> Self:
         return self

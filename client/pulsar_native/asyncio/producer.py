@@ -252,6 +252,8 @@ class Producer(Closeable):
     async def flush(self) -> None:
         """Send the open batch and return when everything sent before is confirmed; raises the last one's error."""
         check_generation(self._generation)
+        if self._inner.is_closed:
+            raise AlreadyClosed("The producer is closed", topic=self.topic())
         futures = []
         for child in self._inner.children:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -268,14 +270,14 @@ class Producer(Closeable):
         await asyncio.gather(*futures)
 
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+        """Flush and close; return what was sent, what failed and what was left.
 
-        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        Raises `AlreadyClosed` when it, or its client, was closed before. Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
         """
         limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
         if self._inner.is_closed:
-            return CloseReport()
+            raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = self._loop.time()
         parts = await self._inner.close(limit)
         return CloseReport(seconds=self._loop.time() - began, producers=parts)

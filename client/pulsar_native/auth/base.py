@@ -8,7 +8,10 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn, Self
+
+from pulsar_native.exceptions import InvalidConfiguration
 
 
 class Authentication:
@@ -19,6 +22,20 @@ class Authentication:
     """
 
     method_name: str = "none"
+
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """Make the ready plug-in that `dynamicLibPath` names where this class itself is called; see `__init__`."""
+        if cls is Authentication and (args or options):
+            return plugin_named(*args, **options)  # type: ignore[return-value, arg-type]
+        return super().__new__(cls)
+
+    def __init__(self, dynamicLibPath: str = "", authParamsString: str = "") -> None:
+        """Name a plug-in and its parameters, as in the official client; subclasses call it without arguments.
+
+        `dynamicLibPath` is token, tls, basic, oauth2 or athenz, or the name of Java's class; a shared library cannot be
+        loaded. `authParamsString` is `token:…`, `file:///…` or `env:…` for a token, `tlsCertFile:…,tlsKeyFile:…` for
+        TLS, else a JSON object. Raises `InvalidConfiguration`.
+        """
 
     def auth_data(self) -> bytes:
         """Return the credentials for CONNECT and AUTH_RESPONSE; may block; raises `ErrorGettingAuthenticationData`."""
@@ -55,6 +72,24 @@ class Authentication:
 
 class AuthenticationDisabled(Authentication):
     """Send no credentials; the default of a client."""
+
+
+# Maker of a plug-in from its parameters, by each of its names in small letters; see `auth.plugins`.
+PLUGINS: dict[str, Callable[[str], Authentication]] = {}
+
+
+def plugin_named(dynamicLibPath: str = "", authParamsString: str = "") -> Authentication:
+    """Return the ready plug-in of a name; raises `InvalidConfiguration` for one there is not."""
+    for name, value in (("dynamicLibPath", dynamicLibPath), ("authParamsString", authParamsString)):
+        if not isinstance(value, str):
+            raise InvalidConfiguration(f"{name} of Authentication must be a str, not {type(value).__name__}")
+    maker = PLUGINS.get(dynamicLibPath.lower())
+    if maker is None:
+        raise InvalidConfiguration(
+            f"There is no authentication plug-in {dynamicLibPath!r}: known are token, tls, basic, oauth2, athenz and the "
+            "Java client's classes; shared libraries cannot be loaded"
+        )
+    return maker(authParamsString)
 
 
 def refuse_pickle(what: object, advice: str) -> NoReturn:

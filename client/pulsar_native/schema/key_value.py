@@ -137,9 +137,9 @@ def join_infos(key: SchemaInfo, value: SchemaInfo, encoding: KeyValueEncodingTyp
     """Return what the registry is told of a pair of schemas."""
     properties = {}
     for part, info in (("key", key), ("value", value)):
-        properties[f"{part}.schema.name"] = info.name
+        properties[f"{part}.schema.name"] = info.name()
         properties[f"{part}.schema.type"] = info.type.name
-        properties[f"{part}.schema.properties"] = json.dumps(dict(info.properties), separators=(",", ":"))
+        properties[f"{part}.schema.properties"] = json.dumps(dict(info.properties()), separators=(",", ":"))
     properties[_ENCODING] = encoding.value
     definition = b"".join((_LENGTH.pack(len(key.schema)), key.schema, _LENGTH.pack(len(value.schema)), value.schema))
     return SchemaInfo("KeyValue", SchemaType.KEY_VALUE, definition, properties)
@@ -149,7 +149,7 @@ def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodi
     """Return the key's schema, the value's, and where the key travels; raises `InvalidRecord`."""
     if info.type is not SchemaType.KEY_VALUE:
         raise InvalidRecord(f"The message was written with a schema of kind {info.type.name}, not KEY_VALUE")
-    key, rest = _cut(info.schema)
+    key, rest = _cut(info.data)
     value, _ = _cut(rest)
     encoding = info.properties.get(_ENCODING, KeyValueEncodingType.INLINE.value)
     try:

@@ -38,6 +38,9 @@ class _ProtobufSchema(Schema[M]):
     def _describe(self, record_cls: type[M]) -> SchemaInfo:
         raise NotImplementedError
 
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self._record_cls.__name__})"
+
     def encode(self, obj: M) -> bytes:
         """Return the Protobuf encoding; raises `InvalidRecord` for another message, or one that lacks fields."""
         if not isinstance(obj, self._record_cls):

@@ -139,26 +139,33 @@ class Producer(Closeable):
     ) -> None:
         """Publish a message and return at once; `callback(result, message_id)` is called in the engine's thread.
 
-        Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`;
-        and for the first message of another `schema`, or of a `txn` to a partition. Commit waits for what was
-        sent in the transaction, and aborts when any of it failed.
+        A message that is refused (queue or memory full, too big, producer closed, …) raises nothing where there is a
+        callback: that is called once for each message, here with the `Result` and an empty id. Without one it raises.
+        Arguments that are wrong raise always. Blocks only while the queue is full and `block_if_queue_full` is set,
+        and for the first message of another `schema`, or of a `txn` to a partition. Commit waits for what was sent
+        in the transaction, and aborts when any of it failed.
         """
         told = None if callback is None else (callback,)
-        if (
-            type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
-            and ordering_key is None and sequence_id is None and replication_clusters is None
-            and not disable_replication and event_timestamp is None and deliver_at is None and deliver_after is None
-            and schema is None and txn is None and not self._process.is_over
-        ):  # fmt: skip
-            full = self._take_plain(content, told)
-            if full is not None:
-                self._wait_for_room(full, partial(self._take_plain, content, told))
-            return
-        self._send(
-            content, as_callback(told), properties, partition_key, ordering_key,
-            sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema,
-            txn,
-        )  # fmt: skip
+        try:
+            if (
+                type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
+                and ordering_key is None and sequence_id is None and replication_clusters is None
+                and not disable_replication and event_timestamp is None and deliver_at is None
+                and deliver_after is None and schema is None and txn is None and not self._process.is_over
+            ):  # fmt: skip
+                full = self._take_plain(content, told)
+                if full is not None:
+                    self._wait_for_room(full, partial(self._take_plain, content, told))
+                return
+            self._send(
+                content, as_callback(told), properties, partition_key, ordering_key,
+                sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
+                schema, txn,
+            )  # fmt: skip
+        except PulsarException as error:
+            if callback is None or is_argument_error(error):
+                raise
+            callback(error.error(), MessageId())
 
     def _send(
         self,
@@ -325,10 +332,12 @@ class Producer(Closeable):
     def flush(self, timeout: float | None = None) -> None:
         """Send the open batch and block until everything sent before is confirmed.
 
-        Raises the error of the last message if it failed, and `Timeout` after `timeout` seconds; without one, the send
+        Raises the error of the last message if it failed, `AlreadyClosed`, and `Timeout` after `timeout` seconds; without one, the send
         time-out bounds the wait.
         """
         check_generation(self._generation)
+        if self._inner.is_closed:
+            raise AlreadyClosed("The producer is closed", topic=self.topic())
         deadline = None if timeout is None else time.monotonic() + timeout
         waits = []
         for child in self._inner.children:
@@ -342,13 +351,13 @@ class Producer(Closeable):
                 raise wait.error
 
     def close(self, timeout: float | None = None) -> CloseReport:
-        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+        """Flush and close; return what was sent, what failed and what was left.
 
-        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        Raises `AlreadyClosed` when it, or its client, was closed before. Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
-            return CloseReport()
+            raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = time.monotonic()
         parts = self._engine.run(self._inner.close(limit))
         return CloseReport(seconds=time.monotonic() - began, producers=parts)

@@ -22,7 +22,7 @@ from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
-    Interrupted,
+    NotConnected,
     InvalidMessage,
     OperationNotSupported,
     PulsarException,
@@ -568,7 +568,7 @@ class AckGroupingTracker:
             self._letters.moved()
         if self._receipts is not None:
             self._receipts.fail(
-                Interrupted("The subscription was moved by a seek before the broker had answered the acknowledgement")
+                NotConnected("The subscription was moved by a seek before the broker had answered the acknowledgement")
             )
 
     def reattached(self) -> None:
