@@ -70,9 +70,7 @@ _before: list[tuple[int, bool]] = []
 def check_log_options(logger: object, log_conf_file_path: object) -> None:
     """Raise `InvalidConfiguration` for what is no logger; the path is only checked, as it has no effect anywhere."""
     if log_conf_file_path is not None and not isinstance(log_conf_file_path, str):
-        raise InvalidConfiguration(
-            f"log_conf_file_path must be a str or None, not {type(log_conf_file_path).__name__}"
-        )
+        raise InvalidConfiguration(f"log_conf_file_path must be a str or None, not {type(log_conf_file_path).__name__}")
     if logger is not None and not isinstance(logger, logging.Logger | ConsoleLogger | FileLogger):
         raise InvalidConfiguration(
             f"logger must be a logging.Logger, a ConsoleLogger, a FileLogger or None, not {type(logger).__name__}"

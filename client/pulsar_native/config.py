@@ -1,7 +1,7 @@
-"""Descriptions of clients, producers, consumers and readers: what is asked for, checked, before anything starts.
+"""Immutable, validated configuration of clients, producers, consumers and readers.
 
-Rules: every description is frozen and picklable, so that an Airflow connection or a Spark task can carry it; live
-clients are made from it where they are used. Credentials travel by reference only (see `auth`): a description that
+Rules: every configuration is frozen and picklable, so that an Airflow connection or a Spark task can carry it; live
+clients are made from it where they are used. Credentials travel by reference only (see `auth`): a configuration that
 holds a literal secret refuses to be pickled. Validation happens here, at construction, and names the fix.
 
 Key ranges: the broker hashes a message's ordering key, else its key, by Murmur3 to 0..65535; both bounds of a range
@@ -197,11 +197,11 @@ class ConsumerEventListener(Protocol):
 
 
 class Config:
-    """Common behaviour of the frozen descriptions: strict construction from a mapping, and changed copies."""
+    """Common behaviour of the frozen configurations: strict construction from a mapping, and changed copies."""
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
-        """Build the description from option names; an unknown name is an error that tells the nearest right one."""
+        """Build the configuration from option names; an unknown name is an error that tells the nearest right one."""
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         known = [f.name for f in fields]
         for name in options:
@@ -316,7 +316,7 @@ class ClientConfig(Config):
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
-    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled description
+    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled configuration
     # goes without.
     meter_provider: Any = field(default=None, repr=False, compare=False)
 
@@ -397,7 +397,7 @@ class ClientConfig(Config):
             )
 
     def parsed_url(self) -> ServiceUrl:
-        """Return the service URL in parts. Its scheme says whether TLS is used; `use_tls` changes nothing.
+        """Return the service URL in parts. Its scheme says whether TLS is used.
 
         Raises `InvalidConfiguration` when a provider supplies the URL.
         """
@@ -747,7 +747,7 @@ class ReaderConfig(Config):
 
 
 class ConsumerBatchReceivePolicy(BatchReceivePolicy):
-    """When `batch_receive` returns: messages, bytes or milliseconds, whichever is reached first; 0 or less is no limit."""
+    """When `batch_receive` returns: messages, bytes or milliseconds, whichever is first; 0 is no limit."""
 
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
         super().__init__(max_num_message, max_num_bytes, timeout_ms)

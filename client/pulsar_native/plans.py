@@ -1,9 +1,9 @@
 """What the APIs' methods are asked for, put together as the engine takes it: one function of each kind for both.
 
 Rules: each function takes the arguments of an API's method as `locals()` gives them on its first line. What is no
-option of the description is named here (`_BESIDES`); every other argument is an option by its name, and one that the
-description does not know is a TypeError at once. So a new option is a field of the description and a parameter of both
-APIs' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
+option of the configuration is named here (`_BESIDES`); every other argument is an option by its name, and one that the
+configuration does not know is a TypeError at once. So a new option is a field of the configuration and a parameter of
+both APIs' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _BESIDES: dict[type[Config], frozenset[str]] = {
     ),
     ReaderConfig: frozenset({"self", "schema", "interceptors", "reader_listener"}),
 }
-# None means what the description has by itself.
+# None means what the configuration has by itself.
 _MAY_BE_NONE = frozenset({"properties", "subscription_properties", "encryption_keys", "batch_receive_policy"})
 
 
 def _described(kind: type[D], given: Mapping[str, Any]) -> D:
-    """Return the description made of a method's arguments."""
+    """Return the configuration made of a method's arguments."""
     besides = _BESIDES[kind]
     return kind(
         **{name: value for name, value in given.items() if name not in besides and (value or name not in _MAY_BE_NONE)}
@@ -74,7 +74,7 @@ def _described(kind: type[D], given: Mapping[str, Any]) -> D:
 
 
 def client_config(given: Mapping[str, Any]) -> ClientConfig:
-    """Return the description of a client."""
+    """Return the configuration of a client."""
     return _described(ClientConfig, given)
 
 

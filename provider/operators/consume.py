@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_pulsar import checks
-from airflow_provider_pulsar.ending import end_client, kill_client
-from airflow_provider_pulsar.failures import staged
-from airflow_provider_pulsar.formats import format_of
-from airflow_provider_pulsar.identity import TaskMemory
+from airflow_provider_pulsar.context import storage_path
+from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.state import TaskState
+from airflow_provider_pulsar.task_client import TaskClient
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.formats import format_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_pulsar.batch import Batch
-    from airflow_provider_pulsar.formats import Form
     from pulsar_native import Client, Consumer
+    from pulsar_native.jobs.batch import Batch
+    from pulsar_native.jobs.formats import BatchWriter
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 DECODERS = ("auto", "json", "text", "bytes")
@@ -112,38 +113,37 @@ class ConsumeBatchOperator(BaseOperator):
         self.process = process
         self.progress_seconds = progress_seconds
         self.pulsar_conn_id = pulsar_conn_id
-        self._client: Client | None = None
-        self._killed = False
+        self._task_client = TaskClient()
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
 
     def _check_plain(self) -> None:
-        checks.choice("subscription_type", self.subscription_type, SUBSCRIPTION_TYPES)
-        checks.choice("initial_position", self.initial_position, ("earliest", "latest"))
+        validation.choice("subscription_type", self.subscription_type, SUBSCRIPTION_TYPES)
+        validation.choice("initial_position", self.initial_position, ("earliest", "latest"))
         if self.decode is not None:
-            checks.choice("decode", self.decode, DECODERS)
+            validation.choice("decode", self.decode, DECODERS)
         self._format()
         if self.path is None and not self.inline:
-            checks.refuse("ConsumeBatchOperator needs a path, or inline=True for a small result")
+            validation.refuse("ConsumeBatchOperator needs a path, or inline=True for a small result")
         if not self.until_end and self.max_messages is self.max_bytes is self.max_seconds is None:
-            checks.refuse("with until_end=False one of max_messages, max_bytes and max_seconds must end the batch")
+            validation.refuse("with until_end=False one of max_messages, max_bytes and max_seconds must end the batch")
         if self.process is not None and not callable(self.process):
-            checks.refuse("process must be callable")
-        checks.number("idle_seconds", self.idle_seconds, 0.1)
-        checks.number("inline_limit_bytes", self.inline_limit_bytes, 1)
-        checks.number("progress_seconds", self.progress_seconds, 0.1)
+            validation.refuse("process must be callable")
+        validation.number("idle_seconds", self.idle_seconds, 0.1)
+        validation.number("inline_limit_bytes", self.inline_limit_bytes, 1)
+        validation.number("progress_seconds", self.progress_seconds, 0.1)
 
     def _format(self) -> str:
         """Return the format of the output, whose path may be a template still when the DAG is read."""
         chosen = format_of(self.path, self.format)
         if chosen == "parquet":
             if self.path is None:
-                checks.refuse("format='parquet' needs a path")
+                validation.refuse("format='parquet' needs a path")
             if self.inline:
-                checks.refuse("inline=True returns messages as JSON: it does not go with Parquet")
+                validation.refuse("inline=True returns messages as JSON: it does not go with Parquet")
             if self.decode is not None:
-                checks.refuse("decode= is for JSONL: Parquet holds payloads as they were published; leave it out")
+                validation.refuse("decode= is for JSONL: Parquet holds payloads as they were published; leave it out")
         return chosen
 
     def _topics(self) -> list[str]:
@@ -151,42 +151,38 @@ class ConsumeBatchOperator(BaseOperator):
 
         given = [self.topic] if isinstance(self.topic, str) else self.topic
         if not isinstance(given, Sequence) or not given:
-            checks.refuse("topic must be a name or a list of names")
+            validation.refuse("topic must be a name or a list of names")
         names = [TopicName.parse(name).full for name in given]
         if len(set(names)) < len(names):
-            checks.refuse("topic names the same topic twice")
+            validation.refuse("topic names the same topic twice")
         return names
 
     # ---- the work ----------------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Consume the batch and return its manifest."""
-        from airflow_provider_pulsar.batch import Batch, Limits
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+        from pulsar_native.jobs.batch import Batch, BatchLimits
 
-        self._killed = False
-        with staged(self._action(), "arguments"):
-            topics = self._topics()
-            checks.text("subscription", self.subscription)
-            self._format()
-            inline = self.inline_limit_bytes if self.inline else None
-            batch = Batch(Limits.of(self.max_messages, self.max_bytes, self.max_seconds, inline))
-        self._client = client = PulsarHook(self.pulsar_conn_id).get_client()
-        memory = TaskMemory(context, "consumed")
-        try:
+        with self._task_client:
+            with staged(self._action(), "arguments"):
+                topics = self._topics()
+                validation.text("subscription", self.subscription)
+                self._format()
+                inline = self.inline_limit_bytes if self.inline else None
+                batch = Batch(BatchLimits.of(self.max_messages, self.max_bytes, self.max_seconds, inline))
+            client = self._task_client.open(PulsarHook(self.pulsar_conn_id), self._action())
+            state = TaskState(context, "consumed")
             with staged(self._action(), "subscribe"):
                 consumers = [self._subscribe(client, topic) for topic in topics]
-            return self._repeat(memory, consumers, topics) or self._consume(memory, consumers, batch, topics)
-        finally:
-            self._client = None
-            end_client(client, at_once=self._killed)
+            return self._repeat(state, consumers, topics) or self._consume(state, consumers, batch, topics)
 
     def _action(self) -> str:
         return f"Consuming {self.topic} as {self.subscription}"
 
     def _subscribe(self, client: Client, topic: str) -> Consumer:
-        from airflow_provider_pulsar.schemas import RegisteredSchema
         from pulsar_native import ConsumerType, InitialPosition
+        from pulsar_native.jobs.codecs import WriterSchema
 
         kinds = {
             "exclusive": ConsumerType.Exclusive,
@@ -200,23 +196,23 @@ class ConsumeBatchOperator(BaseOperator):
             self.subscription,
             consumer_type=kinds[self.subscription_type.lower()],
             initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
-            schema=RegisteredSchema() if self._format() == "jsonl" and self.decode in (None, "auto") else None,
+            schema=WriterSchema() if self._format() == "jsonl" and self.decode in (None, "auto") else None,
             # The batch may end inside an entry: the rest of it must come again, and only the rest.
             batch_index_ack_enabled=True,
         )
 
-    def _repeat(self, memory: TaskMemory, consumers: Sequence[Consumer], topics: list[str]) -> dict[str, Any] | None:
+    def _repeat(self, state: TaskState, consumers: Sequence[Consumer], topics: list[str]) -> dict[str, Any] | None:
         """Return the manifest of an earlier try of this run that made its batch safe, acknowledged; else None."""
-        from airflow_provider_pulsar.batch import acknowledge
-        from airflow_provider_pulsar.output import size_of
+        from pulsar_native.jobs.batch import acknowledge
+        from pulsar_native.jobs.output import size_of
 
-        note = memory.recall()
+        note = state.get()
         if note is None:
             return None
         manifest: dict[str, Any] = {"format": "jsonl", **note["manifest"]}
         if any(manifest[name] != value for name, value in self._identity(topics).items()):
             return None
-        if self.path is not None and size_of(self.path) != note["size"]:
+        if self.path is not None and size_of(self.path, storage_path) != note["size"]:
             self.log.warning("%s is not as this run wrote it before: consuming what is there now", self.path)
             return None
         with staged(self._action(), "acknowledge"):
@@ -228,21 +224,23 @@ class ConsumeBatchOperator(BaseOperator):
         return {"path": self.path, "format": self._format(), "topics": topics, "subscription": self.subscription}
 
     def _consume(
-        self, memory: TaskMemory, consumers: Sequence[Consumer], batch: Batch, topics: list[str]
+        self, state: TaskState, consumers: Sequence[Consumer], batch: Batch, topics: list[str]
     ) -> dict[str, Any]:
-        from airflow_provider_pulsar.batch import acknowledge
-        from airflow_provider_pulsar.formats import Lines, Rows
-        from airflow_provider_pulsar.output import Output
+        from pulsar_native.jobs.batch import acknowledge
+        from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter
+        from pulsar_native.jobs.output import AtomicFile
 
         started = time.monotonic()
-        output = Output(self.path)
-        form: Form = Rows(output) if self._format() == "parquet" else Lines(output, self.decode or "auto")
+        output = AtomicFile(self.path, storage_path)
+        form: BatchWriter = (
+            ParquetWriter(output) if self._format() == "parquet" else JsonLinesWriter(output, self.decode or "auto")
+        )
         try:
             with staged(self._action(), "write"):
                 output.open()
             with staged(self._action(), "receive"):
                 self._receive(consumers, batch, form, started)
-            if self._killed:
+            if self._task_client.killed:
                 raise AirflowException(f"{self._action()} was killed; nothing is acknowledged")
             with staged(self._action(), "write"):
                 form.finish()
@@ -259,22 +257,22 @@ class ConsumeBatchOperator(BaseOperator):
         }
         if self.process is not None:
             self.process(manifest)
-        if self._killed:
+        if self._task_client.killed:
             raise AirflowException(f"{self._action()} was killed; nothing is acknowledged")
-        memory.remember({"manifest": manifest, "entries": batch.entries(), "size": size})
+        state.set({"manifest": manifest, "entries": batch.entries(), "size": size})
         with staged(self._action(), "acknowledge"):
             acknowledge(consumers, batch.entries())
         self._say("consumed", batch, started)
         return manifest
 
-    def _receive(self, consumers: Sequence[Consumer], batch: Batch, form: Form, started: float) -> None:
+    def _receive(self, consumers: Sequence[Consumer], batch: Batch, form: BatchWriter, started: float) -> None:
         """Fill the batch until a limit, the end, or a kill."""
-        from airflow_provider_pulsar.flow import Flow
+        from pulsar_native.jobs.receiver import BatchReceiver
 
-        flow = Flow(consumers, until_end=self.until_end, idle_seconds=self.idle_seconds)
+        flow = BatchReceiver(consumers, until_end=self.until_end, idle_seconds=self.idle_seconds)
         limit = _seconds(self.max_seconds)
         said = started
-        while batch.stop_reason is None and not self._killed:
+        while batch.stop_reason is None and not self._task_client.killed:
             now = time.monotonic()
             if limit is not None and now - started >= limit:
                 batch.stop_reason = "max_seconds"
@@ -296,8 +294,7 @@ class ConsumeBatchOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """Stop, and drop the connection so that the broker gives the messages to others. Waits for nothing."""
-        self._killed = True
-        kill_client(self._client)
+        self._task_client.kill()
 
 
 def _seconds(value: float | str | None) -> float | None:

@@ -19,21 +19,23 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_pulsar import checks
-from airflow_provider_pulsar.deduplication import Deduplication
-from airflow_provider_pulsar.ending import end_client, kill_client
-from airflow_provider_pulsar.failures import is_permanent, staged
-from airflow_provider_pulsar.identity import TaskIdentity, TaskMemory
-from airflow_provider_pulsar.messages import Shape, Source, format_of
+from airflow_provider_pulsar.context import TaskIdentity, call_with_context, storage_path
+from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.state import TaskState
+from airflow_provider_pulsar.task_client import TaskClient
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.deduplication import Deduplication
+from pulsar_native.jobs.failures import is_permanent
+from pulsar_native.jobs.sources import MessageMapping, Source, format_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-    from airflow_provider_pulsar.messages import MessageParts
-    from airflow_provider_pulsar.receipts import Receipts
-    from airflow_provider_pulsar.schemas import Codec
     from pulsar_native import Client, Producer
+    from pulsar_native.jobs.codecs import Codec
+    from pulsar_native.jobs.publish_result import PublishResult
+    from pulsar_native.jobs.sources import MessageParts
 
 SCHEMAS = ("string", "json", "avro")
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
@@ -137,8 +139,7 @@ class PublishOperator(BaseOperator):
         self.send_timeout_seconds = send_timeout_seconds
         self.progress_seconds = progress_seconds
         self.pulsar_conn_id = pulsar_conn_id
-        self._client: Client | None = None
-        self._killed = False
+        self._task_client = TaskClient()
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -146,50 +147,50 @@ class PublishOperator(BaseOperator):
     def _check_plain(self) -> None:
         """Check what no template can change, when the DAG file is read."""
         if (self.messages is None and self._supplier is None) == (self.file is None):
-            checks.refuse("PublishOperator needs exactly one of messages and file")
+            validation.refuse("PublishOperator needs exactly one of messages and file")
         if self.schema is not None:
-            checks.choice("schema", self.schema, SCHEMAS)
-        checks.choice("compression", self.compression, COMPRESSIONS)
+            validation.choice("schema", self.schema, SCHEMAS)
+        validation.choice("compression", self.compression, COMPRESSIONS)
         if self.schema in ("json", "avro") and self.schema_definition is None:
-            checks.refuse(
+            validation.refuse(
                 f"schema={self.schema!r} needs schema_definition, an Avro record definition; "
                 "for JSON without a registered schema leave schema out"
             )
         if self.schema not in ("json", "avro") and self.schema_definition is not None:
-            checks.refuse("schema_definition belongs to schema='json' or schema='avro'")
+            validation.refuse("schema_definition belongs to schema='json' or schema='avro'")
         if self.envelope and (self.key_field or self.event_time_field or self.property_fields):
-            checks.refuse("with envelope=True key, event time and properties are in the envelope, not in fields")
+            validation.refuse("with envelope=True key, event time and properties are in the envelope, not in fields")
         if isinstance(self.property_fields, str):
-            checks.refuse("property_fields must be a list of field names, not a text")
-        checks.number("send_timeout_seconds", self.send_timeout_seconds, 0.1)
-        checks.number("progress_seconds", self.progress_seconds, 0.1)
-        checks.number("batching_max_messages", self.batching_max_messages, 1)
-        checks.number("batching_max_bytes", self.batching_max_bytes, 1)
+            validation.refuse("property_fields must be a list of field names, not a text")
+        validation.number("send_timeout_seconds", self.send_timeout_seconds, 0.1)
+        validation.number("progress_seconds", self.progress_seconds, 0.1)
+        validation.number("batching_max_messages", self.batching_max_messages, 1)
+        validation.number("batching_max_bytes", self.batching_max_bytes, 1)
 
-    def _shape(self) -> Shape:
+    def _shape(self) -> MessageMapping:
         properties = self.properties or {}
         if not isinstance(properties, Mapping) or not all(
             isinstance(name, str) and isinstance(text, str) for name, text in properties.items()
         ):
-            checks.refuse("properties must be a dict of texts")
-        return Shape(
+            validation.refuse("properties must be a dict of texts")
+        return MessageMapping(
             self.envelope, self.key_field, self.event_time_field, tuple(self.property_fields), dict(properties)
         )
 
     def _codec(self) -> Codec:
-        from airflow_provider_pulsar.schemas import Codec
+        from pulsar_native.jobs.codecs import Codec
 
         definition = self.schema_definition
         if isinstance(definition, str):
             try:
                 definition = json.loads(definition)
             except ValueError as error:
-                checks.refuse(f"schema_definition is not JSON: {error}")
+                validation.refuse(f"schema_definition is not JSON: {error}")
         if definition is not None and not isinstance(definition, Mapping):
-            checks.refuse("schema_definition must be an Avro record definition: a dict, or its JSON text")
+            validation.refuse("schema_definition must be an Avro record definition: a dict, or its JSON text")
         is_csv = self.file is not None and format_of(self.file) == "csv"
         if is_csv and self.envelope:
-            checks.refuse("the rows of a CSV are no envelopes: use key_field, event_time_field and property_fields")
+            validation.refuse("the rows of a CSV are no envelopes: use key_field, event_time_field and property_fields")
         return Codec(self.schema, definition, from_texts=is_csv)
 
     # ---- the work ----------------------------------------------------------------------------------------------------
@@ -199,33 +200,30 @@ class PublishOperator(BaseOperator):
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
         from pulsar_native.topic import TopicName
 
-        self._killed = False
-        with staged(f"Publishing to {self.topic}", "arguments"):
-            topic = TopicName.parse(checks.text("topic", self.topic))
-            if self.deduplicate and not topic.is_persistent:
-                checks.refuse("a non-persistent topic has no deduplication: pass deduplicate=False")
-            shape, codec = self._shape(), self._codec()
-            source = Source.of_file(self.file, None) if self.file is not None else self._source(context)
-            if source.is_list:
-                for number, item in enumerate(source):
-                    _ready(shape, codec, number, item)
-        hook = PulsarHook(self.pulsar_conn_id)
-        self._client = client = hook.get_client()
-        try:
+        with self._task_client:
+            with staged(f"Publishing to {self.topic}", "arguments"):
+                topic = TopicName.parse(validation.text("topic", self.topic))
+                if self.deduplicate and not topic.is_persistent:
+                    validation.refuse("a non-persistent topic has no deduplication: pass deduplicate=False")
+                shape, codec = self._shape(), self._codec()
+                source = (
+                    Source.of_file(self.file, None, storage_path) if self.file is not None else self._source(context)
+                )
+                if source.is_list:
+                    for number, item in enumerate(source):
+                        _ready(shape, codec, number, item)
+            hook = PulsarHook(self.pulsar_conn_id)
+            client = self._task_client.open(hook, f"Publishing to {self.topic}")
             return self._publish(hook, client, codec, shape, source, context)
-        finally:
-            self._client = None
-            # Whatever was sent has been waited for: nothing is left that a polite end would still save.
-            end_client(client, at_once=self._killed)
 
     def _source(self, context: Context) -> Source:
         given = self.messages if self._supplier is None else self._supplier
-        return Source.of(given, context, self.op_kwargs or {})
+        return Source.of(call_with_context(given, context, self.op_kwargs or {}) if callable(given) else given)
 
     def _publish(
-        self, hook: PulsarHook, client: Client, codec: Codec, shape: Shape, source: Source, context: Context
+        self, hook: PulsarHook, client: Client, codec: Codec, shape: MessageMapping, source: Source, context: Context
     ) -> dict[str, Any]:
-        from airflow_provider_pulsar.receipts import Receipts
+        from pulsar_native.jobs.publish_result import PublishResult
 
         name = TaskIdentity.of(context).producer_name if self.deduplicate else None
         with staged(f"Publishing to {self.topic}", "connect"):
@@ -233,10 +231,10 @@ class PublishOperator(BaseOperator):
             partitions = client.get_partition_count(self.topic)
         guard = None
         if name is not None:
-            guard = Deduplication(self.topic, partitions, TaskMemory(context, "published"), self.log)
+            guard = Deduplication(self.topic, partitions, TaskState(context, "published"), self.log)
             with staged(f"Publishing to {self.topic}", "deduplication"):
                 guard.before(client, hook.get_admin(), producer)
-        receipts = Receipts(partitions)
+        receipts = PublishResult(partitions)
         started = time.monotonic()
         problem = self._send_all(producer, receipts, codec, shape, source)
         seconds = time.monotonic() - started
@@ -250,7 +248,7 @@ class PublishOperator(BaseOperator):
             "producer_name": producer.producer_name(),
             "schema": self.schema,
         }
-        if problem is not None or receipts.failed or receipts.resolved < receipts.accepted or self._killed:
+        if problem is not None or receipts.failed or receipts.resolved < receipts.accepted or self._task_client.killed:
             raise self._failure(manifest, receipts, problem, context) from problem
         self._say("published", receipts, started)
         if guard is not None:
@@ -281,20 +279,20 @@ class PublishOperator(BaseOperator):
                     auto_update_partitions=False,
                 )
             except ProducerBusy:
-                if name is None or self._killed or time.monotonic() > deadline:
+                if name is None or self._task_client.killed or time.monotonic() > deadline:
                     raise
                 self.log.info("The producer of an earlier try is still connected; waiting for the broker to drop it")
                 time.sleep(1)
 
     def _send_all(
-        self, producer: Producer, receipts: Receipts, codec: Codec, shape: Shape, source: Source
+        self, producer: Producer, receipts: PublishResult, codec: Codec, shape: MessageMapping, source: Source
     ) -> BaseException | None:
         """Send until the end or the first failure, wait for all receipts, and return the error that ended it."""
         started = said = time.monotonic()
         problem: BaseException | None = None
         try:
             for number, item in enumerate(source):
-                if self._killed or (receipts.failed and self.deduplicate):
+                if self._task_client.killed or (receipts.failed and self.deduplicate):
                     break
                 try:
                     self._send(producer, receipts, number, _ready(shape, codec, number, item))
@@ -312,7 +310,7 @@ class PublishOperator(BaseOperator):
         return problem
 
     def _send(
-        self, producer: Producer, receipts: Receipts, number: int, ready: tuple[bytes | None, MessageParts]
+        self, producer: Producer, receipts: PublishResult, number: int, ready: tuple[bytes | None, MessageParts]
     ) -> None:
         payload, parts = ready
         producer.send_async(
@@ -327,11 +325,11 @@ class PublishOperator(BaseOperator):
         )
         receipts.accept(len(payload or b""), keyed=parts.key is not None)
 
-    def _settle(self, producer: Producer, receipts: Receipts, started: float) -> None:
+    def _settle(self, producer: Producer, receipts: PublishResult, started: float) -> None:
         """Wait for the receipts of everything taken; the send time-out ends it if the broker does not."""
         deadline = time.monotonic() + self.send_timeout_seconds + 10
         said = time.monotonic()
-        while not self._killed and time.monotonic() < deadline:
+        while not self._task_client.killed and time.monotonic() < deadline:
             if receipts.wait(0.2):
                 return
             if time.monotonic() - said >= self.progress_seconds:
@@ -339,10 +337,10 @@ class PublishOperator(BaseOperator):
                 self._say("waiting for receipts", receipts, started)
 
     def _failure(
-        self, manifest: dict[str, Any], receipts: Receipts, problem: BaseException | None, context: Context
+        self, manifest: dict[str, Any], receipts: PublishResult, problem: BaseException | None, context: Context
     ) -> PublishFailed:
         repeatable = not self.deduplicate or receipts.is_repeatable()
-        first = receipts.first_error() or ("the task was killed" if self._killed else _reason(problem))
+        first = receipts.first_error() or ("the task was killed" if self._task_client.killed else _reason(problem))
         unconfirmed = receipts.accepted - receipts.resolved
         manifest |= {
             "failed": receipts.failed,
@@ -365,7 +363,7 @@ class PublishOperator(BaseOperator):
         kind = PublishNotRepeatable if problem is not None and is_permanent(problem) else PublishFailed
         return kind(text, manifest)
 
-    def _say(self, doing: str, receipts: Receipts, started: float) -> None:
+    def _say(self, doing: str, receipts: PublishResult, started: float) -> None:
         seconds = max(time.monotonic() - started, 0.001)
         self.log.info(
             "%s %s: %s confirmed of %s sent, %s duplicates dropped, %s messages/s, %.1f MB",
@@ -375,11 +373,10 @@ class PublishOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """Stop sending and drop the connection. Runs inside a signal handler, so it waits for nothing."""
-        self._killed = True
-        kill_client(self._client)
+        self._task_client.kill()
 
 
-def _ready(shape: Shape, codec: Codec, number: int, item: object) -> tuple[bytes | None, MessageParts]:
+def _ready(shape: MessageMapping, codec: Codec, number: int, item: object) -> tuple[bytes | None, MessageParts]:
     """Return a message's bytes and parts; raises ValueError with the message's number."""
     try:
         parts = shape.parts(codec.typed(item))

@@ -20,8 +20,8 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_pulsar import checks
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -135,13 +135,13 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         name: str = "pulsar-load",
         **kwargs: Any,
     ) -> None:
-        checks.choice("value_format", value_format, VALUE_FORMATS)
+        validation.choice("value_format", value_format, VALUE_FORMATS)
         if not topic or not output_path:
-            checks.refuse("PulsarSparkLoadOperator needs a topic and an output_path")
+            validation.refuse("PulsarSparkLoadOperator needs a topic and an output_path")
         if "application_args" in kwargs:
-            checks.refuse("application_args is made by PulsarSparkLoadOperator; use its own arguments")
+            validation.refuse("application_args is made by PulsarSparkLoadOperator; use its own arguments")
         if isinstance(partition_by, str):
-            checks.refuse("partition_by must be a list of column names, not a text")
+            validation.refuse("partition_by must be a list of column names, not a text")
         super().__init__(name=name, **kwargs)
         self.topic = topic
         self.output_path = output_path
@@ -213,7 +213,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         folder = os.path.join(self.spark_environment, "bin")
         python = os.path.join(folder, "python")
         if not os.path.exists(os.path.join(folder, "spark-submit")):
-            checks.refuse(f"spark_environment: there is no spark-submit in {folder}; install pyspark there")
+            validation.refuse(f"spark_environment: there is no spark-submit in {folder}; install pyspark there")
         env = {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}", "PYSPARK_DRIVER_PYTHON": python}
         # The worker's own environment must not leak into Spark's: another pyspark may be on its path.
         env |= {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}

@@ -17,8 +17,9 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
 
-from airflow_provider_pulsar.failures import is_permanent, staged
-from airflow_provider_pulsar.watch import Wanted, Watch
+from airflow_provider_pulsar.exceptions import staged
+from pulsar_native.jobs.failures import is_permanent
+from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -64,13 +65,13 @@ class TopicSensor(BaseSensorOperator):
         self.published_since = published_since
         self.deferrable = deferrable
         self.pulsar_conn_id = pulsar_conn_id
-        self._watch: Watch | None = None
+        self._watch: TopicWatcher | None = None
         self._deadline: float | None = None
 
     def execute(self, context: Context) -> Any:
         """Wait, and return what was found."""
         with staged(f"Waiting for {self.topic}", "arguments"):
-            self._watch = Watch(Wanted.of(self.topic, self.messages, self.published_since))
+            self._watch = TopicWatcher(TopicCondition.of(self.topic, self.messages, self.published_since))
         if self.reschedule:
             # Every look is a process of its own; how long it all takes is the base class's to know.
             self._deadline = None
@@ -138,7 +139,7 @@ class TopicSensor(BaseSensorOperator):
         raise AirflowFailException(event["message"]) if event.get("permanent") else AirflowException(event["message"])
 
 
-async def _look(watch: Watch, config: ClientConfig, seconds: float) -> dict[str, Any] | None:
+async def _look(watch: TopicWatcher, config: ClientConfig, seconds: float) -> dict[str, Any] | None:
     from pulsar_native.asyncio import Client
 
     client = Client.from_config(config)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_pulsar.failures import explain, is_permanent
-from airflow_provider_pulsar.watch import Wanted, Watch
+from pulsar_native.jobs.failures import explain, is_permanent
+from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
 
 if TYPE_CHECKING:
     from pulsar_native.asyncio import Client
@@ -61,9 +61,9 @@ class TopicTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait and send the event."""
-        watch: Watch | None = None
+        watch: TopicWatcher | None = None
         try:
-            watch = Watch(Wanted.of(self.topic, self.messages, self.published_since))
+            watch = TopicWatcher(TopicCondition.of(self.topic, self.messages, self.published_since))
             yield _event(await self._wait(watch))
         except asyncio.CancelledError:
             raise
@@ -72,7 +72,7 @@ class TopicTrigger(BaseTrigger):
             text = explain(error, action=f"Waiting for {self.topic}", stage=watch.stage if watch else "arguments")
             yield _event({"status": "error", "message": text, "permanent": is_permanent(error)})
 
-    async def _wait(self, watch: Watch) -> dict[str, Any]:
+    async def _wait(self, watch: TopicWatcher) -> dict[str, Any]:
         from pulsar_native.exceptions import PulsarException
 
         client: Client | None = None

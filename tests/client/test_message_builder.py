@@ -65,7 +65,7 @@ def test_a_message_with_everything() -> None:
 
 def test_a_key_of_bytes_travels_as_base64() -> None:
     message = outgoing(partition_key=b"key1")
-    # client.md F.9: the text that is hashed to the partition, too.
+    # The text that is hashed to the partition, too.
     assert (message.partition_key, message.key_is_base64) == ("a2V5MQ==", True)
     assert parse_single(_message_builder.encoded_fields(message) + b"\x18\x01").partition_key_b64_encoded
     assert outgoing(partition_key="").partition_key == "" and not outgoing(partition_key="").is_plain

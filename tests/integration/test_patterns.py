@@ -299,7 +299,7 @@ def test_the_watch_is_asked_for_with_the_hash_and_comes_back(
     (watch,) = commands_of(through, Command.WATCH_TOPIC_LIST)
     assert asked.getTopicsOfNamespace.topics_pattern == watch.watchTopicList.topics_pattern == f"{place}/a.*"
     (answer,) = commands_of(through, Command.WATCH_TOPIC_LIST_SUCCESS, TO_CLIENT)
-    # client.md F.7: the list has not changed since it was asked for, so it is left out.
+    # The list has not changed since it was asked for, so it is left out.
     assert watch.watchTopicList.topics_hash == answer.watchTopicListSuccess.topics_hash
     assert list(answer.watchTopicListSuccess.topic) == []
     assert values(consumer, 1) == [f"persistent://{place}/a1"]

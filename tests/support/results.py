@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 import tomllib
 from pathlib import Path
@@ -20,11 +21,45 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 ROWS = ROOT / "docs" / "rows.toml"
 FOLDER = ROOT / ".results"
 _ROWS = "proves"
+_KIND = "kind"
+# Fixtures of a real peer: a broker, Airflow's processes, Spark, the Java client, a browser.
+_REAL = frozenset(
+    {
+        "broker", "own_broker", "secure_broker", "default_broker", "java", "relay", "topic", "namespace", "spark",
+        "airflow", "airflow_home", "airflow_db", "pulsar_conn", "client", "admin", "browser",
+    }
+)  # fmt: skip
+_FAKE = ("support.fake_broker", "support.http_peer", "support.producer_cores")
 
 
 def known_rows() -> set[str]:
     """Return the ids of all feature rows."""
     return set(tomllib.loads(ROWS.read_text())["rows"])
+
+
+def kind_of(item: pytest.Item) -> str:
+    """Return which peer a test talks to: real, fake (one of tests/support), or unit for none."""
+    if _REAL & set(getattr(item, "fixturenames", ())):
+        return "real"
+    names = vars(item.module).values() if isinstance(item, pytest.Function) else ()
+    modules = {getattr(each, "__module__", None) or getattr(each, "__name__", "") for each in names}
+    return "fake" if any(module in _FAKE for module in modules) else "unit"
+
+
+def commit() -> str:
+    """Return the commit under test, with a + when the tree differs from it; "unknown" without git."""
+    try:
+        asked = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return asked.stdout.strip()
 
 
 class Results:
@@ -45,6 +80,7 @@ class Results:
                 raise pytest.UsageError(f"{item.nodeid} proves unknown rows: {', '.join(unknown)} (see docs/rows.toml)")
             # Reports carry them, to another process too.
             item.user_properties.append((_ROWS, rows))
+            item.user_properties.append((_KIND, kind_of(item)))
             self._note(item.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
@@ -61,6 +97,7 @@ class Results:
         """Take one phase's report: a failed phase fails the test, a skipped one skips it, a passed call passes it."""
         test = self._tests[report.nodeid]
         test["rows"] = dict(report.user_properties).get(_ROWS, test["rows"])
+        test["kind"] = dict(report.user_properties).get(_KIND, "unit")
         test["seconds"] = round(float(str(test["seconds"])) + report.duration, 3)
         if report.failed:
             test["outcome"] = "failed"
@@ -78,7 +115,13 @@ class Results:
             return
         FOLDER.mkdir(exist_ok=True)
         seconds = round(time.time() - self._started, 1)
-        content = {"suite": self._suite, "exit": int(exitstatus), "seconds": seconds, "tests": self._tests}
+        content = {
+            "suite": self._suite,
+            "commit": commit(),
+            "exit": int(exitstatus),
+            "seconds": seconds,
+            "tests": self._tests,
+        }
         target = FOLDER / f"{self._suite}.json"
         fresh = target.with_suffix(f".{os.getpid()}.new")
         fresh.write_text(json.dumps(content, indent=1) + "\n")

@@ -61,6 +61,9 @@ class Client(NotPicklable):
             await producer.send(b"hello")
     """
 
+    # Ends the going of records to a logger of the client's own.
+    _log_target: weakref.finalize[..., Any] | None
+
     def __init__(self, service_url: ServiceSource, **options: Any) -> None:
         logger, log_conf_file_path = options.pop("logger", None), options.pop("log_conf_file_path", None)
         check_log_options(logger, log_conf_file_path)
@@ -73,8 +76,7 @@ class Client(NotPicklable):
         self._generation = generation()
         self._core: ClientCore | None = None
         self._closed = self._is_shut_down = False
-        # Ends the going of records to a logger of the client's own.
-        self._log_target: weakref.finalize[..., Any] | None = None
+        self._log_target = None
 
     def _described(self) -> str:
         return str(self._config.service_url)
@@ -248,7 +250,7 @@ class Client(NotPicklable):
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
         plan = plans.table_view(locals())
-        view = TableView(await self._started().subscribe(*plan), plan.decoder)
+        view = TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name)
         await view._start()
         return view
 
@@ -311,8 +313,10 @@ class Client(NotPicklable):
 
         `close()` may follow, and does nothing more.
         """
-        was_closed, self._closed, self._is_shut_down = self._closed, True, True
-        if self._core is not None and not was_closed:
+        if self._closed:
+            return
+        self._closed = self._is_shut_down = True
+        if self._core is not None:
             self._core.shutdown()
         self._end_log_target()
 

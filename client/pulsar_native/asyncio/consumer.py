@@ -44,7 +44,7 @@ class Receiving(Closeable):
         # Whether there is something to do between taking a message and handing it out.
         self._attends = decoder.needs_writer or inner.chain is not None
         # What `take` has put there can be had without it.
-        self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
+        self._prefetched: deque[Message] = deque() if self._attends else inner.start_prefetch()
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -55,7 +55,7 @@ class Receiving(Closeable):
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
     async def _next(self, timeout_millis: int | None) -> Message:
-        """Return the next message where none is in hand."""
+        """Return the next message where none is prefetched."""
         deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             message = await self._take(deadline)
@@ -153,7 +153,7 @@ class Receiving(Closeable):
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
-        return [message_id for child in self._inner.children for message_id in list(child.opening.discarded)]
+        return [message_id for child in self._inner.children for message_id in list(child.decoder.discarded)]
 
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent.
@@ -183,9 +183,9 @@ class Consumer(Receiving):
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         # Of a time-out that must be looked at closely, the long way.
-        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+        if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._in_hand.popleft()
+                return self._prefetched.popleft()
             except IndexError:
                 pass
         return await self._next(timeout_millis)
@@ -199,7 +199,7 @@ class Consumer(Receiving):
         try:
             while True:
                 message = await self._take(collector.deadline)
-                if message is not None and not (collector.add(message) or collector.add_all(self._in_hand)):
+                if message is not None and not (collector.add(message) or collector.add_all(self._prefetched)):
                     continue
                 if self._inner.held:
                     # A strict pause has begun meanwhile: they are for later, and who may wait still does.
@@ -217,7 +217,7 @@ class Consumer(Receiving):
 
     def negative_acknowledge_now(self, message: Message | MessageId) -> None:
         """Ask for a message again without delay."""
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
     async def receive_arrow(
@@ -275,8 +275,8 @@ class Consumer(Receiving):
         if txn is None and isinstance(message, Message):
             acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
-                # As `AckGroupingTracker.note` does, in this order.
-                acks.noted.append(message)
+                # As `AckGroupingTracker.add_fast` does, in this order.
+                acks.fast_path.append(message)
                 if not acks.is_fast_path_open:
                     acks.open_fast_path(message)
                 return
@@ -311,7 +311,7 @@ class Consumer(Receiving):
     async def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         if txn is not None:
             work = _validation.work_of(txn, self._inner.client)
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
@@ -330,7 +330,7 @@ class Consumer(Receiving):
         if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         if self._inner.is_closed:
             # Everything unacknowledged comes again anyway.
             return
@@ -399,9 +399,9 @@ class Reader(Receiving):
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         # Of a time-out that must be looked at closely, the long way.
-        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+        if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._in_hand.popleft()
+                return self._prefetched.popleft()
             except IndexError:
                 pass
         return await self._next(timeout_millis)

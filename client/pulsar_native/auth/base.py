@@ -23,12 +23,6 @@ class Authentication:
 
     method_name: str = "none"
 
-    def __new__(cls, *args: object, **options: object) -> Self:
-        """Make the ready plug-in that `dynamicLibPath` names where this class itself is called; see `__init__`."""
-        if cls is Authentication and (args or options):
-            return plugin_named(*args, **options)  # type: ignore[return-value, arg-type]
-        return super().__new__(cls)
-
     def __init__(self, dynamicLibPath: str = "", authParamsString: str = "") -> None:
         """Name a plug-in and its parameters, as in the official client; subclasses call it without arguments.
 
@@ -36,28 +30,46 @@ class Authentication:
         loaded. `authParamsString` is `token:…`, `file:///…` or `env:…` for a token, `tlsCertFile:…,tlsKeyFile:…` for
         TLS, else a JSON object. Raises `InvalidConfiguration`.
         """
+        self._plugin: Authentication | None = None
+        if type(self) is Authentication and (dynamicLibPath or authParamsString):
+            self._plugin = plugin_named(dynamicLibPath, authParamsString)
+            self.method_name = self._plugin.method_name
 
     def auth_data(self) -> bytes:
         """Return the credentials for CONNECT and AUTH_RESPONSE; may block; raises `ErrorGettingAuthenticationData`."""
-        return b""
+        plugin = self._named()
+        return b"" if plugin is None else plugin.auth_data()
 
     def http_headers(self) -> dict[str, str]:
         """Return the headers that identify a request to the admin interface; may block like `auth_data`."""
-        return {}
+        plugin = self._named()
+        return {} if plugin is None else plugin.http_headers()
 
     def tls_certificate(self) -> tuple[str, str] | None:
         """Return the paths of the client's certificate and private key for TLS, or None."""
-        return None
+        plugin = self._named()
+        return None if plugin is None else plugin.tls_certificate()
 
     def secrets(self) -> list[str]:
         """Return every secret text that may show up in logs, derived forms included, for masking. Never raises."""
-        return []
+        plugin = self._named()
+        return [] if plugin is None else plugin.secrets()
 
     def start(self) -> None:
         """Be told that a client starts to use the plug-in."""
+        plugin = self._named()
+        if plugin is not None:
+            plugin.start()
 
     def close(self) -> None:
         """Be told that the client is closed."""
+        plugin = self._named()
+        if plugin is not None:
+            plugin.close()
+
+    def _named(self) -> Authentication | None:
+        # Of a plug-in that does not call the base's constructor there is none.
+        return getattr(self, "_plugin", None)
 
     def __copy__(self) -> Self:
         return self
@@ -67,7 +79,8 @@ class Authentication:
         return self
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        plugin = self._named()
+        return f"{type(self).__name__}()" if plugin is None else repr(plugin)
 
 
 class AuthenticationDisabled(Authentication):
@@ -86,8 +99,8 @@ def plugin_named(dynamicLibPath: str = "", authParamsString: str = "") -> Authen
     maker = PLUGINS.get(dynamicLibPath.lower())
     if maker is None:
         raise InvalidConfiguration(
-            f"There is no authentication plug-in {dynamicLibPath!r}: known are token, tls, basic, oauth2, athenz and the "
-            "Java client's classes; shared libraries cannot be loaded"
+            f"There is no authentication plug-in {dynamicLibPath!r}: known are token, tls, basic, oauth2, athenz and "
+            "the Java client's classes; shared libraries cannot be loaded"
         )
     return maker(authParamsString)
 

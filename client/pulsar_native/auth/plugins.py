@@ -23,9 +23,12 @@ def _token(text: str) -> Authentication:
     if kind in ("file", "env"):
         return AuthenticationToken.from_reference(text)
     found = parse_json_object(text)
-    if found is not None and isinstance(found.get("token"), str):
-        return AuthenticationToken(found["token"])
-    raise InvalidConfiguration("authParamsString of the token plug-in must be token:…, file:///…, env:… or a JSON object")
+    given = None if found is None else found.get("token")
+    if isinstance(given, str):
+        return AuthenticationToken(given)
+    raise InvalidConfiguration(
+        "authParamsString of the token plug-in must be token:…, file:///…, env:… or a JSON object"
+    )
 
 
 def _tls(text: str) -> Authentication:

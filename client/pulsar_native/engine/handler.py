@@ -1,6 +1,6 @@
 """What producers and consumers have in common: being attached to a broker, losing it, and coming back.
 
-Rules (client.md C34-C38): creation has a deadline of one operation time-out, during which errors that may pass are
+Rules: creation has a deadline of one operation time-out, during which errors that may pass are
 retried; after the first success the handler comes back for ever, with back-off, until it is closed. Errors that cannot
 pass end the creation at once. All state changes happen on the loop.
 """

@@ -45,7 +45,7 @@ _process = _Process(0)
 _abandoned: list[object] = []
 _sockets: weakref.WeakSet[Any] = weakref.WeakSet()
 # What lets the APIs do something without asking first whether they are still in the process they were made in.
-_lenders: weakref.WeakSet[Any] = weakref.WeakSet()
+_tracked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def generation() -> int:
@@ -72,15 +72,15 @@ def track_socket(sock: Any) -> None:
     _sockets.add(sock)
 
 
-def track_fork(lender: Any) -> None:
+def track_fork(consumer: Any) -> None:
     """Have `clear_after_fork()` called in a forked child: what it has lent belongs to the parent."""
-    _lenders.add(lender)
+    _tracked.add(consumer)
 
 
 def _after_fork_in_child() -> None:
     global _process, _sockets
-    for lender in list(_lenders):
-        lender.clear_after_fork()
+    for consumer in list(_tracked):
+        consumer.clear_after_fork()
     _abandoned.append((_process, list(_sockets)))
     for sock in list(_sockets):
         with contextlib.suppress(OSError):

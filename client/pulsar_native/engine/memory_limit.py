@@ -1,6 +1,6 @@
 """The client's limit on bytes it holds: messages that wait for their receipts, and received entries to be taken.
 
-Rules (client.md C21, N4, PIP-74): a message is accepted while the sum is below the limit, so one may overshoot it; a
+Rules: a message is accepted while the sum is below the limit, so one may overshoot it; a
 limit of 0 is off. Received entries count for consumers whose queue scales, and push consumers that ask for it; they are
 already here, so they are counted, never refused: consumers ask the broker for no more instead. What is received never
 keeps producers from having one message on its way, nor the other way round: so whoever receives in order to send goes

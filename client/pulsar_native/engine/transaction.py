@@ -1,6 +1,6 @@
 """One transaction at work: `protocol.transactions` with its coordinator, its clock, and those who take part in it.
 
-Rules (client.md F.8): a partition, and a subscription, is registered once, and answered before the first message or
+Rules: a partition, and a subscription, is registered once, and answered before the first message or
 acknowledgement of it is written. The end first waits for what is on its way, then seals the transaction, then tells the
 coordinator; what has failed turns a commit into an abort. After an abort the broker delivers what was acknowledged
 again by itself where it can do so entry by entry; elsewhere (Exclusive, Failover) the consumer asks for everything

@@ -1,6 +1,6 @@
 """The transaction coordinators a client talks to, and the transactions it has open.
 
-Rules (client.md F.8): there are as many coordinators as the assign topic has partitions; each is found by the lookup of
+Rules: there are as many coordinators as the assign topic has partitions; each is found by the lookup of
 its partition, which also makes its broker load it, and introduced by one TC_CLIENT_CONNECT a connection. New
 transactions go round them. At most 1000 requests a coordinator are unanswered; a lost connection comes back with
 back-off, and a request whose answer was lost goes out again until its deadline, since the coordinator knows its

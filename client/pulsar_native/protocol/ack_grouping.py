@@ -1,6 +1,6 @@
 """Acknowledgements gathered per entry until they are sent.
 
-Rules (client.md A.5, C134-C138): of cumulative acknowledgements only the furthest is kept; individual ones are a set
+Rules: of cumulative acknowledgements only the furthest is kept; individual ones are a set
 of entries; a batch is acknowledged when all its messages are, or, with batch-index acknowledgement, as the words of
 what is still missing. Nothing is lost by a broken connection: what was gathered stays until it is taken for a live
 one.
@@ -202,7 +202,7 @@ class AckGroup:
             self._cumulative_sent = (ledger, entry)
             return (ledger, entry, None)
         self._cumulative_sent = (ledger, entry - 1)
-        # Inside a batch the entry's remaining messages go along, as Java 4.x does (client.md F.5).
+        # Inside a batch the entry's remaining messages go along, as Java 4.x does.
         return (ledger, entry, words_of(((1 << size) - 1) & (_ALL << (index + 1)), size))
 
     def _forget_up_to(self, last: EntryKey) -> None:

@@ -45,35 +45,35 @@ class BatchBuilder:
 
 
 class FastPathBuffer:
-    """Where messages that are nothing but a payload are put without a lock, the hot path of publishing.
+    """Lock-free buffer of messages that are nothing but a payload, the hot path of publishing.
 
-    Who puts, in this order: looks whether the payload is at most `largest` and `items` fewer than `room`; appends the
-    payload, or a tuple of it and whom to tell (`tells` is set before); and when `is_watched` is not set after that,
-    calls for somebody to look. Who empties it holds the producer's lock, and takes `room` and `is_watched` back
-    before: so one of both always sees what was put in between. Such latecomers may be more than `room`.
+    Writers (no lock): 1. check that the payload is at most `max_payload` and `items` fewer than `capacity`; 2. append
+    the payload, or a tuple of it and its callback (`has_callbacks` is set before); 3. if `is_open` is not set, have the
+    owner call `drain_late`. Drainers hold the producer's lock and clear `capacity` and `is_open` before they read
+    `items`, so one side always sees a concurrent append. Such latecomers may be more than `capacity`.
     """
 
-    __slots__ = ("is_watched", "items", "largest", "room", "tells")
+    __slots__ = ("capacity", "has_callbacks", "is_open", "items", "max_payload")
 
     def __init__(self) -> None:
         self.items: list[bytes | tuple[bytes, SendCallback]] = []
-        self.room = 0
-        self.largest = 0
-        self.is_watched = False
-        self.tells = False
+        self.capacity = 0
+        self.max_payload = 0
+        self.is_open = False
+        self.has_callbacks = False
 
-    def withdraw(self) -> None:
-        """Have everybody ask for room again."""
-        self.room = 0
-        self.is_watched = False
+    def close(self) -> None:
+        """Close the buffer: every writer must have it opened again."""
+        self.capacity = 0
+        self.is_open = False
 
-    def take(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
-        """Empty it: payloads, and whom to tell of each when it is anybody. The offer must have been withdrawn."""
+    def take_all(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
+        """Empty it: payloads, and whom to tell of each when it is anybody. The buffer must have been closed."""
         items = self.items
         taken = items[:]
         # Others append meanwhile: what was not seen stays.
         del items[: len(taken)]
-        if not self.tells:
+        if not self.has_callbacks:
             return taken, None  # type: ignore[return-value]
         told = [item[1] if type(item) is tuple else None for item in taken]
         return [item[0] if type(item) is tuple else item for item in taken], told  # type: ignore[misc]

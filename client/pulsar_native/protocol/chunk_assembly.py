@@ -1,6 +1,6 @@
 """Chunks put together again: the entries of one large message, which may come interleaved with others, twice, or never.
 
-Rules (client.md C61, C80, C114-C116):
+Rules:
 - A message is complete when its last chunk is there, and takes that chunk's place in the topic.
 - A chunk 0 begins anew: a producer that lost its connection sends all chunks again, those of the first attempt are
   left over. A chunk that is there already is a left-over, too, unless it is the same entry delivered again.

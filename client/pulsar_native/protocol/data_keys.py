@@ -1,6 +1,6 @@
 """The keys of end-to-end encryption: a producer's data key and its renewal, a consumer's cache of data keys.
 
-Rules (client.md C60, C180, C182): a producer has one data key, encrypted for every named public key, and makes a new
+Rules: a producer has one data key, encrypted for every named public key, and makes a new
 one every four hours, when the public keys are read again. What blocks (reading keys) stands apart from what is on the
 data path: `Encryptor.renew` and `Decryptor.fetch` block and are called off the loop, `encrypt` and `decrypt` never do.
 An entry whose data key is not known yet raises `KeyWanted`; it is decoded again once the answer is learnt. A failure

@@ -1,6 +1,6 @@
 """Dead letters and retry letters: which entries have failed too often, and what a copy of a message says of its origin.
 
-Rules (client.md C106, C107, C149-C152, F.10; names and properties as the Java client 4.x writes them): the broker
+Rules (names and properties as the Java client 4.x writes them): the broker
 counts redeliveries per entry. An entry that arrives with the last count allowed is given out once more and remembered;
 when it is refused again, it goes to the dead-letter topic instead. One that arrives with a higher count goes there at
 once. What is delivered again of an entry that is on its way is dropped, and of one that has arrived acknowledged once
@@ -168,7 +168,7 @@ class DeadLetters(Generic[T]):
         """Forget what is remembered: over a new attachment everything comes again, with the broker's count."""
         self._remembered.clear()
 
-    def moved(self) -> None:
+    def on_seek(self) -> None:
         """Forget also what went to the dead-letter topic: after a seek it may be wanted again."""
         self._remembered.clear()
         self._buried.clear()

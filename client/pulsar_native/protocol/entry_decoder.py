@@ -1,6 +1,6 @@
 """From the payload of a MESSAGE to messages: verify, read the metadata, decrypt, decompress, split, filter.
 
-Order of the steps (client.md C123): broker metadata, checksum, metadata, already acknowledged, decrypt, chunk,
+Order of the steps: broker metadata, checksum, metadata, already acknowledged, decrypt, chunk,
 decompress, batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No clock,
 no I/O: an entry whose key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio
 API's loop.

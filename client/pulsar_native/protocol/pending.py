@@ -1,6 +1,6 @@
 """Entries of a producer that wait for their receipts, in the order in which they are written.
 
-Rules: receipts come in that order (client.md C63-C66). A lower id was given up before, a higher one means that we lost
+Rules: receipts come in that order. A lower id was given up before, a higher one means that we lost
 step. What belongs to a transaction leaves the queue when it must not be written any more, or not again.
 
 Not thread-safe: the engine holds the producer's lock around every call.

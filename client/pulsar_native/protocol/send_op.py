@@ -1,7 +1,7 @@
 """Entries on their way: their bytes until the receipt, and whom to tell then.
 
 Rules: an entry keeps its exact bytes, so that a resend has the boundaries the broker's deduplication knows; a chunk is
-an entry, and the last one of a message answers for it (client.md C80). An application's callback may stand in a tuple
+an entry, and the last one of a message answers for it. An application's callback may stand in a tuple
 by itself: it is called with a result code then, without an object around it for each message.
 """
 

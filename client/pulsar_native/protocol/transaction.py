@@ -1,6 +1,6 @@
 """One transaction, as its client sees it: its state, what is on its way in it, and what may still be written.
 
-Rules (client.md F.8): a message sent in a transaction the broker does not have, or has no longer, blocks its topic for
+Rules: a message sent in a transaction the broker does not have, or has no longer, blocks its topic for
 good. So nothing may be written for a partition before the broker has confirmed that it belongs to the transaction,
 nothing once the end has begun (`is_sealed`), and nothing past the time-out, which runs here from before the broker's
 own clock began. The end waits for everything that was begun; whatever of it fails dooms the transaction: it can only

@@ -1,6 +1,6 @@
 """The push consumer's settings, and what its handlers are told and answer with: values, checked at construction.
 
-Names, defaults and ranges are those of RocketMQ's DefaultMQPushConsumer 4.9.8 in snake_case (client.md A.13), where
+Names, defaults and ranges are those of RocketMQ's DefaultMQPushConsumer 4.9.8 in snake_case, where
 Pulsar has the same thing. Times are milliseconds unless the name says otherwise.
 """
 

@@ -1,6 +1,6 @@
 """What a push consumer does with messages that were taken: calls of the handler, and what becomes of the results.
 
-Rules (client.md C216-C222): a concurrent handler gets chunks in any order, and what fails goes back with a delay or to
+Rules: a concurrent handler gets chunks in any order, and what fails goes back with a delay or to
 the dead-letter topic; it is acknowledged only when its copy is stored, and given again here after 5 s when it cannot
 be. An orderly handler gets the messages of a queue one call after another, and what fails stays first in its queue,
 which rests. Handlers run where the `MessageDispatcher` of the API says; `begin` and `end` are called there, all else is
@@ -262,7 +262,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
 
     async def _store_copy(self, poller: PartitionPoller, item: Item, level: int) -> bool:
         """Store a copy where it belongs; return whether that is the dead-letter topic."""
-        letters, message, config = poller.child.letters, item.position, self._config
+        letters, message, config = poller.child.dead_letter_router, item.position, self._config
         assert letters is not None
         times = tries_of(message.properties().get(RECONSUME_TIMES)) + item.tries
         counted = {RECONSUME_TIMES: str(times)} if item.tries else None
@@ -271,7 +271,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
             if isinstance(step, Again):
                 await letters.send_again(message, step.delay_ms, counted)
                 return False
-            await letters.bury(message)
+            await letters.send_to_dlq(message)
             return True
         except PulsarException as error:
             if isinstance(step, Again):
@@ -417,12 +417,12 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
 
     async def _bury(self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext) -> None:
         """Put messages aside that failed too often, so that their queue can go on; on failure it rests."""
-        letters = work.poller.child.letters
+        letters = work.poller.child.dead_letter_router
         assert letters is not None
         left = list(work.items)
         try:
             while left:
-                await letters.bury(left[0].position)
+                await letters.send_to_dlq(left[0].position)
                 self._counts.dead_letters += work.poller.finish([left.pop(0)])
         except PulsarException as error:
             _log.warning("%s cannot become a dead letter yet: %s", left[0].position.message_id(), error)

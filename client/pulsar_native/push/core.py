@@ -1,6 +1,6 @@
 """A push consumer: takes batches from topics in one loop and pushes them to a handler.
 
-Rules (client.md A.13): one poller loop serves all topics and partitions; it waits for the broker's deliveries, not for
+Rules: one poller loop serves all topics and partitions; it waits for the broker's deliveries, not for
 a clock, and looks after partitions that rest when their time has come. A push consumer starts once and stops once. A
 group is in a process once under each instance name. Everything but the handlers is on the engine's loop.
 """
@@ -145,7 +145,7 @@ class PushConsumerCore:
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(
-        self, client: ClientCore, make_workers: Callable[[ConsumeMessageService], MessageDispatcher]
+        self, client: ClientCore, make_dispatcher: Callable[[ConsumeMessageService], MessageDispatcher]
     ) -> None:
         """Check, join the group, load positions, subscribe and begin to take messages."""
         self.check_not_started()
@@ -166,7 +166,7 @@ class PushConsumerCore:
                 "use another group, or another instance_name for a second member"
             )
         try:
-            await self._start(client, make_workers)
+            await self._start(client, make_dispatcher)
         except BaseException:
             await self._end()
             raise
@@ -177,7 +177,7 @@ class PushConsumerCore:
         _log.info("Push consumer of group %s: %s", self.config.consumer_group, name)
 
     async def _start(
-        self, client: ClientCore, make_workers: Callable[[ConsumeMessageService], MessageDispatcher]
+        self, client: ClientCore, make_dispatcher: Callable[[ConsumeMessageService], MessageDispatcher]
     ) -> None:
         if self._broadcasting:
             self._phase("load positions")
@@ -185,7 +185,7 @@ class PushConsumerCore:
             self._store = OffsetStore(config.offset_store_folder, config.member_name, config.consumer_group)
             self._offsets = await asyncio.to_thread(self._store.load)
         self._phase("start workers")
-        self._start_consuming(client, make_workers)
+        self._start_consuming(client, make_dispatcher)
         self._phase("subscribe")
         for topic in self.topics:
             await self._open(client, topic)
@@ -200,12 +200,12 @@ class PushConsumerCore:
             self._tasks.append(client.engine.spawn(self._watch_handlers(self.service)))
 
     def _start_consuming(
-        self, client: ClientCore, make_workers: Callable[[ConsumeMessageService], MessageDispatcher]
+        self, client: ClientCore, make_dispatcher: Callable[[ConsumeMessageService], MessageDispatcher]
     ) -> None:
         kind = ConsumeMessageOrderlyService if self.orderly else ConsumeMessageConcurrentlyService
         # Each needs the other: the workers report to the consuming that feeds them.
         service = kind(client.engine, self.config, self.counts, self.hooks, self._on_done)
-        self._dispatcher = service.dispatcher = make_workers(service)
+        self._dispatcher = service.dispatcher = make_dispatcher(service)
         self.service = service
 
     async def _open(self, client: ClientCore, topic: TopicName) -> None:

@@ -1,6 +1,6 @@
 """When a push consumer takes no more from a partition: too many, too much, too far apart, or no memory left.
 
-Rules (client.md C201-C205, N4): a limit is passed when there is more than it says; size counts whole MiB; the span
+Rules: a limit is passed when there is more than it says; size counts whole MiB; the span
 holds for concurrent push consumers only. A limit of a topic is shared by its partitions. The client's memory limit
 holds over all of them, and leaves each partition one message in work. The log gets the first and every 1000th time of
 each reason.

@@ -1,6 +1,6 @@
 """The queues of an orderly push consumer: each holds messages that must be handled one after another.
 
-Rules (client.md C216, C217): a queue is a partition or a key; one worker has it at a time; a worker keeps it for at
+Rules: a queue is a partition or a key; one worker has it at a time; a worker keeps it for at
 most a minute in a row and then leaves it for 10 ms, so that a busy queue does not hold a worker for ever; a suspended
 queue rests, with its messages first in line. Messages handled but not committed yet are noted, and come first again
 when they are rolled back. Not thread-safe; seconds.

@@ -1,6 +1,6 @@
 """The file a broadcasting push consumer keeps its positions in: JSON text and back.
 
-Rules (client.md C214): a position is the last message done, as the bytes of its id (the protocol's MessageIdData, hex)
+Rules: a position is the last message done, as the bytes of its id (the protocol's MessageIdData, hex)
 beside a text for people; `earliest` stands for "nothing done yet". Unknown fields are left alone, so that a newer
 version's file can be read. What is not such a file raises `ValueError`.
 """

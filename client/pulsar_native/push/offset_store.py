@@ -1,6 +1,6 @@
 """Offsets of a broadcasting push consumer: a file of this machine, and the one before it as a second chance.
 
-Rules (client.md C214): a file is replaced, never written over, so that a crash at any moment leaves a whole one: the
+Rules: a file is replaced, never written over, so that a crash at any moment leaves a whole one: the
 new text is written beside it and reaches the disk, then the old file becomes `.bak`, then the new one takes its name.
 Loading takes the `.bak` where the file is missing or damaged. Blocks on the disk: not for the loop. Thread-safe.
 """

@@ -1,6 +1,6 @@
 """What a push consumer takes from one partition: how much, what of it the handler sees, and what is not done yet.
 
-Rules (client.md C196, C201-C207, C210-C212, C215, C216): one round takes at most a pull batch, and nothing while a
+Rules: one round takes at most a pull batch, and nothing while a
 limit is passed, or while the partition rests after an error. Messages nobody wants are acknowledged at once. The
 broker delivers again what is unfinished when a connection was lost: what a handler has is not taken twice, what none
 has begun is forgotten, since it comes again or goes to another member. On the loop only, except `holds`.

@@ -1,6 +1,6 @@
 """What a push consumer took from one partition and has not finished yet.
 
-Rules (client.md C201-C204, C211, C212, C215): messages get dense running numbers in the order they are taken; the span
+Rules: messages get dense running numbers in the order they are taken; the span
 is how far the newest is ahead of the oldest unfinished one. The position to keep is the last one before the oldest
 unfinished message, or the last one seen when everything is done: messages nobody wants move it, too. Not thread-safe,
 except `holds`; seconds.

@@ -1,6 +1,6 @@
 """What becomes of a message whose handler failed: another try after a delay, or the dead letter topic.
 
-Rules (client.md C219-C221): level 0 lets the table decide, 3 + the tries so far; -1 is a dead letter at once; any
+Rules: level 0 lets the table decide, 3 + the tries so far; -1 is a dead letter at once; any
 other level is taken as it is. Levels beyond the table mean its last delay.
 """
 

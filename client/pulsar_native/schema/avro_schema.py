@@ -30,8 +30,8 @@ class AvroSchema(Schema[T], Generic[T]):
     """Avro binary of a class of records, or of dictionaries with `schema_definition` (a definition or its text).
 
     The class is one derived from `Record`, a dataclass, or a pydantic model; a definition may stand in its place. With
-    both, the class holds. Dictionaries are checked as by `JsonSchema`, but that keys which the definition has not are left
-    out, as by the official client, unless `ignore_unknown_fields` is False; dates, times, decimals and UUIDs are
+    both, the class holds. Dictionaries are checked as by `JsonSchema`, but that keys which the definition has not are
+    left out, as by the official client, unless `ignore_unknown_fields` is False; dates, times, decimals and UUIDs are
     taken and given for Avro's logical types. Thread-safe; blocks only to find a writer's schema.
     """
 

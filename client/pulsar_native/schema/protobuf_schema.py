@@ -32,7 +32,7 @@ class _ProtobufSchema(Schema[M]):
         if not isinstance(given, type) or not issubclass(given, Message):
             shown = given.__name__ if isinstance(given, type) else repr(given)
             raise InvalidConfiguration(f"A Protobuf schema needs a generated message class, not {shown}")
-        self._record_cls = record_cls
+        self._record_cls: type[M] = record_cls
         self._info = self._describe(record_cls)
 
     def _describe(self, record_cls: type[M]) -> SchemaInfo:

@@ -8,6 +8,7 @@ newer messages may have more.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -80,13 +81,13 @@ class Record(RecordValue, metaclass=RecordMeta):
         """Return the Avro definition, or the name where a set has it; the names written out are added to the set."""
         return _definition(cls, GivenNames(defined_names), None)
 
+    def python_type(self) -> builtins.type:
+        """Return the record's class."""
+        return self.__class__
+
     def type(self) -> str:
         """Return the name of the record's class."""
-        return type(self).__name__
-
-    def python_type(self) -> type:
-        """Return the record's class."""
-        return type(self)
+        return self.__class__.__name__
 
     def _pulsar_values(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in type(self)._pulsar_fields}

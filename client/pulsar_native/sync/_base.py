@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from pulsar_native._not_picklable import NotPicklable
-from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.engine.loop import (
     Engine,
     generation,
 )
+from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.stats import CloseReport
 
 if TYPE_CHECKING:

@@ -74,6 +74,9 @@ class Client(NotPicklable):
             client.create_producer("greetings").send(b"hello")
     """
 
+    # Ends the going of records to a logger of the client's own.
+    _log_target: weakref.finalize[..., Any] | None
+
     def __init__(
         self,
         service_url: ServiceSource,
@@ -121,8 +124,7 @@ class Client(NotPicklable):
         self._closed = self._is_shut_down = False
         self._listeners = ListenerThreads(config.message_listener_threads)
         self._finalizer: weakref.finalize[..., Any] | None = None
-        # Ends the going of records to a logger of the client's own.
-        self._log_target: weakref.finalize[..., Any] | None = None
+        self._log_target = None
 
     def _described(self) -> str:
         return str(self._config.service_url)
@@ -310,7 +312,7 @@ class Client(NotPicklable):
         """
         plan = plans.table_view(locals())
         core = self._started()
-        view = TableView(self, core.engine.run(core.subscribe(*plan)), plan.decoder)
+        view = TableView(self, core.engine.run(core.subscribe(*plan)), plan.decoder, subscription_name)
         view._start()
         return view
 
@@ -382,10 +384,9 @@ class Client(NotPicklable):
         """
         check_generation(self._generation)
         with self._lock:
-            self._is_shut_down = True
             if self._closed:
                 return
-            self._closed = True
+            self._closed = self._is_shut_down = True
         try:
             if self._core is not None:
                 self._listeners.stop()

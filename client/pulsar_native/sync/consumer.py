@@ -60,7 +60,7 @@ class Receiving(Closeable):
         # Whether there is something to do between taking a message and handing it out.
         self._attends = decoder.needs_writer or inner.chain is not None
         # What `take` has put there can be had without it.
-        self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
+        self._prefetched: deque[Message] = deque() if self._attends else inner.start_prefetch()
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -73,7 +73,7 @@ class Receiving(Closeable):
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
     def _next(self, timeout_millis: int | None, refusal: str) -> Message:
-        """Return the next message where none is in hand; with a listener raise with `refusal`."""
+        """Return the next message where none is prefetched; with a listener raise with `refusal`."""
         if self._has_listener:
             raise InvalidConfiguration(refusal)
         deadline = _validation.deadline(timeout_millis, time.monotonic())
@@ -98,10 +98,10 @@ class Receiving(Closeable):
                 return None
         return self._attend(message) if self._attends else message
 
-    def _take_now(self, in_hand: deque[Message]) -> Message | None:
+    def _take_now(self, prefetched: deque[Message]) -> Message | None:
         """Return the next message that is here, for the listener."""
         try:
-            return in_hand.popleft()
+            return prefetched.popleft()
         except IndexError:
             return self._take(time.monotonic())
 
@@ -133,8 +133,8 @@ class Receiving(Closeable):
 
     def _listen(self, listener: Callable[[Message], Any]) -> None:
         self._has_listener = True
-        # What is in hand is for the listener alone: receive() is refused.
-        in_hand, self._in_hand = self._in_hand, deque()
+        # What is prefetched is for the listener alone: receive() is refused.
+        prefetched, self._prefetched = self._prefetched, deque()
         listeners = self._client._listeners
         submit = listeners.assign()
         scheduled = threading.Event()
@@ -148,7 +148,7 @@ class Receiving(Closeable):
         def give_all() -> None:
             while self._listening and listeners.is_open:
                 try:
-                    message = self._take_now(in_hand)
+                    message = self._take_now(prefetched)
                 except AlreadyClosed:
                     return
                 if message is None:
@@ -238,12 +238,13 @@ class Receiving(Closeable):
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
-        return [message_id for child in self._inner.children for message_id in list(child.opening.discarded)]
+        return [message_id for child in self._inner.children for message_id in list(child.decoder.discarded)]
 
     def close(self, timeout: float | None = None) -> CloseReport:
         """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent.
 
-        A listener is called no more, and its running call is waited for, unless it is the one that closes. Blocks up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        A listener is called no more, and its running call is waited for, unless it is the one that closes. Blocks up to
+        `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
@@ -281,9 +282,9 @@ class Consumer(Receiving):
     def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
         # Of a time-out that must be looked at closely, the long way.
-        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+        if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._in_hand.popleft()
+                return self._prefetched.popleft()
             except IndexError:
                 pass
         return self._next(timeout_millis, "receive() cannot be used on a consumer with a message_listener")
@@ -296,7 +297,7 @@ class Consumer(Receiving):
         try:
             while True:
                 message = self._take(collector.deadline)
-                if message is not None and not (collector.add(message) or collector.add_all(self._in_hand)):
+                if message is not None and not (collector.add(message) or collector.add_all(self._prefetched)):
                     continue
                 if self._inner.held:
                     # A strict pause has begun meanwhile: they are for later, and who may wait still does.
@@ -366,8 +367,8 @@ class Consumer(Receiving):
         if txn is None and isinstance(message, Message):
             acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
-                # As `AckGroupingTracker.note` does, in this order.
-                acks.noted.append(message)
+                # As `AckGroupingTracker.add_fast` does, in this order.
+                acks.fast_path.append(message)
                 if not acks.is_fast_path_open:
                     acks.open_fast_path(message)
                 return
@@ -409,7 +410,7 @@ class Consumer(Receiving):
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
         """
         check_generation(self._generation)
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         if txn is not None:
             self._acknowledge_in(txn, [message_id], cumulative=True)
             return
@@ -427,7 +428,7 @@ class Consumer(Receiving):
         if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         if self._inner.is_closed:
             # Everything unacknowledged comes again anyway.
             return
@@ -523,9 +524,9 @@ class Reader(Receiving):
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
         # Of a time-out that must be looked at closely, the long way.
-        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+        if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._in_hand.popleft()
+                return self._prefetched.popleft()
             except IndexError:
                 pass
         return self._next(timeout_millis, "read_next() cannot be used on a reader with a reader_listener")
@@ -535,7 +536,7 @@ class Reader(Receiving):
 
         Blocks for the broker's answer where no message has arrived yet.
         """
-        if self._in_hand or self._inner.has_queued():
+        if self._prefetched or self._inner.has_queued():
             return True
         return self._engine.run(self._inner.has_message_available())
 

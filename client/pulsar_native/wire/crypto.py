@@ -1,6 +1,6 @@
 """The bytes of end-to-end encryption: a payload under its data key, and the data key under readers' public keys.
 
-Rules (client.md C180, F.4): a payload is AES-256-GCM with a new 12-byte vector for each, its tag of 16 bytes at the end
+Rules: a payload is AES-256-GCM with a new 12-byte vector for each, its tag of 16 bytes at the end
 and no associated data. A data key goes under RSA as OAEP with SHA-1 and MGF1-SHA-1, under an elliptic curve as ECIES
 (below); both are what the Java client does, and RSA what the C++ client does. Needs the package cryptography (extra
 `encryption`), imported where it is used. May not do: read keys, keep them, or repeat them in an error.

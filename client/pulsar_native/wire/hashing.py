@@ -1,7 +1,8 @@
-"""Hashes, equal to the Java client's: the same key goes to the same partition whoever sends it.
+"""Hashes of keys: the same key goes to the same partition whoever sends it.
 
-Boost's is the official Python client's. Rules: Java's string hash runs over UTF-16 code units, Murmur over UTF-8 bytes; both lose their sign bit. A key of bytes
-is hashed as the base64 text that stands in the metadata, as Java does.
+Two are the Java client's, Boost's is the official Python client's. Rules: Java's string hash runs over UTF-16 code
+units, the others over UTF-8 bytes; all lose their sign bit. A key of bytes is hashed as the base64 text that stands in
+the metadata, as Java does.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from pulsar_native.arrow.entry_slice import BatchBudget
 def test_rows_and_bytes_are_never_exceeded_and_nothing_that_fits_is_left(
     entries: list[list[int]], rows: int, size: int
 ) -> None:
-    room = BatchBudget(rows, size)
+    budget = BatchBudget(rows, size)
     taken: list[int] = []
     left: list[int] = []
     for number, sizes in enumerate(entries):
-        count = room.take(sizes)
+        count = budget.take(sizes)
         taken += sizes[:count]
-        if room.full:
+        if budget.full:
             left = [*sizes[count:], *(each for entry in entries[number + 1 :] for each in entry)]
             break
     assert len(taken) <= rows

@@ -273,7 +273,7 @@ async def test_partitions(fake: FakeBroker, cores: Cores) -> None:
 @pytest.mark.asyncio
 async def test_an_unknown_topic_is_named_though_the_broker_says_nothing(fake: FakeBroker, cores: Cores) -> None:
     def unknown(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
-        # client.md F.7: the message is empty.
+        # The message is empty.
         answer = pb.CommandPartitionedTopicMetadataResponse(
             request_id=command.partitionMetadata.request_id,
             response=pb.CommandPartitionedTopicMetadataResponse.Failed,

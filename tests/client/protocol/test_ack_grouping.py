@@ -32,7 +32,7 @@ def up_to(key: Key, index: int) -> set[Place]:
 
 
 class BrokerModel:
-    """What the broker has as acknowledged; acknowledgements of a batch's messages merge (client.md F.5)."""
+    """What the broker has as acknowledged; acknowledgements of a batch's messages merge."""
 
     def __init__(self) -> None:
         self.done: set[Place] = set()
@@ -185,7 +185,7 @@ def test_words(bits: int) -> None:
 
 
 def test_words_a_broker_sent() -> None:
-    # client.md F.5: 0-2 of 10 acknowledged; 0 and 69 of 70 acknowledged.
+    # 0-2 of 10 acknowledged; 0 and 69 of 70 acknowledged.
     assert words_of(0x3F8, 10) == [0x3F8]
     assert words_of(((1 << 70) - 1) & ~1 & ~(1 << 69), 70) == [-2, 0x1F]
     assert words_of(0, 10) == []

@@ -46,7 +46,7 @@ def test_what_is_on_its_way_is_neither_given_out_nor_asked_for() -> None:
     dead.arrived(KEY)
     # Its acknowledgement may be lost with a connection: it is given once more, and the entry never again.
     assert dead.delivered(KEY, 0, "again") is Verdict.ACKNOWLEDGE
-    dead.moved()
+    dead.on_seek()
     assert dead.delivered(KEY, 0, "sought") is Verdict.GIVE
 
 

@@ -128,7 +128,7 @@ def test_a_batch(compression: CompressionType, broker: pb.BrokerEntryMetadata | 
     assert [message.has_key() for message in messages] == [True, False, False]
     assert messages[1].has_null_value() and messages[1].value() is None
     assert (messages[2].properties(), messages[2].event_timestamp()) == ({"x": "y"}, 8)
-    # client.md F.2: the entry's index is that of its last message.
+    # The entry's index is that of its last message.
     assert [message.index() for message in messages] == ([39, 40, 41] if broker else [None] * 3)
     assert messages[0].broker_publish_time() == (1_700_000_000_123 if broker else None)
 
@@ -220,10 +220,10 @@ def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
     assert list(indexes) == [index for index in expected if index >= first]
     assert result.sizes(indexes) == [len(message) for message in result.messages_from(first)]
     if indexes:
-        piece = EntrySlice(result.entry, indexes)
-        assert list(piece.part.picked()) == list(indexes) and len(piece.part) == len(indexes)
-        assert [message.data() for message in piece.messages()] == [b"%d" % index for index in indexes]
-        taken = (1 << count) - 1 if piece.bits is None else piece.bits
+        entry_slice = EntrySlice(result.entry, indexes)
+        assert list(entry_slice.part.picked()) == list(indexes) and len(entry_slice.part) == len(indexes)
+        assert [message.data() for message in entry_slice.messages()] == [b"%d" % index for index in indexes]
+        taken = (1 << count) - 1 if entry_slice.bits is None else entry_slice.bits
         assert [index for index in range(count) if taken >> index & 1] == list(indexes)
 
 

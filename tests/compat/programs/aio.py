@@ -332,7 +332,7 @@ def queue_full(pulsar: ModuleType, env: Env) -> Observed:
         done, _ = await asyncio.wait(tasks, timeout=1)
         refused = [each.result() for each in done]
         await asyncio.wait_for(producer.flush(), 5)
-        return {"refused": refused, "rest": [await each for each in tasks if each not in done]}
+        return {"refused": sorted(refused, key=str), "rest": [await each for each in tasks if each not in done]}
 
     return _run(pulsar, env, main)
 

@@ -223,7 +223,7 @@ def test_an_output_that_cannot_be_written_acknowledges_nothing(client: Client, t
 def test_a_worker_that_dies_after_the_output_was_safe_loses_and_doubles_nothing(
     acknowledged: bool, client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_provider_pulsar import batch
+    from pulsar_native.jobs import batch
 
     name = topic()
     fill(client, name, range(100), batch=30)

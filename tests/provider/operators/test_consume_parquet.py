@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_pulsar import batch, formats
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from pulsar_native import AdminClient, Client, ConsumerType, InitialPosition, Message, MessageId, arrow_schema
+from pulsar_native.jobs import batch, formats
 from support.brokers import NewTopic
 from support.tasks import StateStore, context_of
 

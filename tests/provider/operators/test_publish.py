@@ -418,10 +418,10 @@ def test_more_partitions_between_two_tries_are_noticed(
 
 
 def test_what_a_retry_cannot_mend_forbids_it() -> None:
-    from airflow_provider_pulsar.receipts import Receipts
     from pulsar_native import Result
+    from pulsar_native.jobs.publish_result import PublishResult
 
-    receipts = Receipts(2)
+    receipts = PublishResult(2)
     for _ in range(4):
         receipts.accept(1, keyed=False)
     receipts.receipt(0, Result.Ok, MessageId(0, 1, 0))

@@ -24,9 +24,9 @@ from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
 from airflow_provider_pulsar.sensors.topic import TopicSensor
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
-from airflow_provider_pulsar.watch import Wanted, Watch
 from broker import Standalone
 from pulsar_native import AdminClient, Client, Message
+from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
 from support.brokers import Broker, NewTopic
 from support.tasks import context_of, dag_in, define_connection, states_of, xcom_of
 
@@ -84,7 +84,7 @@ def test_without_the_brokers_index_messages_are_read_once(
     name = topic()
     send(client, name, 30, batch=4)
     assert sensor(name, messages=30).execute(context_of())["messages"] == 30
-    watch = Watch(Wanted.of(name, 35, None))
+    watch = TopicWatcher(TopicCondition.of(name, 35, None))
     assert _look(watch, broker.service_url) is None and watch.seen == "30 messages are there"
     assert _look(watch, broker.service_url) is None and watch.seen == "30 messages are there"
     send(client, name, 5, first=30)

@@ -22,8 +22,8 @@ from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
-    NotConnected,
     InvalidMessage,
+    NotConnected,
     OperationNotSupported,
     PulsarException,
 )
@@ -86,16 +86,16 @@ class AckGroupingTracker:
         self.late = (
             UnackedMessageRedeliveryTracker(backoff) if backoff is not None and self.unacked is not None else None
         )
-        self._letters = consumer.letters
-        if self._letters is not None:
-            self._letters.acks = self
+        self._dead_letter_router = consumer.dead_letter_router
+        if self._dead_letter_router is not None:
+            self._dead_letter_router.acks = self
         # Requests whose answer does not come any more once the consumer is closed by the broker.
         self._in_transactions: set[asyncio.Future[Any]] = set()
         # One question an acknowledgement for what most consumers do not use.
-        self._has_more_to_forget = self.late is not None or self._letters is not None
+        self._has_more_to_forget = self.late is not None or self._dead_letter_router is not None
         # Messages the APIs noted as done, not yet in the group; and whether no more is to be done for the next one:
         # the timer runs that puts them there.
-        self.noted: deque[Message] = deque()
+        self.fast_path: deque[Message] = deque()
         self.is_fast_path_open = False
         # Whether noting will do: nothing waits for an acknowledgement, and none has to go out before the timer does.
         self.allows_fast_path = (
@@ -112,13 +112,13 @@ class AckGroupingTracker:
     @property
     def group(self) -> AckGroup:
         """What is acknowledged and not sent. Under the lock."""
-        if self.noted:
-            self._gather_noted()
+        if self.fast_path:
+            self._gather_fast_path()
         return self._group
 
-    def note(self, message: Message) -> None:
+    def add_fast(self, message: Message) -> None:
         """Note one message as done, when `allows_fast_path`. The APIs do the same by themselves. Thread-safe."""
-        self.noted.append(message)
+        self.fast_path.append(message)
         # Order of events: noted first, then looked; the timer stops first and then gathers, so one sees the other.
         if not self.is_fast_path_open:
             self.open_fast_path(message)
@@ -131,7 +131,7 @@ class AckGroupingTracker:
             except PulsarException:
                 # Others may note at this moment.
                 with contextlib.suppress(ValueError, RuntimeError):
-                    self.noted.remove(message)
+                    self.fast_path.remove(message)
                 raise
             self.is_fast_path_open = True
             arm, self._ack_timer_armed = not self._ack_timer_armed, True
@@ -155,16 +155,16 @@ class AckGroupingTracker:
 
     def catch_up(self) -> None:
         """Gather what was noted, and send it when that is a group. Called under the lock."""
-        if self.noted and len(self.group) >= self._group_size:
+        if self.fast_path and len(self.group) >= self._group_size:
             self.send()
 
-    def _gather_noted(self) -> None:
+    def _gather_fast_path(self) -> None:
         """Put what was noted into the group, the messages of an entry together. Called under the lock."""
-        take = self.noted.popleft
+        take = self.fast_path.popleft
         entry: EntryView | None = None
         indexes: list[int] = []
         # What is noted meanwhile waits for the next time. Only here anything is taken out.
-        for _ in range(len(self.noted)):
+        for _ in range(len(self.fast_path)):
             message = take()
             if message.entry is not entry:
                 if entry is not None:
@@ -271,8 +271,8 @@ class AckGroupingTracker:
     def _forget_entry(self, key: EntryKey) -> None:
         if self.late is not None:
             self.late.remove(key)
-        if self._letters is not None:
-            self._letters.acknowledged(key)
+        if self._dead_letter_router is not None:
+            self._dead_letter_router.acknowledged(key)
 
     def still_open(self, decoded: Decoded) -> list[Message]:
         """Return an entry's messages that were delivered and not acknowledged since."""
@@ -470,8 +470,8 @@ class AckGroupingTracker:
                 self._chunks.take_entries(key)
                 size = self.group.size_of(key)
                 if not size:
-                    if self._letters is not None:
-                        self._letters.acknowledged(key)
+                    if self._dead_letter_router is not None:
+                        self._dead_letter_router.acknowledged(key)
                     continue
                 # The other messages of the batch are acknowledged without a transaction: here it is seen when it is
                 # complete.
@@ -484,11 +484,11 @@ class AckGroupingTracker:
 
     # --- redelivery -------------------------------------------------------------------------------------------------
 
-    def refuse(self, key: EntryKey, redelivery_count: int = 0) -> None:
+    def negative_acknowledge(self, key: EntryKey, redelivery_count: int = 0) -> None:
         """Ask for an entry again after the configured delay."""
         with self._consumer.lock:
             self._consumer.note("negative_acks")
-            self._gather_noted()
+            self._gather_fast_path()
             self._nacks.add(key, time.monotonic(), redelivery_count)
             if self.unacked is not None:
                 self.unacked.remove(key)
@@ -502,7 +502,7 @@ class AckGroupingTracker:
     def _nack_timer(self) -> None:
         now = time.monotonic()
         with self._consumer.lock:
-            self._gather_noted()
+            self._gather_fast_path()
             due = self._nacks.take_due(now) if self._consumer.connection is not None else []
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
@@ -540,8 +540,8 @@ class AckGroupingTracker:
         connection = self._consumer.connection
         if self._config.consumer_type not in BY_ENTRY:
             return False
-        if self._letters is not None:
-            entries = self._letters.part(entries)
+        if self._dead_letter_router is not None:
+            entries = self._dead_letter_router.split_dead(entries)
         if connection is not None:
             if self._chunks.given:
                 entries = self._chunks.with_chunks(entries)
@@ -561,11 +561,11 @@ class AckGroupingTracker:
 
     def forget(self) -> None:
         """Drop everything: the subscription's position was moved. Called under the lock."""
-        self.noted.clear()
+        self.fast_path.clear()
         self.group.clear()
         self.forget_redelivery()
-        if self._letters is not None:
-            self._letters.moved()
+        if self._dead_letter_router is not None:
+            self._dead_letter_router.on_seek()
         if self._receipts is not None:
             self._receipts.fail(
                 NotConnected("The subscription was moved by a seek before the broker had answered the acknowledgement")
@@ -574,8 +574,8 @@ class AckGroupingTracker:
     def reattached(self) -> None:
         """Begin anew on a new attachment: from now on the broker says what is acknowledged. Called under the lock."""
         self.group.reattached()
-        if self._letters is not None:
-            self._letters.reattached()
+        if self._dead_letter_router is not None:
+            self._dead_letter_router.reattached()
 
     def detached(self) -> None:
         """Take back what the broker has not answered. Called under the lock."""

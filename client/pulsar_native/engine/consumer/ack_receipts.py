@@ -1,6 +1,6 @@
 """The broker's answers to acknowledgements, and who waits for them.
 
-Rules (client.md C111, C139): every group that is sent is a request; whoever acknowledged something of it is told its
+Rules: every group that is sent is a request; whoever acknowledged something of it is told its
 outcome. A group whose connection is lost, or whose topic is unloaded, before the answer goes out again with the next
 attachment, and its waiters stay: the broker takes an acknowledgement twice without harm. Of a batch of which nothing
 is sent yet (no batch-index acknowledgement) there is nothing to wait for. Called under the consumer's lock unless said

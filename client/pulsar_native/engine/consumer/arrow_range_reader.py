@@ -67,8 +67,8 @@ class ArrowRangeReader:
         self._ends: dict[PartitionConsumer, MessageId | None] = dict.fromkeys(consumer.children, end)
         self._open = set(consumer.children)
         self._parts: dict[PartitionConsumer, _Part] = {}
-        self._undecrypted = {child: child.opening.undecrypted_count for child in consumer.children}
-        self._discarded = {child: child.opening.discarded_count for child in consumer.children}
+        self._undecrypted = {child: child.decoder.undecrypted_count for child in consumer.children}
+        self._discarded = {child: child.decoder.discarded_count for child in consumer.children}
         self._begun = {child: child.positions.taken_entry() for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
@@ -155,15 +155,15 @@ class ArrowRangeReader:
         collected.bytes += nbytes([part])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
-        if child.opening.undecrypted_count != self._undecrypted[child]:
+        if child.decoder.undecrypted_count != self._undecrypted[child]:
             raise CryptoError(
                 "An encrypted entry cannot be decrypted: the range is incomplete; give the reader a crypto_key_reader "
                 "with the private key (the log says which)",
                 topic=child.topic.full,
             )
-        if child.opening.discarded_count != self._discarded[child]:
+        if child.decoder.discarded_count != self._discarded[child]:
             raise ChecksumError(
-                f"Entry {child.opening.discarded[-1]} cannot be read (damaged or unknown in form): "
+                f"Entry {child.decoder.discarded[-1]} cannot be read (damaged or unknown in form): "
                 "the range is incomplete",
                 topic=child.topic.full,
             )
@@ -234,7 +234,7 @@ def _cut(part: EntryRows, end: MessageId) -> bool:
 
 def _before_end(last: MessageId, end: MessageId, child: PartitionConsumer) -> bool:
     """Return whether a deliverable message before `end` is still to come, given the topic's last deliverable id."""
-    seen = child.positions.seen
+    seen = child.positions.last_decoded
     reach = min((last.ledger_id(), last.entry_id()), _last_entry_before(end))
     if seen is None:
         start = child.positions.start_entry()

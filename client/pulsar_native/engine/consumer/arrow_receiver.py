@@ -1,6 +1,6 @@
 """Receiving messages through a subscription as rows of Arrow, without an object for each of them.
 
-Rules: entries are taken from the consumers in turn as messages are, one piece each, until a bound is reached; what does
+Rules: entries are taken from the consumers in turn as messages are, one slice each, until a bound is reached; what does
 not fit stays for the next receive of either kind. An entry that cannot be decrypted is never a row: it ends the rows
 before it, and raises where it is the first.
 """
@@ -45,34 +45,36 @@ class ArrowReceiver:
         self._consumer = consumer
         self._columns = tuple(columns)
         self._limits = max_rows, max_bytes
-        self._room = BatchBudget(*self._limits)
-        self._pieces: dict[PartitionConsumer, list[EntrySlice]] = {}
+        self._budget = BatchBudget(*self._limits)
+        self._slices: dict[PartitionConsumer, list[EntrySlice]] = {}
 
     @property
     def full(self) -> bool:
         """Whether nothing more is to be taken."""
-        return self._room.full or self._room.locked is not None
+        return self._budget.full or self._budget.locked is not None
 
     def take(self) -> bool | None:
         """Take what there is, until it is full; None when there was nothing."""
         found = None
-        while not self.full and (taken := self._consumer.take_slice(self._room)) is not None:
+        while not self.full and (taken := self._consumer.take_slice(self._budget)) is not None:
             found = True
-            child, piece = taken
-            if piece is not None:
-                self._pieces.setdefault(child, []).append(piece)
+            child, entry_slice = taken
+            if entry_slice is not None:
+                self._slices.setdefault(child, []).append(entry_slice)
         return found
 
     def put_back(self) -> None:
         """Have what was collected given out again, ahead of all others, and begin anew."""
-        pieces, self._pieces = self._pieces, {}
-        self._room = BatchBudget(*self._limits)
-        self._consumer.put_back([message for own in pieces.values() for piece in own for message in piece.messages()])
+        slices, self._slices = self._slices, {}
+        self._budget = BatchBudget(*self._limits)
+        self._consumer.put_back(
+            [message for own in slices.values() for entry_slice in own for message in entry_slice.messages()]
+        )
 
     def result(self) -> ArrowBatch:
         """Return what was collected; what cannot be shown as rows is not lost."""
-        locked = self._room.locked
-        if locked is not None and not self._pieces:
+        locked = self._budget.locked
+        if locked is not None and not self._slices:
             raise CryptoError(
                 f"Entry {locked.ledger_id}:{locked.entry_id} cannot be decrypted, and encrypted bytes are no rows; "
                 "receive() gives them, or give the consumer a crypto_key_reader with the private key",
@@ -84,9 +86,9 @@ class ArrowReceiver:
             self.put_back()
             raise
         ranges: list[EntryRange] = []
-        for pieces in self._pieces.values():
-            for piece in pieces:
-                each = _range_of(piece)
+        for slices in self._slices.values():
+            for entry_slice in slices:
+                each = _range_of(entry_slice)
                 longer = ranges[-1].continued(each) if ranges else None
                 if longer is None:
                     ranges.append(each)
@@ -99,12 +101,12 @@ class ArrowReceiver:
 
         batches = [
             record_batch(
-                [piece.part for piece in pieces],
+                [entry_slice.part for entry_slice in slices],
                 self._columns,
                 topic=child.topic.full,
                 partition=child.topic.partition,
             )
-            for child, pieces in self._pieces.items()
+            for child, slices in self._slices.items()
         ]
         if not batches:
             return record_batch([], self._columns, topic="", partition=-1)
@@ -114,8 +116,8 @@ class ArrowReceiver:
         return whole
 
 
-def _range_of(piece: EntrySlice) -> EntryRange:
-    entry = piece.entry
+def _range_of(entry_slice: EntrySlice) -> EntryRange:
+    entry = entry_slice.entry
     return EntryRange(
         entry.topic,
         entry.partition,
@@ -123,6 +125,6 @@ def _range_of(piece: EntrySlice) -> EntryRange:
         entry.entry_id,
         entry.entry_id,
         entry.batch_size,
-        piece.bits,
+        entry_slice.bits,
         entry.redelivery_count,
     )

@@ -41,7 +41,7 @@ class ChunkAssembler:
         self._acks = acks
         self._timer_armed = False
 
-    def put_together(self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview) -> ChunkedMessage | None:
+    def assemble(self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview) -> ChunkedMessage | None:
         """Take a chunk and return its message when it is complete. Called under the lock."""
         chunks = self._assembly
         message = chunks.add(entry, parsed, piece, time.monotonic(), time.time_ns() // 1_000_000)

@@ -26,7 +26,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     """Remove the subscription at the broker and close; on failure the consumer goes on."""
     limit = consumer.client.config.operation_timeout_seconds
     connection = await consumer.ready(limit)
-    await _end_letters(consumer, limit)
+    await _close_dead_letter_router(consumer, limit)
     consumer.state = State.CLOSING
     # Order of events: first nothing more is noted unasked, then all that was is sent.
     consumer.acks.close_fast_path()
@@ -61,7 +61,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     if timeout is not None and consumer.connection is None and consumer.acks.unsent():
         with contextlib.suppress(PulsarException):
             await consumer.ready(timeout)
-    await _end_letters(consumer, max(0.0, deadline - loop.time()))
+    await _close_dead_letter_router(consumer, max(0.0, deadline - loop.time()))
     consumer.state = State.CLOSING
     # Order of events: first nothing more is noted unasked, then all that was is sent.
     consumer.acks.close_fast_path()
@@ -115,7 +115,7 @@ def _report(
     )
 
 
-async def _end_letters(consumer: PartitionConsumer, seconds: float) -> None:
+async def _close_dead_letter_router(consumer: PartitionConsumer, seconds: float) -> None:
     """Let dead letters on their way arrive: what has arrived is acknowledged, and not delivered again."""
-    if consumer.letters is not None:
-        await consumer.letters.close(seconds)
+    if consumer.dead_letter_router is not None:
+        await consumer.dead_letter_router.close(seconds)

@@ -84,12 +84,12 @@ class PartitionConsumer(ReceiverQueue):
         self._tells_arrivals = self._scaled is not None
         self._epoch = 0
         policy = config.dead_letter_policy
-        self.letters = DeadLetterRouter(self, policy) if policy is not None else None
+        self.dead_letter_router = DeadLetterRouter(self, policy) if policy is not None else None
         self.stats = client.consumer_recorder()
         self.chunks = assembly_of(config)
         self._acks = AckGroupingTracker(self, config, self.chunks)
-        self.opening = EntryDecoder(self, self.chunks, self._acks)
-        self._watches_entries = self.letters is not None or self._acks.late is not None
+        self.decoder = EntryDecoder(self, self.chunks, self._acks)
+        self._watches_entries = self.dead_letter_router is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
         self.positions = Positions(self, config)
         # Told which entries are asked for again, and why, when there are interceptors.
@@ -98,7 +98,7 @@ class PartitionConsumer(ReceiverQueue):
         self.newest: pb.MessageIdData | None = None
         # Where asking for everything again moves the cursor, when it stands still only.
         rewinds = config.consumer_type not in BY_ENTRY and topic.is_persistent
-        self._rewinding = RedeliverAll(self) if rewinds else None
+        self._redeliver_all = RedeliverAll(self) if rewinds else None
 
     def describe(self) -> str:
         """Return a short name for logs."""
@@ -109,8 +109,8 @@ class PartitionConsumer(ReceiverQueue):
     async def attach(self, connection: Connection) -> None:
         """Subscribe, send what was acknowledged meanwhile, and grant the first permits."""
         with self.lock:
-            self.call_back()
-            start = self.positions.resume_at()
+            self.reclaim_prefetched()
+            start = self.positions.start_message_id()
             self._drop_queued()
             if self._durable:
                 # They come again, or go to another consumer. A reader goes on behind its last message: the chunks it
@@ -200,7 +200,7 @@ class PartitionConsumer(ReceiverQueue):
         delivery = Delivery(message, payload, self.attachment)
         self.all_deliveries.append(delivery)
         if self._tells_arrivals:
-            self.permits.arrived(delivery)
+            self.permits.on_delivery(delivery)
             if self.permits.held:
                 return
         self._on_arrival(self)
@@ -284,7 +284,7 @@ class PartitionConsumer(ReceiverQueue):
     def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Ask for a message again after the configured delay. Thread-safe."""
         self.check_usable()
-        self._acks.refuse((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
+        self._acks.negative_acknowledge((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Ask the broker for entries again, or for everything unacknowledged (None). Thread-safe."""
@@ -300,10 +300,10 @@ class PartitionConsumer(ReceiverQueue):
             self._drop_queued()
             self.chunks.drop_incomplete()
             self._acks.forget_redelivery()
-            if self._rewinding is not None:
+            if self._redeliver_all is not None:
                 self._epoch += 1
-                self.given += returned
-                self._rewinding.start()
+                self.permits_to_return += returned
+                self._redeliver_all.start()
                 return
             connection.write([commands.redeliver(self.consumer_id, (), epoch=None)])
             if returned:
@@ -313,12 +313,12 @@ class PartitionConsumer(ReceiverQueue):
 
     def outstanding(self) -> int:
         """Return how many permits the broker has left, when nothing is queued here."""
-        return self.permits.size - self.given
+        return self.permits.size - self.permits_to_return
 
     @property
     def is_rewinding(self) -> bool:
         """Whether no permits are given, so that the broker's cursor comes to stand still."""
-        return self._rewinding is not None and self._rewinding.is_waiting
+        return self._redeliver_all is not None and self._redeliver_all.is_waiting
 
     def rewind(self, attachment: int) -> None:
         """Have the broker deliver everything unacknowledged again, if that is the attachment still. Under the lock."""
@@ -368,8 +368,8 @@ class PartitionConsumer(ReceiverQueue):
         if self._key_task is not None:
             self._key_task.cancel()
         self._acks.stop()
-        if self.letters is not None:
-            self.letters.abandon()
+        if self.dead_letter_router is not None:
+            self.dead_letter_router.abandon()
         with self.lock:
             # A closed consumer gives out nothing more; the broker keeps what was not acknowledged.
             self._drop_queued()

@@ -1,6 +1,6 @@
 """Telling the application that a consumer of a Failover subscription became the active one, or another did.
 
-Rules (client.md C100): the broker's word is passed on as it comes, in its order, and where it only repeats itself, not
+Rules: the broker's word is passed on as it comes, in its order, and where it only repeats itself, not
 twice; after a lost connection its first word counts as new. What is said before the API has its consumer waits for it.
 The sync API's listener runs on a listener thread, the asyncio API's on the loop, one call after the other. The
 consumer is held weakly: it holds this.

@@ -1,6 +1,6 @@
 """Dead letters and retry letters of a consumer: the producers for them, and the copies of messages they are sent.
 
-Rules (client.md C106, C107, C149-C152, F.10): a producer is made when the first letter needs it, one for each schema
+Rules: a producer is made when the first letter needs it, one for each schema
 the originals were written with, so that a letter keeps its schema; a payload that does not fit its schema is copied
 like any other, as nothing is decoded. The original is acknowledged when its copy is stored, and not before; when the
 copy fails, the original is delivered again. Nothing here blocks a thread that receives. On the loop, except where said.
@@ -121,23 +121,23 @@ class DeadLetterRouter:
 
     # --- bookkeeping (under the consumer's lock, any thread) ----------------------------------------------------------
 
-    def keeps(self, decoded: Decoded) -> bool:
+    def should_redirect(self, decoded: Decoded) -> bool:
         """Judge an entry that has arrived; True when it is not to be given out."""
         entry = decoded.entry
         verdict = self._dead.delivered(entry.key, entry.redelivery_count, decoded)
         engine = self._consumer.engine
         if verdict is Verdict.SEND:
-            engine.call(self._bury, [(entry.key, decoded)])
+            engine.call(self._send_dead, [(entry.key, decoded)])
         elif verdict is Verdict.ACKNOWLEDGE:
             # Not at once: we are under the lock it needs.
             engine.call(engine.loop.call_soon, self.acks.add, entry.key, -1, 0)
         return verdict is not Verdict.GIVE
 
-    def part(self, entries: list[EntryKey]) -> list[EntryKey]:
+    def split_dead(self, entries: list[EntryKey]) -> list[EntryKey]:
         """Take those of the entries to be redelivered that are dead now; return the others."""
         dead, others = self._dead.refused(entries)
         if dead:
-            self._consumer.engine.call(self._bury, dead)
+            self._consumer.engine.call(self._send_dead, dead)
         return others
 
     def acknowledged(self, entry: EntryKey) -> None:
@@ -148,24 +148,26 @@ class DeadLetterRouter:
         """Forget what is remembered, but not what is on its way."""
         self._dead.reattached()
 
-    def moved(self) -> None:
+    def on_seek(self) -> None:
         """Forget what is remembered and what became a dead letter: the subscription was moved."""
-        self._dead.moved()
+        self._dead.on_seek()
 
     # --- dead letters -------------------------------------------------------------------------------------------------
 
-    def _bury(self, dead: Dead) -> None:
+    def _send_dead(self, dead: Dead) -> None:
         """Send entries to the dead-letter topic, in the background."""
         if not self._closed:
-            self._spawn(self._bury_all(dead))
+            self._spawn(self._send_all_dead(dead))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._consumer.engine.spawn(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _bury_all(self, dead: Dead) -> None:
-        failed = [key for key in await asyncio.gather(*(self._bury_entry(*each) for each in dead)) if key is not None]
+    async def _send_all_dead(self, dead: Dead) -> None:
+        failed = [
+            key for key in await asyncio.gather(*(self._send_dead_entry(*each) for each in dead)) if key is not None
+        ]
         if not failed:
             self._backoff.reset()
             return
@@ -173,11 +175,11 @@ class DeadLetterRouter:
         # They stay "on their way" meanwhile: what the broker delivers of them by itself is dropped.
         loop.call_later(self._backoff.next(loop.time()), self._give_back, failed)
 
-    async def _bury_entry(self, key: EntryKey, decoded: Decoded) -> EntryKey | None:
+    async def _send_dead_entry(self, key: EntryKey, decoded: Decoded) -> EntryKey | None:
         """Send what is open of an entry and acknowledge it; return it when that failed."""
         consumer = self._consumer
         messages = self.acks.still_open(decoded)
-        outcomes = await asyncio.gather(*(self.bury(message) for message in messages), return_exceptions=True)
+        outcomes = await asyncio.gather(*(self.send_to_dlq(message) for message in messages), return_exceptions=True)
         failure = next((each for each in outcomes if isinstance(each, BaseException)), None)
         if failure is None:
             with consumer.lock:
@@ -204,7 +206,7 @@ class DeadLetterRouter:
         if consumer.is_alive:
             consumer.redeliver(failed)
 
-    async def bury(self, message: Message) -> MessageId:
+    async def send_to_dlq(self, message: Message) -> MessageId:
         """Send a copy of a message to the dead-letter topic; the original is the caller's to acknowledge."""
         return await self._copy(message, self.dead_letter_topic, self._properties(message, None), None)
 
@@ -218,7 +220,7 @@ class DeadLetterRouter:
 
     async def give_up(self, message: Message, acknowledge: Acknowledge) -> None:
         """Put a copy of a message into the dead-letter topic and acknowledge it; on failure it is delivered again."""
-        await self._replace(message, self.bury(message), acknowledge)
+        await self._replace(message, self.send_to_dlq(message), acknowledge)
 
     async def _replace(
         self, message: Message, copying: Coroutine[Any, Any, MessageId], acknowledge: Acknowledge

@@ -1,6 +1,6 @@
 """Opening deliveries: verified, decrypted, decompressed and unpacked; and what becomes of those that cannot be.
 
-Rules (client.md C123-C126): a damaged entry is acknowledged with the reason, so that it does not come for ever, and its
+Rules: a damaged entry is acknowledged with the reason, so that it does not come for ever, and its
 id is kept for the application; what cannot be decrypted goes by the consumer's failure action. What the broker and we
 know to be acknowledged of a batch is compared here. Everything under the consumer's lock, in the thread that receives.
 """
@@ -39,14 +39,14 @@ class EntryDecoder:
         self._consumer = consumer
         self._chunks = chunks
         self._acks = acks
-        self._chunking = ChunkAssembler(consumer, chunks, acks)
+        self._chunk_assembler = ChunkAssembler(consumer, chunks, acks)
         config = consumer.config
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
         self.undecrypted_count = 0
 
-    def open(self, delivery: Delivery, connection: Connection | None) -> Decoded | None:
+    def decode(self, delivery: Delivery, connection: Connection | None) -> Decoded | None:
         """Return what a delivery holds, None for a chunk of a message that is not complete yet.
 
         Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
@@ -55,7 +55,7 @@ class EntryDecoder:
         missing = self._acks.group.open_here((delivery.ledger_id, delivery.entry_id))
         decoded = decode(
             delivery,
-            together=self._chunking.put_together,
+            together=self._chunk_assembler.assemble,
             topic=consumer.topic.full,
             partition=consumer.topic.partition,
             schema=consumer.schema,
@@ -82,7 +82,7 @@ class EntryDecoder:
         """Read a private key; returns what takes it over, to be called under the lock. In a thread, without lock."""
         return partial(self._decryptor.learn, self._decryptor.fetch(wanted))
 
-    def refuse(self, delivery: Delivery, error: Corrupt | Undecryptable, connection: Connection | None) -> int:
+    def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable, connection: Connection | None) -> int:
         """Do without a delivery: discard it, or leave it unacknowledged until its time-out. Returns its permits."""
         consumer = self._consumer
         consumer.note("receive_failed")

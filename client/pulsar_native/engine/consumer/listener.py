@@ -1,6 +1,6 @@
 """Threads that hand messages to the application's listeners.
 
-Rules (client.md C7, C98): a consumer stays on one thread, so its listener never runs twice at once and keeps the order;
+Rules: a consumer stays on one thread, so its listener never runs twice at once and keeps the order;
 a listener that raises is logged, its message stays unacknowledged and the next one follows. The threads are daemons,
 made with the first listener and ended with the client.
 """

@@ -1,9 +1,9 @@
 """What the APIs call a consumer: the `PartitionConsumer`s of one or several topics behind one `take`.
 
-Rules (client.md C94, C153-C157, C159-C161): every partition keeps its own queue and permits; consumers that have
+Rules: every partition keeps its own queue and permits; consumers that have
 something stand in a ring and give one message a turn, so that a busy partition does not starve the others. A single one
-may lend the APIs what follows, to be taken without asking (see `hand`). Every subscription is made anew: a client that
-subscribes twice has two consumers, which the broker allows or refuses as if they were strangers.
+may let the APIs take what follows without the lock (see `prefetch_buffer`). Every subscription is made anew: a client
+that subscribes twice has two consumers, which the broker allows or refuses as if they were strangers.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class MultiTopicsConsumer(TopicSubscriptions):
         super().__init__(client, config, topics, schema, wire_schema)
         # Whether permits depend on whether somebody waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
-        # Whether an API takes what is lent.
-        self._lends = False
+        # Whether an API takes from the prefetch buffer.
+        self._prefetches = False
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None
@@ -88,9 +88,9 @@ class MultiTopicsConsumer(TopicSubscriptions):
     def take(self) -> Message | None:
         """Return the next message, None when there is none yet; raises when the consumer is closed."""
         # While others wait as well, what follows is for them.
-        return self._next(_take_and_lend if self._lends and len(self._waiters) < 2 else PartitionConsumer.take)
+        return self._next(_take_and_prefetch if self._prefetches and len(self._waiters) < 2 else PartitionConsumer.take)
 
-    def lend(self) -> deque[Message]:
+    def start_prefetch(self) -> deque[Message]:
         """Return where `take` puts what follows, for an API that has nothing to do between taking and handing out.
 
         Only with a single topic or partition: of several, messages come in turns.
@@ -99,14 +99,14 @@ class MultiTopicsConsumer(TopicSubscriptions):
             return deque()
         (child,) = self.children
         child.enable_prefetch()
-        self._lends = True
-        return child.hand.messages
+        self._prefetches = True
+        return child.prefetch.messages
 
     def clear_after_fork(self) -> None:
         """Leave nothing with the APIs that they need not ask for: in a forked child, without a lock."""
         self.fast_acks.clear()
         for child in self.children:
-            child.hand.messages.clear()
+            child.prefetch.messages.clear()
 
     def take_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
         """Return the next entry for columns with its consumer, None when there is none yet."""
@@ -117,14 +117,14 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
         return self._next(slice_of)
 
-    def take_slice(self, room: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
-        """Return what there is room for of the next entry, with its consumer; no piece when it does not fit."""
+    def take_slice(self, budget: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
+        """Return what there is room for of the next entry, with its consumer; no entry_slice when it does not fit."""
 
-        def piece_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntrySlice | None] | None:
-            piece = child.take_slice(room)
-            return (child, piece) if piece is not None or room.full or room.locked is not None else None
+        def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntrySlice | None] | None:
+            entry_slice = child.take_slice(budget)
+            return (child, entry_slice) if entry_slice is not None or budget.full or budget.locked is not None else None
 
-        return self._next(piece_of)
+        return self._next(slice_of)
 
     def _next(self, take: Callable[[PartitionConsumer], T | None]) -> T | None:
         while True:
@@ -175,7 +175,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     def _tell_wanted(self) -> None:
         for child in self.children:
-            child.permits.wanted()
+            child.permits.on_receive_wait()
 
     def forget_wait(self, wake: Wake) -> None:
         """Leave the line, served or not; the next one is woken when there is more."""
@@ -270,7 +270,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
         Those that fail are delivered again; the first error is raised when all were tried.
         """
-        letters = [self._letters_of(message) for message in messages]
+        letters = [self._dead_letter_router_of(message) for message in messages]
         await _all_tried(
             own.reconsume_later(each, delay_ms, properties, self.acknowledge_message)
             for own, each in zip(letters, messages, strict=True)
@@ -278,13 +278,13 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def give_up(self, messages: Sequence[Message]) -> None:
         """Put copies of messages into the dead-letter topic, however often they were tried, and acknowledge them."""
-        letters = [self._letters_of(message) for message in messages]
+        letters = [self._dead_letter_router_of(message) for message in messages]
         await _all_tried(
             own.give_up(each, self.acknowledge_message) for own, each in zip(letters, messages, strict=True)
         )
 
-    def _letters_of(self, message: Message) -> DeadLetterRouter:
-        letters = self.owner(message.message_id()).letters
+    def _dead_letter_router_of(self, message: Message) -> DeadLetterRouter:
+        letters = self.owner(message.message_id()).dead_letter_router
         if letters is None or not self.config.enable_retry:
             raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
         return letters
@@ -368,7 +368,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """Return the id of the last message given out of every partition that has given any. Thread-safe."""
         for child in self.children:
             child.count_taken()
-        taken = [child.positions.last_taken for child in self.children]
+        taken = [child.positions.last_dequeued_message_id for child in self.children]
         return [message_id for message_id in taken if message_id is not None]
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
@@ -451,8 +451,8 @@ class MultiTopicsConsumer(TopicSubscriptions):
         return not self._ended and all(child.is_connected for child in self.children)
 
 
-def _take_and_lend(child: PartitionConsumer) -> Message | None:
-    return child.take(lend=True)
+def _take_and_prefetch(child: PartitionConsumer) -> Message | None:
+    return child.take(prefetch=True)
 
 
 async def _all_tried(work: Iterable[Awaitable[None]]) -> None:

@@ -1,6 +1,6 @@
 """The topics of a pattern: found, followed as they come and go, and kept in a consumer.
 
-Rules (client.md C102, C105, C162-C164): the list is asked for at the start and every discovery period, and where the
+Rules: the list is asked for at the start and every discovery period, and where the
 broker can tell of changes (PIP-145) it is asked to; the period stays as the fallback. One task does everything in
 order, so that a list and a change never cross. A topic that cannot be subscribed to now is tried again and leaves the
 others alone. A topic that has vanished is closed, not unsubscribed. On the loop only.

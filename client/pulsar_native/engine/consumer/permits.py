@@ -1,6 +1,6 @@
 """How many messages the broker may send ahead: permits, pausing, the queue of none, and queues that scale.
 
-Rules (client.md C93, C120, C131, N3, N4): permits at the broker, messages queued here and permits to be given back are
+Rules: permits at the broker, messages queued here and permits to be given back are
 together always the size of the queue. They are given back in bulk at half the queue, or with a queue of 0 one at a
 time, when a receiver waits and nothing is here or on its way. A strict pause puts what is queued out of reach; on
 shared subscriptions it is handed back to the broker, each entry once, since one that comes a second time has nowhere
@@ -30,7 +30,7 @@ _TIGHT = 0.95
 
 
 class Permits:
-    """The permits of one `PartitionConsumer`, whose `given` counts those to be given back."""
+    """The permits of one `PartitionConsumer`, whose `permits_to_return` counts those to be given back."""
 
     def __init__(self, consumer: PartitionConsumer, queue_size: int) -> None:
         self._consumer = consumer
@@ -46,26 +46,26 @@ class Permits:
         """Set the size of the queue; what was granted stays granted."""
         self.size = size
         # With a queue of 0 nothing is sent for having been taken, only for being wanted.
-        self._consumer.refill = _NEVER if self.on_demand else max(1, size // 2)
+        self._consumer.flow_threshold = _NEVER if self.on_demand else max(1, size // 2)
 
     def begin(self) -> None:
         """Grant the first permits of an attachment; with a queue of 0, or while paused, they wait."""
-        self._consumer.given = self.size
-        if self._consumer.given >= self._consumer.refill:
+        self._consumer.permits_to_return = self.size
+        if self._consumer.permits_to_return >= self._consumer.flow_threshold:
             self.send()
 
     def send(self) -> None:
         """Give back what has collected, unless paused or without connection."""
         if self._consumer.connection is not None and not self.paused:
-            self._grant(self._consumer.given)
+            self._grant(self._consumer.permits_to_return)
 
     def _grant(self, number: int) -> None:
         consumer = self._consumer
         if consumer.connection is not None and not consumer.is_rewinding:
             consumer.connection.write([commands.flow(consumer.consumer_id, number)])
-            consumer.given -= number
+            consumer.permits_to_return -= number
 
-    def wanted(self) -> None:
+    def on_receive_wait(self) -> None:
         """Note that somebody waits; with a queue of 0 grant a permit for it. Thread-safe, takes the lock.
 
         None is granted while a message is here or on its way; what the last entry cost beyond its one permit is given
@@ -73,8 +73,8 @@ class Permits:
         """
         consumer = self._consumer
         with consumer.lock:
-            if consumer.given > 0 and not self.paused and not consumer.has_local:
-                self._grant(consumer.given)
+            if consumer.permits_to_return > 0 and not self.paused and not consumer.has_local:
+                self._grant(consumer.permits_to_return)
 
     # --- pausing --------------------------------------------------------------------------------------------------
 
@@ -100,12 +100,12 @@ class Permits:
                 self.held = False
                 self._handed_back.clear()
                 consumer.resume_delivery()
-            if consumer.given >= consumer.refill:
+            if consumer.permits_to_return >= consumer.flow_threshold:
                 self.send()
         # Whoever waits looks again, and with a queue of 0 asks again.
         consumer.engine.call(consumer.look_again)
 
-    def arrived(self, delivery: Delivery) -> None:
+    def on_delivery(self, delivery: Delivery) -> None:
         """Note a delivery while held, or with a queue that scales. On the loop, takes the lock."""
         if self.held and self._hands_back:
             self._hand_back_queued(latest_only=True)
@@ -127,13 +127,13 @@ class Permits:
                     key = (delivery.ledger_id, delivery.entry_id)
                     self._handed_back.add(key)
                     back.append(key)
-                    consumer.given += permits_of(delivery)
-                    self.taken(delivery)
+                    consumer.permits_to_return += permits_of(delivery)
+                    self.on_dequeue(delivery)
                 if latest_only:
                     break
             queued.extend(rest)
             back.reverse()
-            # A REDELIVER gives no permits back (client.md F.5): they are in `given`, and wait for the end of the pause.
+            # A REDELIVER gives no permits back: they are in `permits_to_return` until the pause ends.
             for block in in_blocks(back):
                 consumer.connection.write([commands.redeliver(consumer.consumer_id, block, epoch=None)])
 
@@ -149,7 +149,7 @@ class Permits:
 
     # --- what only queues that scale need -------------------------------------------------------------------------
 
-    def taken(self, delivery: Delivery) -> None:
+    def on_dequeue(self, delivery: Delivery) -> None:
         """Note that a delivery was opened or dropped."""
 
 
@@ -183,49 +183,49 @@ class ScaledPermits(Permits):
             self._change(self.size // 2)
         if memory.is_over(1):
             # The broker has none left, and nothing is here: one, so that this consumer gets on.
-            if consumer.given >= self.size and not consumer.has_local:
-                self._grant(consumer.given - self.size + 1)
-        elif consumer.given >= consumer.refill:
-            self._grant(consumer.given)
+            if consumer.permits_to_return >= self.size and not consumer.has_local:
+                self._grant(consumer.permits_to_return - self.size + 1)
+        elif consumer.permits_to_return >= consumer.flow_threshold:
+            self._grant(consumer.permits_to_return)
 
     def _change(self, size: int) -> None:
-        self._consumer.given += size - self.size
+        self._consumer.permits_to_return += size - self.size
         self.resize(size)
 
-    def wanted(self) -> None:
+    def on_receive_wait(self) -> None:
         """Note that somebody waits for messages. Thread-safe, takes the lock."""
         if self.passed:
             with self._consumer.lock:
                 if not self._consumer.has_local:
-                    self.drained()
+                    self.on_queue_empty()
 
-    def drained(self) -> None:
+    def on_queue_empty(self) -> None:
         """Note that the application has found the queue empty."""
         size = min(self._most, self.size * 2)
         # As far as messages like the last ones would fit into what is left.
         if self.passed >= self.size < size and self._memory.has_room(size * self._passed_bytes // self.passed):
             self._change(size)
         self.passed = self._passed_bytes = 0
-        if self._consumer.given >= self._consumer.refill:
+        if self._consumer.permits_to_return >= self._consumer.flow_threshold:
             self.send()
 
-    def arrived(self, delivery: Delivery) -> None:
+    def on_delivery(self, delivery: Delivery) -> None:
         """Count an entry that waits here. On the loop, takes the lock."""
-        self.kept(delivery)
-        super().arrived(delivery)
+        self.on_retained(delivery)
+        super().on_delivery(delivery)
 
-    def kept(self, delivery: Delivery) -> None:
+    def on_retained(self, delivery: Delivery) -> None:
         """Count an entry that waits here."""
         self._memory.receive(len(delivery.payload))
 
-    def taken(self, delivery: Delivery) -> None:
+    def on_dequeue(self, delivery: Delivery) -> None:
         """Count it no more."""
         self._memory.take(len(delivery.payload))
         self._passed_bytes += len(delivery.payload)
 
 
 def expected_permits(count: int, delivery: Delivery) -> int:
-    """Return how many permits a delivery cost: of a partly acknowledged batch only what is left (client.md F.5)."""
+    """Return how many permits a delivery cost: of a partly acknowledged batch only what is left."""
     return count if delivery.ack_words is None else bits_of(delivery.ack_words).bit_count()
 
 

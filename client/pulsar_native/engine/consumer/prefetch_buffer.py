@@ -1,10 +1,9 @@
-"""The next messages of a consumer, put where the APIs take them without a lock: the hand.
+"""Lock-free prefetch buffer: messages of the current entry that `receive()` pops without taking the consumer lock.
 
-Rules: what is in hand is of one entry and follows on one another, ahead of everything else the consumer has. The APIs
-take from the left, in any thread, one atomic step a message; all else is done under the consumer's lock: lending,
-counting afterwards what was taken, and calling back what was not, which is taken from the right. So a message is either
-called back or taken, whatever happens at once. No message is lent whose taking makes permits due: they go when it is
-taken, not when somebody comes for the next one.
+Rules: the messages are of one entry, in order, ahead of everything else the consumer has. The APIs pop from the left,
+in any thread, one atomic step a message; `fill`, `taken` and `reclaim` are called under the consumer's lock, and
+`reclaim` pops from the right. So a message is either reclaimed or taken, whatever happens at once. No message is put
+here whose taking makes permits due: they go when it is taken, not when the next `receive()` comes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pulsar_native.protocol.entry_decoder import Decoded
 
 
 class PrefetchBuffer:
-    """What one `PartitionConsumer` has lent. The methods are called under its lock."""
+    """Prefetch buffer of one `PartitionConsumer`. The methods are called under its lock."""
 
     __slots__ = ("_counted", "_of", "_stop", "messages")
 
@@ -29,15 +28,15 @@ class PrefetchBuffer:
         self._stop = 0
 
     def __bool__(self) -> bool:
-        """Whether anything was lent that is not counted as taken."""
+        """Whether anything was put here that is not counted as taken."""
         return self._counted > 0
 
-    def lend(self, decoded: Decoded, first: int, stop: int) -> None:
-        """Put messages of a batch there, from one index up to another; what was lent before is taken and counted."""
+    def fill(self, decoded: Decoded, first: int, stop: int) -> None:
+        """Put messages of a batch there, from one index up to another; what was put before is taken and counted."""
         self._of, self._stop, self._counted = decoded, stop, stop - first
         self.messages.extend(decoded.messages_between(first, stop))
 
-    def count(self) -> tuple[int, Message | None]:
+    def taken(self) -> tuple[int, Message | None]:
         """Return how many were taken since the last count, and the last of them."""
         left = len(self.messages)
         taken, self._counted = self._counted - left, left
@@ -49,7 +48,7 @@ class PrefetchBuffer:
             self._of = None
         return taken, message
 
-    def call_back(self) -> list[Message]:
+    def reclaim(self) -> list[Message]:
         """Take back what nobody took, the last first; count before anything else is done, and after it."""
         back: list[Message] = []
         try:

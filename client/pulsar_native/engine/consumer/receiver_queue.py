@@ -1,9 +1,9 @@
-"""What has come of a topic or partition and was not taken: deliveries, of one entry messages, and what is in hand.
+"""What has come of a topic or partition and was not taken: deliveries, of one entry messages, and what is prefetched.
 
 Rules: the loop only appends whole deliveries; the thread that receives has them opened, under the lock. Messages are
-made of an entry when they are wanted, not before: of what is left of it a number is known. In order: what is in hand
-(see `hand`), messages that are made, the rest of the entry, deliveries. Permits are given back in bulk at half the
-queue, counted in messages.
+made of an entry when they are wanted, not before: of what is left of it a number is known. In order: what is prefetched
+(see `prefetch_buffer`), messages that are made, the rest of the entry, deliveries. Permits are given back in bulk at
+half the queue, counted in messages.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ReceiverQueue(Handler):
     """The queue of a `PartitionConsumer`, which is one itself, and makes the parts it works with."""
 
     permits: Permits
-    letters: DeadLetterRouter | None
-    opening: EntryDecoder
+    dead_letter_router: DeadLetterRouter | None
+    decoder: EntryDecoder
     positions: Positions
     # None while recording is off; told of entries, never of messages.
     stats: ConsumerRecorder | None
@@ -68,10 +68,10 @@ class ReceiverQueue(Handler):
         # From which index on the messages of that entry are neither taken nor opened. Then none are opened.
         self._cut_at: int | None = None
         # Where an API takes messages without the lock, and whether it does.
-        self.hand = PrefetchBuffer()
-        self._lends = False
+        self.prefetch = PrefetchBuffer()
+        self._prefetches = False
         # Permits to give back, and how many of them are sent together: set by `permits`.
-        self.given = self.refill = 0
+        self.permits_to_return = self.flow_threshold = 0
         # How often the consumer was attached: what is unacknowledged comes again with every attachment.
         self.attachment = 0
         # The last message given out, as itself: its id is only made when somebody asks.
@@ -87,11 +87,11 @@ class ReceiverQueue(Handler):
 
     # --- taking (any thread) --------------------------------------------------------------------------------------
 
-    def take(self, lend: bool = False) -> Message | None:
-        """Return the next message, None when there is none yet; those behind it may be lent. Thread-safe."""
+    def take(self, prefetch: bool = False) -> Message | None:
+        """Return the next message, None when there is none yet; those behind it may be prefetched. Thread-safe."""
         with self.lock:
-            if self._lends:
-                return self._take_lending(lend)
+            if self._prefetches:
+                return self._take_prefetching(prefetch)
             messages = self._messages
             if not messages and not self._decode_wanted():
                 return None
@@ -102,12 +102,12 @@ class ReceiverQueue(Handler):
                 unacked.add((message.entry.ledger_id, message.entry.entry_id))
             return message
 
-    def _take_lending(self, lend: bool) -> Message | None:
-        """Return the next message of a consumer that lends: from the hand, and now perhaps into it."""
-        if self.hand:
+    def _take_prefetching(self, prefetch: bool) -> Message | None:
+        """Return the next message of a consumer that prefetches: from the buffer, and now perhaps into it."""
+        if self.prefetch:
             with contextlib.suppress(IndexError):
                 # Others may take the last one at this moment.
-                return self.hand.messages.popleft()
+                return self.prefetch.messages.popleft()
             self._count_taken()
         if not self._messages:
             if not self._begin_slice():
@@ -115,108 +115,108 @@ class ReceiverQueue(Handler):
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
             if decoded.is_whole_batch:
-                return self._take_from_batch(decoded, first, lend)
+                return self._take_from_batch(decoded, first, prefetch)
             self._open_cut()
         message = self._messages.popleft()
         self._took(message)
         return message
 
-    def _take_from_batch(self, decoded: Decoded, first: int, lend: bool) -> Message:
+    def _take_from_batch(self, decoded: Decoded, first: int, prefetch: bool) -> Message:
         (message,) = decoded.messages_between(first, first + 1)
         self._took(message)
         stop = first + 1
-        if lend:
+        if prefetch:
             # As many as do not make permits due.
-            stop = min(decoded.wanted, max(stop, first + self.refill - self.given))
-            self.hand.lend(decoded, first + 1, stop)
+            stop = min(decoded.wanted, max(stop, first + self.flow_threshold - self.permits_to_return))
+            self.prefetch.fill(decoded, first + 1, stop)
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
     def _took(self, message: Message) -> None:
         """Count a message as given out. Called under the lock."""
         self.last_message = message
-        self.given += 1
-        if self.given >= self.refill:
+        self.permits_to_return += 1
+        if self.permits_to_return >= self.flow_threshold:
             self.permits.send()
 
     def enable_prefetch(self) -> None:
-        """Put messages into the hand from now on, unless something is to be done for each when it is taken."""
+        """Fill the prefetch buffer from now on, unless something is to be done for each message when it is taken."""
         watched = self._shows is not None or self._scaled is not None or self._acks.unacked is not None
-        self._lends = not watched and not self.permits.on_demand
+        self._prefetches = not watched and not self.permits.on_demand
 
     def disable_prefetch(self) -> None:
-        """Put no more messages into the hand, and take back those that are there. Thread-safe."""
+        """Put no more messages into the prefetch buffer, and take back those that are there. Thread-safe."""
         with self.lock:
-            self._lends = False
-            self.call_back()
+            self._prefetches = False
+            self.reclaim_prefetched()
 
     def count_taken(self) -> None:
-        """Bring `last_message` up to what was taken from the hand. Thread-safe."""
+        """Bring `last_message` up to what was taken from the prefetch buffer. Thread-safe."""
         with self.lock:
             self._count_taken()
 
     def _count_taken(self) -> None:
-        taken, last = self.hand.count()
+        taken, last = self.prefetch.taken()
         if last is not None:
             self.last_message = last
             self._grant(taken)
 
-    def call_back(self) -> None:
-        """Have nothing in hand: what was not taken is queued again, as itself. Called under the lock."""
-        if self.hand:
-            back = self.hand.call_back()
+    def reclaim_prefetched(self) -> None:
+        """Have the prefetch buffer empty: what was not taken is queued again, as itself. Called under the lock."""
+        if self.prefetch:
+            back = self.prefetch.reclaim()
             self._count_taken()
             self._all_messages.extendleft(back)
             self._open_cut()
 
     def take_rows(self) -> EntryRows | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
-        piece = self.take_slice()
-        if piece is None:
+        entry_slice = self.take_slice()
+        if entry_slice is None:
             return None
-        if piece.entry.decryption_failed:
+        if entry_slice.entry.decryption_failed:
             # Not fit for columns; the range being read sees by this that it is incomplete.
-            self.opening.undecrypted_count += 1
-        return piece.part
+            self.decoder.undecrypted_count += 1
+        return entry_slice.part
 
-    def take_slice(self, room: BatchBudget | None = None) -> EntrySlice | None:
+    def take_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
         """Return as much of the current entry, or of the next one, as there is room for; None when there is none.
 
-        Without room all of it. An entry that cannot be decrypted is none for a room. Thread-safe.
+        Without room all of it. An entry that cannot be decrypted is none for a budget. Thread-safe.
         """
         with self.lock:
-            self.call_back()
+            self.reclaim_prefetched()
             messages = self._messages
             if messages:
                 entry: Any = messages[0].entry
                 run = list(takewhile(lambda message: message.entry is entry, messages))
                 indexes: Sequence[int] = [max(0, message.batch_index) for message in run]
-                sizes = [] if room is None else list(map(len, run))
+                sizes = [] if budget is None else list(map(len, run))
             elif self._begin_slice():
                 assert self._decoded is not None and self._cut_at is not None
                 entry = self._decoded.entry
                 indexes = self._decoded.indexes(self._cut_at)
-                sizes = [] if room is None else self._decoded.sizes(indexes)
+                sizes = [] if budget is None else self._decoded.sizes(indexes)
             else:
                 return None
-            if room is not None and entry.decryption_failed:
-                room.locked = entry
+            if budget is not None and entry.decryption_failed:
+                budget.locked = entry
                 return None
-            count = len(indexes) if room is None else room.take(sizes)
+            count = len(indexes) if budget is None else budget.take(sizes)
             if not count:
                 return None
             for _ in range(count if messages else 0):
                 messages.popleft()
             if self._cut_at is not None:
                 self._cut_at = indexes[count] if count < len(indexes) else None
-            piece = EntrySlice(entry, indexes[:count])
-            last = piece.part.last - 1 if entry.is_batch else -1
+            entry_slice = EntrySlice(entry, indexes[:count])
+            last = entry_slice.part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
-            self.positions.took(place)
+            self.positions.set_last_dequeued(place)
             if self._acks.unacked is not None:
                 self._acks.unacked.add(entry.key)
             self._grant(count)
-            return piece
+            return entry_slice
 
     def _begin_slice(self) -> bool:
         """Have an entry with messages to give out decoded; False when there is none yet."""
@@ -228,8 +228,8 @@ class ReceiverQueue(Handler):
         return True
 
     def _open_cut(self) -> None:
-        """Make messages of what a piece has left of its entry: somebody asks for them, or counts them."""
-        self.call_back()
+        """Make messages of what a entry_slice has left of its entry: somebody asks for them, or counts them."""
+        self.reclaim_prefetched()
         if self._cut_at is not None and self._decoded is not None:
             self._all_messages.extend(self._decoded.messages_from(self._cut_at))
         self._cut_at = None
@@ -240,7 +240,7 @@ class ReceiverQueue(Handler):
             if self.is_alive:
                 self._open_cut()
                 self._all_messages.extendleft(reversed(messages))
-                self.given -= len(messages)
+                self.permits_to_return -= len(messages)
 
     # --- out of reach, back, or gone ----------------------------------------------------------------------------------
 
@@ -257,8 +257,8 @@ class ReceiverQueue(Handler):
 
     def _grant(self, count: int) -> None:
         """Count permits to give back and send them once they are half a queue."""
-        self.given += count
-        if self.given >= self.refill:
+        self.permits_to_return += count
+        if self.permits_to_return >= self.flow_threshold:
             self.permits.send()
 
     def _drop_queued(self) -> None:
@@ -268,11 +268,11 @@ class ReceiverQueue(Handler):
             self.stats.received(-messages, -size)
         if self._scaled is not None:
             for delivery in self.all_deliveries:
-                self._scaled.taken(delivery)
+                self._scaled.on_dequeue(delivery)
         self.all_deliveries.clear()
         self._all_messages.clear()
         self._decoded = None
-        self.positions.dropped()
+        self.positions.on_queue_dropped()
 
     def drop_queued(self) -> None:
         """Forget what was not taken: the topic is not read any more. Thread-safe."""
@@ -331,10 +331,10 @@ class ReceiverQueue(Handler):
             delivery = self._deliveries.popleft()
         except IndexError:
             if scaled is not None:
-                scaled.drained()
+                scaled.on_queue_empty()
             return None
         if scaled is not None:
-            scaled.taken(delivery)
+            scaled.on_dequeue(delivery)
         return delivery
 
     def _decode_next(self) -> bool:
@@ -348,19 +348,19 @@ class ReceiverQueue(Handler):
         if delivery.attachment != self.attachment:
             return True
         if self._acks.group.covers(key):
-            self.positions.seen = key
+            self.positions.last_decoded = key
             self._grant(permits_of(delivery))
             return True
         try:
-            decoded = self.opening.open(delivery, self.connection)
+            decoded = self.decoder.decode(delivery, self.connection)
         except KeyWanted as wanted:
             self._wait_for_key(delivery, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
-            self.positions.seen = key
-            self._grant(self.opening.refuse(delivery, error, self.connection))
+            self.positions.last_decoded = key
+            self._grant(self.decoder.on_undecodable(delivery, error, self.connection))
             return True
-        self.positions.seen = key
+        self.positions.last_decoded = key
         if decoded is None:
             # A chunk of a message that is not complete yet.
             self._grant(1)
@@ -377,7 +377,11 @@ class ReceiverQueue(Handler):
         """Note how often an entry was redelivered; True when it goes to the dead-letter topic instead."""
         if self._acks.late is not None:
             self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
-        return self.letters is not None and decoded.wanted > 0 and self.letters.keeps(decoded)
+        return (
+            self.dead_letter_router is not None
+            and decoded.wanted > 0
+            and self.dead_letter_router.should_redirect(decoded)
+        )
 
     def _count(self, decoded: Decoded) -> None:
         if self.stats is not None:
@@ -389,7 +393,7 @@ class ReceiverQueue(Handler):
         """Have a private key read in another thread; deliveries wait in order meanwhile."""
         self._deliveries.appendleft(delivery)
         if self._scaled is not None:
-            self._scaled.kept(delivery)
+            self._scaled.on_retained(delivery)
         self._awaits_key = True
         self.engine.call(self._fetch_key, wanted)
 
@@ -398,7 +402,7 @@ class ReceiverQueue(Handler):
             self._key_task = self.engine.spawn(self._learn_key(wanted))
 
     async def _learn_key(self, wanted: KeyWanted) -> None:
-        learn = await asyncio.to_thread(self.opening.fetch_key, wanted)
+        learn = await asyncio.to_thread(self.decoder.fetch_key, wanted)
         with self.lock:
             learn()
             self._awaits_key = False
@@ -411,19 +415,19 @@ class ReceiverQueue(Handler):
         return bool(
             self._messages
             or self._cut_at is not None
-            or self.hand.messages
+            or self.prefetch.messages
             or (self._deliveries and not self._awaits_key)
         )
 
     @property
     def has_local(self) -> bool:
         """Whether anything is here that was not given out. Called under the lock."""
-        return bool(self._all_messages or self.all_deliveries or self._cut_at is not None or self.hand.messages)
+        return bool(self._all_messages or self.all_deliveries or self._cut_at is not None or self.prefetch.messages)
 
     def has_queued(self) -> bool:
         """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
         with self.lock:
-            return bool(self.hand.messages or self._cut_at is not None) or self._decode_wanted()
+            return bool(self.prefetch.messages or self._cut_at is not None) or self._decode_wanted()
 
     @property
     def has_undecoded(self) -> bool:

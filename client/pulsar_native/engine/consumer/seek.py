@@ -34,7 +34,7 @@ class Positions:
         self._start_inclusive = config.start_message_id_inclusive
         self.filter = StartFilter(None if self._durable else self._start, self._start_inclusive)
         # Ledger and entry of the last delivery looked at, wanted or not.
-        self.seen: tuple[int, int] | None = None
+        self.last_decoded: tuple[int, int] | None = None
         self._last_place: MessageId | None = None
         self._mark_delete: MessageId | None = None
         self.is_seeking = False
@@ -42,25 +42,25 @@ class Positions:
     # --- what was reached (under the lock, or thread-safe) --------------------------------------------------------
 
     @property
-    def last_taken(self) -> MessageId | None:
-        """The id of the last message given out. Under the lock, with nothing in hand, or after `count_taken`."""
+    def last_dequeued_message_id(self) -> MessageId | None:
+        """Id of the last message given out. Under the lock, with an empty prefetch buffer or after `count_taken`."""
         message = self._consumer.last_message
         return self._last_place if message is None else message.message_id()
 
-    def took(self, place: MessageId) -> None:
+    def set_last_dequeued(self, place: MessageId) -> None:
         """Note the end of what was given out other than as messages. Called under the lock."""
         self._consumer.last_message, self._last_place = None, place
 
-    def dropped(self) -> None:
+    def on_queue_dropped(self) -> None:
         """Note that what was queued is gone: all behind the last message given out comes again. Under the lock."""
-        last = self.last_taken
-        self.seen = None if last is None else (last.ledger_id(), last.entry_id())
+        last = self.last_dequeued_message_id
+        self.last_decoded = None if last is None else (last.ledger_id(), last.entry_id())
 
-    def resume_at(self) -> MessageId | None:
+    def start_message_id(self) -> MessageId | None:
         """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
         if self._durable:
             return None
-        last = self.last_taken
+        last = self.last_dequeued_message_id
         if last is not None:
             # Where it began does not matter: the chunks before it that are still needed are here.
             self._start, self._start_inclusive = last.without_chunks(), False
@@ -75,13 +75,13 @@ class Positions:
     def taken_entry(self) -> tuple[int, int]:
         """Return ledger and entry of the last message given out, (-1, -1) before the first. Takes the lock."""
         self._consumer.count_taken()
-        last = self.last_taken
+        last = self.last_dequeued_message_id
         return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
 
     def is_past(self, end: MessageId) -> bool:
         """Return whether everything before `end` was looked at, as far as entry numbers tell. Thread-safe."""
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
-        return self.seen is not None and self.seen >= (end.ledger_id(), before)
+        return self.last_decoded is not None and self.last_decoded >= (end.ledger_id(), before)
 
     # --- the topic's end (loop) -----------------------------------------------------------------------------------
 
@@ -120,14 +120,19 @@ class Positions:
         if last.entry_id() < 0:
             return False
         consumer.count_taken()
-        place, inclusive = self.last_taken, False
+        place, inclusive = self.last_dequeued_message_id, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive
         if consumer.has_queued():
             return True
         end = (last.ledger_id(), last.entry_id())
         here = (-1, -1) if place is None else (place.ledger_id(), place.entry_id())
-        if self.seen is not None and self.seen >= end and self.seen > here and not consumer.may_have_more():
+        if (
+            self.last_decoded is not None
+            and self.last_decoded >= end
+            and self.last_decoded > here
+            and not consumer.may_have_more()
+        ):
             # All behind the place was looked at, and nothing is left of it: acknowledged, compacted away, damaged.
             return False
         if place is None or place == MessageId.earliest:
@@ -198,7 +203,7 @@ class Positions:
             await self._pin_after_seek(connection)
 
     def _forget(self, position: MessageId | None, sought: MessageId | None, inclusive: bool) -> None:
-        self._consumer.call_back()
+        self._consumer.reclaim_prefetched()
         self._consumer.last_message = self._last_place = None
         self._consumer.forget_deliveries()
         # The broker keeps the sought time for a non-durable subscription; starting at earliest does not rewind it.

@@ -1,6 +1,6 @@
 """Counting what producers and consumers do, per entry and never per message, and the records logged of it.
 
-Rules (client.md C5, C183-C185): recorders exist only while recording is on; what the hot paths hold is None otherwise.
+Rules: recorders exist only while recording is on; what the hot paths hold is None otherwise.
 Latencies go into buckets that grow by 4.4 %, so that percentiles are right within about 2.2 %; the maximum is exact.
 One timer for all of a client. Thread-safe; `now` is monotonic seconds.
 """

@@ -1,6 +1,6 @@
 """A partition's producer that is created with the first message for it.
 
-Rules (client.md C84): what is sent meanwhile waits here, not encoded, since name, schema version, sequence id and
+Rules: what is sent meanwhile waits here, not encoded, since name, schema version, sequence id and
 largest size are the broker's to tell. Order is kept: nothing overtakes what waits. When the creation fails, what waits
 fails with it, and the next message tries again.
 """

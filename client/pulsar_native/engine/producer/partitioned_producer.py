@@ -1,6 +1,6 @@
 """What the APIs call a producer: one `PartitionProducer`, or one for each partition behind a router.
 
-Rules (client.md C32, C45, C47, C59, C84): all partitions are created or none, or, when they start lazily, one of them,
+Rules: all partitions are created or none, or, when they start lazily, one of them,
 which finds out whether publishing is allowed at all; the partition of a message is chosen once; new partitions are
 noticed and joined, partitions never become fewer.
 """

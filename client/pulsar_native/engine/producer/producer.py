@@ -5,8 +5,8 @@ wakes the loop only to arm a timer. The lock is never held across the applicatio
 everything pending is written again before anything new.
 
 Messages that are nothing but a payload go by `enqueue_plain`: while a batch is open, what would be asked for each of
-them (room in batch, queue and memory, ids, timers) was asked once for many (`_offer`), and they are put into the
-inbox without a lock.
+them (room in batch, queue and memory, ids, timers) was asked once for many (`_open_fast_path`), and they are put
+into the `FastPathBuffer` without a lock.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
 
 # Bytes taken of the client's memory limit at once for messages to come.
-_AHEAD_BYTES = 16 * 1024
+_RESERVE_BYTES = 16 * 1024
 # How many threads may put a message at the same instant without one passing the limit of the queue.
 _MOST_AT_ONCE = 16
 _MANY = 1 << 30
@@ -86,7 +86,7 @@ class PartitionProducer(Handler):
         )
         self._schema = schema
         self._max_pending = max_pending
-        self._inbox = self.core.inbox
+        self._fast_path = self.core.fast_path
         self._counts_memory = client.memory.limit > 0
         self._lock = threading.Lock()
         self._room_waiters = RoomWaiters()
@@ -194,30 +194,30 @@ class PartitionProducer(Handler):
     def enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
         """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
         # A function call here costs as much as all of this; see `FastPathBuffer` for why it needs no lock.
-        inbox = self._inbox
-        items = inbox.items
-        if len(items) < inbox.room and len(payload) <= inbox.largest:
+        fast_path = self._fast_path
+        items = fast_path.items
+        if len(items) < fast_path.capacity and len(payload) <= fast_path.max_payload:
             if callback is None:
                 items.append(payload)
             else:
-                inbox.tells = True
+                fast_path.has_callbacks = True
                 items.append((payload, callback))
-            if not inbox.is_watched:
-                self._look_after()
+            if not fast_path.is_open:
+                self._drain_late()
             return None
         full = self.enqueue(payload, b"", None, callback)
         if full is None:
-            self._offer()
+            self._open_fast_path()
         return full
 
-    def _look_after(self) -> None:
-        """Take what was put into the inbox while its batch was closed by another thread."""
+    def _drain_late(self) -> None:
+        """Take what was put into the fast path while its batch was closed by another thread."""
         with self._lock:
-            if self._inbox.is_watched or not self._inbox.items:
+            if self._fast_path.is_open or not self._fast_path.items:
                 return
-            ready = self.core.look_after(time.monotonic(), time.time_ns() // 1_000_000)
+            ready = self.core.drain_late(time.monotonic(), time.time_ns() // 1_000_000)
             self._write(ready)
-            if self.core.ahead < 0:
+            if self.core.reserved_bytes < 0:
                 self._give_back_ahead()
             is_over = self.state is not State.READY and self.state is not State.CONNECTING
         if is_over:
@@ -226,13 +226,13 @@ class PartitionProducer(Handler):
             self._arm_timers()
             self._complete_failed()
 
-    def _offer(self) -> None:
-        """Let the next plain messages come through the inbox."""
+    def _open_fast_path(self) -> None:
+        """Let the next plain messages come through the fast path."""
         with self._lock:
             core = self.core
             if not core.batch_is_open or self.state is not State.READY:
                 return
-            late = core.settle()
+            late = core.drain_fast_path()
             if late:
                 self._write(late)
             count = _MANY
@@ -240,10 +240,10 @@ class PartitionProducer(Handler):
                 count = self._max_pending - core.pending_messages - _MOST_AT_ONCE
             size = _MANY
             if self._counts_memory:
-                if core.ahead < _AHEAD_BYTES // 2:
-                    core.ahead += self.client.memory.reserve_ahead(_AHEAD_BYTES - core.ahead)
-                size = core.ahead
-            core.offer(count, size)
+                if core.reserved_bytes < _RESERVE_BYTES // 2:
+                    core.reserved_bytes += self.client.memory.reserve_ahead(_RESERVE_BYTES - core.reserved_bytes)
+                size = core.reserved_bytes
+            core.open_fast_path(count, size)
 
     def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         """Take a message whose sender waits, in a batch of its own, and try to read its receipt in this thread.
@@ -267,7 +267,7 @@ class PartitionProducer(Handler):
 
         Called under the lock, with nothing offered.
         """
-        size, self.core.ahead = self.core.ahead, 0
+        size, self.core.reserved_bytes = self.core.reserved_bytes, 0
         if not self._counts_memory or not size:
             return False
         if size < 0:
@@ -307,11 +307,11 @@ class PartitionProducer(Handler):
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
             except (NoRoomForChunks, NotRegistered) as missing:
                 memory.release(len(payload))
-                self._write(core.settle())
+                self._write(core.drain_fast_path())
                 return self._not_taken(missing)
             except BaseException:
                 memory.release(len(payload))
-                self._write(core.settle())
+                self._write(core.drain_fast_path())
                 raise
             if flush:
                 ready += core.close_batch()
@@ -623,7 +623,7 @@ class PartitionProducer(Handler):
         with self._lock:
             self.state = State.CLOSING
             # What comes from now on is refused by `enqueue`.
-            self._inbox.withdraw()
+            self._fast_path.close()
 
     def abandon(self) -> None:
         """Close without a word to the broker; everything pending fails."""

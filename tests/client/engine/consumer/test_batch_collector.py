@@ -57,7 +57,7 @@ def test_what_is_taken_at_once_is_as_much_as_what_is_taken_one_by_one(
         entry: Any = Entry()
         entry.body = bytes(sum(run) + 5 * len(run))
         ready = deque(Message(entry, index, 0, 0, length) for index, length in enumerate(run))
-        # As the APIs do: the first comes from the consumer, those that follow it from the hand.
+        # As the APIs do: the first comes from the consumer, those that follow it from the prefetch buffer.
         complete = collector.add(ready.popleft()) or collector.add_all(ready)
         if complete:
             break

@@ -106,7 +106,7 @@ async def test_permits_count_messages_also_those_left_out(
 ) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=20)
     batch = batch_entry([b"%d" % number for number in range(10)])
-    # client.md F.5: a redelivery of a partly acknowledged batch costs only what is left, here the last three.
+    # A redelivery of a partly acknowledged batch costs only what is left, here the last three.
     deliver(fake, delivery(0, batch, 0), delivery(0, batch, 1, ack_set=[0b1110000000]))
     assert [message.data() for message in await take(consumer, 13)] == [b"%d" % n for n in (*range(10), 7, 8, 9)]
     await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
@@ -161,7 +161,7 @@ async def test_a_damaged_entry_is_acknowledged_with_the_reason_and_the_next_one_
     assert seen.command.ack.validation_error == pb.CommandAck.ChecksumMismatch
     assert places(seen.command.ack) == [(1, 5)] and seen.command.ack.ack_type == pb.CommandAck.Individual
     await until(lambda: sum(permits(fake)) == 4)
-    assert list(consumer.children[0].opening.discarded) == [MessageId(-1, 1, 5, -1)]
+    assert list(consumer.children[0].decoder.discarded) == [MessageId(-1, 1, 5, -1)]
 
 
 # --- late copies ------------------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ async def test_a_reader_goes_on_behind_the_last_message_it_gave_out(
     start = again.start_message_id
     assert (start.ledgerId, start.entryId, start.batch_index, again.durable) == (1, 2, 1, False)
     await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
-    # client.md F.6: the broker starts at the whole entry, inclusive.
+    # The broker starts at the whole entry, inclusive.
     deliver(fake, delivery(0, batch, 2), *singles(3, 6))
     assert [message.data() for message in await take(consumer, 4)] == [b"c", b"3", b"4", b"5"]
 
@@ -462,7 +462,7 @@ async def test_a_seek_subscribes_again_at_once_and_drops_what_was_queued(
     # The broker's CLOSE_CONSUMER is part of the answer and no outage: no back-off.
     assert time.monotonic() - started < 2
     asked = fake.seen(Kind.SEEK)[0].command.seek
-    # client.md F.6: the index sought and those behind it.
+    # The index sought and those behind it.
     assert list(asked.message_id.ack_set) == [0b110]
     assert consumer.take() is None and len(fake.seen(Kind.SUBSCRIBE)) == 2
     deliver(fake, delivery(0, batch_entry([b"a", b"b", b"c"]), 1, ack_set=[0b110]))

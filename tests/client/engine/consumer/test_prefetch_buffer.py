@@ -57,15 +57,15 @@ def values(messages: Any) -> list[int]:
 
 
 class Application:
-    """Takes as the APIs do: from the hand, and when that is empty from the consumer."""
+    """Takes as the APIs do: from the prefetch buffer, and when that is empty from the consumer."""
 
     def __init__(self, consumer: MultiTopicsConsumer) -> None:
         self.consumer = consumer
-        self.hand: deque[Message] = consumer.lend()
+        self.prefetch: deque[Message] = consumer.start_prefetch()
 
     def take(self) -> Message | None:
         try:
-            return self.hand.popleft()
+            return self.prefetch.popleft()
         except IndexError:
             return self.consumer.take()
 
@@ -92,33 +92,35 @@ def acked(broker: FakeBroker) -> list[int]:
 
 
 def test_what_was_taken_is_counted_and_the_rest_comes_back_in_order() -> None:
-    hand = PrefetchBuffer()
-    assert not hand and hand.count() == (0, None)
-    hand.lend(decoded(10), 2, 9)
-    assert values([hand.messages.popleft(), hand.messages.popleft()]) == [2, 3]
-    taken, last = hand.count()
+    prefetch = PrefetchBuffer()
+    assert not prefetch and prefetch.taken() == (0, None)
+    prefetch.fill(decoded(10), 2, 9)
+    assert values([prefetch.messages.popleft(), prefetch.messages.popleft()]) == [2, 3]
+    taken, last = prefetch.taken()
     assert taken == 2 and last is not None and last.message_id().batch_index() == 3
-    assert hand.count() == (0, None)
-    hand.messages.popleft()
-    assert values(reversed(hand.call_back())) == [5, 6, 7, 8]
-    taken, last = hand.count()
+    assert prefetch.taken() == (0, None)
+    prefetch.messages.popleft()
+    assert values(reversed(prefetch.reclaim())) == [5, 6, 7, 8]
+    taken, last = prefetch.taken()
     assert taken == 1 and last is not None and last.message_id().batch_index() == 4
-    assert not hand and not hand.messages
+    assert not prefetch and not prefetch.messages
 
 
 def test_threads_and_a_call_back_share_what_is_in_hand() -> None:
     entry = decoded(2000)
     for _ in range(20):
-        hand = PrefetchBuffer()
-        hand.lend(entry, 0, 2000)
+        prefetch = PrefetchBuffer()
+        prefetch.fill(entry, 0, 2000)
         taken: list[Message] = []
         begun = threading.Barrier(3)
 
-        def take(hand: PrefetchBuffer = hand, taken: list[Message] = taken, begun: threading.Barrier = begun) -> None:
+        def take(
+            prefetch: PrefetchBuffer = prefetch, taken: list[Message] = taken, begun: threading.Barrier = begun
+        ) -> None:
             begun.wait()
             try:
                 while True:
-                    taken.append(hand.messages.popleft())
+                    taken.append(prefetch.messages.popleft())
             except IndexError:
                 return
 
@@ -126,8 +128,8 @@ def test_threads_and_a_call_back_share_what_is_in_hand() -> None:
         for thread in threads:
             thread.start()
         begun.wait()
-        back = hand.call_back()
-        count, last = hand.count()
+        back = prefetch.reclaim()
+        count, last = prefetch.taken()
         for thread in threads:
             thread.join()
         assert count == len(taken) == 2000 - len(back)
@@ -160,9 +162,9 @@ async def test_a_strict_pause_leaves_nothing_in_hand_and_the_order_as_it_is(
     fake.peers[-1].send(delivery(0, batch(0, 30), 0), delivery(0, batch(30, 10), 1))
     assert await application.taken(7) == list(range(7))
     first = application.take()
-    assert first is not None and application.hand
+    assert first is not None and application.prefetch
     application.consumer.pause(strict=True)
-    assert application.take() is None and not application.hand
+    assert application.take() is None and not application.prefetch
     application.consumer.put_back([first])
     application.consumer.resume()
     assert await application.taken(33) == list(range(7, 40))
@@ -247,7 +249,7 @@ async def test_where_each_message_counts_nothing_is_lent(
     if options.get("receiver_queue_size") == 0:
         application.consumer.wait_then(lambda: None)
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
-    assert await application.taken(5) == list(range(5)) and not application.hand
+    assert await application.taken(5) == list(range(5)) and not application.prefetch
 
 
 @pytest.mark.asyncio
@@ -259,9 +261,9 @@ async def test_who_waits_in_line_is_not_passed_by_through_the_hand(
     for wake in wakes:
         application.consumer.wait_then(wake)
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
-    assert await application.taken(1) == [0] and not application.hand
+    assert await application.taken(1) == [0] and not application.prefetch
     application.consumer.forget_wait(wakes[0])
-    assert await application.taken(1) == [1] and application.hand
+    assert await application.taken(1) == [1] and application.prefetch
     application.consumer.forget_wait(wakes[1])
 
 
@@ -271,11 +273,11 @@ async def test_partitions_take_turns_once_there_are_several(
 ) -> None:
     application = Application(await subscribed(cores(fake.url)))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
-    assert await application.taken(5) == list(range(5)) and application.hand
+    assert await application.taken(5) == list(range(5)) and application.prefetch
     consumer = application.consumer
     other = next(iter(consumer.topics)).with_partition(0)
     await consumer.add_topic(other, 0)
-    assert not application.hand
+    assert not application.prefetch
     fake.peers[-1].send(delivery(1, batch(100, 30), 0))
     await until(lambda: consumer.children[1].may_have_more())
     assert sorted(await application.taken(10)) == [5, 6, 7, 8, 9, 100, 101, 102, 103, 104]
@@ -325,8 +327,8 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
             expected += 1
         chance.choice(others)()
     child.count_taken()
-    assert application.take() is None and child.given < child.refill
-    await until(lambda: sum(permits(fake)) + child.given == 50 + first)
+    assert application.take() is None and child.permits_to_return < child.flow_threshold
+    await until(lambda: sum(permits(fake)) + child.permits_to_return == 50 + first)
 
 
 # --- what the APIs note as acknowledged ----------------------------------------------------------------------------
@@ -345,12 +347,12 @@ async def test_noted_messages_are_acknowledged_by_the_entry_in_any_order(
     random.Random(1).shuffle(shuffled)
     missing = shuffled.pop(7)
     for message in [*shuffled, *messages[20:29], *messages[30:], *messages[30:33]]:
-        acks.note(message)
+        acks.add_fast(message)
     whole = {0, 1, 3} - {missing.message_id().entry_id()}
     await until(lambda: set(acked(fake)) == whole)
-    acks.note(messages[29])
+    acks.add_fast(messages[29])
     await until(lambda: set(acked(fake)) == whole | {2})
-    acks.note(missing)
+    acks.add_fast(missing)
     await until(lambda: sorted(acked(fake)) == [0, 1, 2, 3])
     assert consumer.children[0].acks_sent == 40
 
@@ -365,11 +367,11 @@ async def test_noting_ends_with_the_consumer_and_what_was_noted_is_sent_first(
     fake.peers[-1].send(delivery(0, batch(0, 2), 0), delivery(0, batch(2, 1), 1))
     messages = await application.messages(3)
     for message in messages[:2]:
-        acks.note(message)
+        acks.add_fast(message)
     (report,) = await consumer.close()
     assert acked(fake) == [0] and (report.acks_sent, report.acks_left) == (2, 0)
     with pytest.raises(AlreadyClosed):
-        acks.note(messages[2])
+        acks.add_fast(messages[2])
     assert acks.unsent() == 0
 
 
@@ -395,6 +397,6 @@ async def test_where_an_acknowledgement_has_consequences_it_is_not_just_noted(
 async def test_a_forked_child_has_nothing_to_go_on_with(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     application = Application(await subscribed(cores(fake.url)))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
-    assert await application.taken(5) == list(range(5)) and application.hand
+    assert await application.taken(5) == list(range(5)) and application.prefetch
     application.consumer.clear_after_fork()
-    assert not application.hand and not application.consumer.fast_acks
+    assert not application.prefetch and not application.consumer.fast_acks

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.metrics import telemetry
-from pulsar_native.engine.service_url_provider import Service
+from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.exceptions import ConnectError, PulsarException
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.commands import Kind
@@ -160,7 +160,7 @@ async def test_a_lookup_without_a_known_cluster_has_failed(
     async def unknown(_service: object) -> None:
         raise ConnectError("nobody tells")
 
-    monkeypatch.setattr(Service, "known", unknown)
+    monkeypatch.setattr(ServiceUrlProvider, "known", unknown)
     core = cores(lambda: "pulsar://localhost", meter_provider=provider, operation_timeout_seconds=0.2)
     with pytest.raises(PulsarException):
         await core.partition_count(TOPIC)

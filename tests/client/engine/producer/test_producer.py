@@ -455,7 +455,7 @@ async def test_the_queue_for_exclusive_access_is_waited_in_without_a_time_out(fa
     (asked,) = await asyncio.to_thread(fake.wait, Kind.PRODUCER)
     await asyncio.sleep(0.5)
     assert not waiting.done() and len(fake.seen(Kind.PRODUCER)) == 1
-    # The second answer has the same request id (client.md F.3).
+    # The second answer has the same request id.
     asked.peer.send(*create(asked.peer, asked.command))
     producer = await asyncio.wait_for(waiting, 5)
     assert (await settled([send(producer, b"x")]))[0][0] is None
@@ -680,7 +680,7 @@ def test_what_was_put_too_late_for_its_batch_is_not_forgotten(fake: FakeBroker, 
         if closed:
             producer.close()
         # As a thread sees it that looked for room just before another one closed the batch, or the producer.
-        child._inbox.room, child._inbox.largest = 1, 10
+        child._fast_path.capacity, child._fast_path.max_payload = 1, 10
         told: list[Result] = []
         producer.send_async(b"late", lambda result, _id: told.append(result))
         deadline = time.monotonic() + 10

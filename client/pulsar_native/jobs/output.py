@@ -10,9 +10,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
-from airflow_provider_pulsar.schemas import json_safe
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.codecs import json_safe
+
+# Makes the path object of a text: with `open`, `parent`, `name`, `mkdir`, `stat`, `unlink` and `replace` as pathlib's.
+PathFactory = Callable[[str], Any]
+
+
+def local_path(text: str) -> Path:
+    """Return the path of a local file; raises ValueError for a URL."""
+    if "://" in text and not text.startswith("file://"):
+        validation.refuse(f"{text!r} is a URL: only local files can be opened here")
+    return Path(text.removeprefix("file://"))
 
 
 def json_line(record: object) -> bytes:
@@ -24,11 +37,11 @@ def json_line(record: object) -> bytes:
         return json.dumps(safe, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-class Output:
+class AtomicFile:
     """The file being written. `open` may raise OSError, as may all methods but `discard`."""
 
-    def __init__(self, path: str | None) -> None:
-        self._path = None if path is None else _target(path)
+    def __init__(self, path: str | None, open_path: PathFactory = local_path) -> None:
+        self._path = None if path is None else open_path(path)
         self._temporary: Any = None if self._path is None else self._path.parent / f".{self._path.name}.part"
         self._file: IO[bytes] | None = None
         self._left_over = False
@@ -61,8 +74,8 @@ class Output:
         self._file.close()
         self._file = None
         if _is_local(self._path):
-            os.replace(self._temporary.path, self._path.path)
-            _sync_folder(os.path.dirname(self._path.path))
+            os.replace(_local_name(self._temporary), _local_name(self._path))
+            _sync_folder(os.path.dirname(_local_name(self._path)))
         else:
             self._temporary.replace(self._path)
         self._left_over = False
@@ -80,22 +93,21 @@ class Output:
             self._left_over = False
 
 
-def size_of(path: str) -> int | None:
+def size_of(path: str, open_path: PathFactory = local_path) -> int | None:
     """Return the size of a file in bytes, None when there is none."""
     try:
-        return int(_target(path).stat().st_size)
+        return int(open_path(path).stat().st_size)
     except FileNotFoundError:
         return None
 
 
-def _target(path: str) -> Any:
-    from airflow.sdk import ObjectStoragePath
-
-    return ObjectStoragePath(path)
-
-
 def _is_local(path: Any) -> bool:
-    return path.protocol in ("", "file", "local")
+    return getattr(path, "protocol", "") in ("", "file", "local")
+
+
+def _local_name(path: Any) -> str:
+    # A path of fsspec has the plain name of a local file as `path`; one of pathlib is it.
+    return str(getattr(path, "path", path))
 
 
 def _sync_folder(folder: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pulsar import checks
+from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
     from pulsar_native import Consumer, EntryRange, Message, MessageId
@@ -23,7 +23,7 @@ _MOST_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """What ends a batch besides the topic's end; None is no limit."""
 
     messages: int | None
@@ -32,10 +32,10 @@ class Limits:
     inline_bytes: int | None
 
     @staticmethod
-    def of(messages: object, size: object, seconds: object, inline_bytes: int | None) -> Limits:
+    def of(messages: object, size: object, seconds: object, inline_bytes: int | None) -> BatchLimits:
         """Return the limits after templates were rendered: numbers, or texts of them."""
         count, octets = _number("max_messages", messages), _number("max_bytes", size)
-        return Limits(
+        return BatchLimits(
             None if count is None else int(count),
             None if octets is None else int(octets),
             _number("max_seconds", seconds, least=0.001),
@@ -50,14 +50,14 @@ def _number(name: str, value: object, *, least: float = 1) -> float | None:
         try:
             value = float(value) if "." in value else int(value)
         except ValueError:
-            checks.refuse(f"{name}={value!r} is no number")
-    checks.number(name, value, least)
+            validation.refuse(f"{name}={value!r} is no number")
+    validation.number(name, value, least)
     assert isinstance(value, int | float)
     return value
 
 
 @dataclass
-class _Place:
+class _PartitionRange:
     """The messages of one topic or partition in the batch.
 
     `entries`: (ledger, entry) to indexes taken and size; `whole`: [ledger, first entry, last entry] taken as a whole.
@@ -73,9 +73,9 @@ class _Place:
 class Batch:
     """What was taken so far. Not thread-safe."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _PartitionRange] = {}
         self.messages: list[dict[str, Any]] = []
         self.count = 0
         self.bytes = 0
@@ -86,7 +86,7 @@ class Batch:
         """Return whether a message still fits, and note the reason when it does not. A first one always fits."""
         if self._limits.inline_bytes is not None and self.inline_bytes + line > self._limits.inline_bytes:
             if not self.count:
-                checks.refuse(f"the first message has {line} bytes as JSON: too many for inline=True; give a path")
+                validation.refuse(f"the first message has {line} bytes as JSON: too many for inline=True; give a path")
             self.stop_reason = "inline_limit"
         elif self.count and self._limits.bytes is not None and self.bytes + size > self._limits.bytes:
             self.stop_reason = "max_bytes"
@@ -95,7 +95,7 @@ class Batch:
     def add(self, message: Message, record: dict[str, Any], line: int) -> None:
         """Take a message into the batch."""
         message_id = message.message_id()
-        place = self._places.setdefault(message.topic_name(), _Place())
+        place = self._places.setdefault(message.topic_name(), _PartitionRange())
         place.count += 1
         place.last = str(message_id)
         place.first = place.first or place.last
@@ -118,7 +118,7 @@ class Batch:
 
     def add_rows(self, entries: EntryRange, size: int) -> None:
         """Take rows with so many bytes of payload into the batch."""
-        place = self._places.setdefault(entries.topic, _Place())
+        place = self._places.setdefault(entries.topic, _PartitionRange())
         place.count += len(entries)
         place.last = str(entries.last_message_id())
         place.first = place.first or str(entries.first_message_id())
@@ -208,7 +208,7 @@ def _ids(topic: Any, each: Sequence[int]) -> list[Message | MessageId]:
 
 def record_of(message: Message, decoder: str) -> dict[str, Any]:
     """Return a message as a line of the output holds it; raises `InvalidRecord` for a value that cannot be decoded."""
-    from airflow_provider_pulsar.schemas import decode
+    from pulsar_native.jobs.codecs import decode
 
     value, encoding = decode(message, decoder)
     record: dict[str, Any] = {

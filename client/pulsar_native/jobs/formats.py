@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_pulsar import checks
+from pulsar_native.jobs import validation
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from airflow_provider_pulsar.batch import Batch
-    from airflow_provider_pulsar.flow import Flow
-    from airflow_provider_pulsar.output import Output
+    from pulsar_native.jobs.batch import Batch
+    from pulsar_native.jobs.output import AtomicFile
+    from pulsar_native.jobs.receiver import BatchReceiver
 
 FORMATS = ("jsonl", "parquet")
 # A row group is written when it has so many rows, or bytes in memory.
@@ -27,14 +27,14 @@ _GROUP_BYTES = 64 * 1024 * 1024
 def format_of(path: str | None, chosen: str | None) -> str:
     """Return the format chosen, or the one a path's ending tells."""
     if chosen is not None:
-        return checks.choice("format", chosen, FORMATS)
+        return validation.choice("format", chosen, FORMATS)
     return "parquet" if path is not None and path.lower().endswith(".parquet") else "jsonl"
 
 
-class Form(Protocol):
+class BatchWriter(Protocol):
     """How a batch is written."""
 
-    def take(self, flow: Flow, batch: Batch, millis: float) -> bool:
+    def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
         """Take what comes within a time; False when nothing did."""
 
     def finish(self) -> None:
@@ -44,17 +44,17 @@ class Form(Protocol):
         """Let go of the output, complete or not, before it is discarded itself."""
 
 
-class Lines:
+class JsonLinesWriter:
     """A line of JSON for each message."""
 
-    def __init__(self, output: Output, decoder: str) -> None:
+    def __init__(self, output: AtomicFile, decoder: str) -> None:
         self._output = output
         self._decoder = decoder
 
-    def take(self, flow: Flow, batch: Batch, millis: float) -> bool:
+    def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
         """Take one message; False when none came."""
-        from airflow_provider_pulsar.batch import record_of
-        from airflow_provider_pulsar.output import json_line
+        from pulsar_native.jobs.batch import record_of
+        from pulsar_native.jobs.output import json_line
 
         message = flow.next(millis)
         if message is None:
@@ -73,16 +73,16 @@ class Lines:
         """Nothing is held."""
 
 
-class Rows:
+class ParquetWriter:
     """A Parquet file with a row for each message."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: AtomicFile) -> None:
         self._output = output
         self._writer: Any = None
         self._waiting: list[pyarrow.RecordBatch] = []
         self._rows = self._bytes = 0
 
-    def take(self, flow: Flow, batch: Batch, millis: float) -> bool:
+    def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
         """Take some rows; False when none came."""
         parts = flow.next_rows(millis, *batch.room())
         for entries, rows in parts:

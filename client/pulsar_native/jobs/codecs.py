@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_pulsar import checks
 from pulsar_native import Message
+from pulsar_native.jobs import validation
 from pulsar_native.schema import (
     AvroSchema,
     InvalidRecord,
@@ -30,7 +30,7 @@ from pulsar_native.schema import (
 )
 
 
-class Encoded(Schema[bytes]):
+class EncodedBytes(Schema[bytes]):
     """A schema to register for values that are bytes already: they are encoded once, when they are checked."""
 
     def __init__(self, info: SchemaInfo) -> None:
@@ -54,7 +54,7 @@ class Codec:
     """Turn values into bytes by a schema's name and definition; `to_register` is what the topic is told, or None."""
 
     def __init__(self, schema: str | None, definition: Mapping[str, Any] | None, *, from_texts: bool = False) -> None:
-        self.to_register: Encoded | None = None
+        self.to_register: EncodedBytes | None = None
         self._convert = _conversions(definition) if from_texts and definition else None
         self._encode: Callable[[Any], bytes] = _plain
         real: Schema[Any] | None = None
@@ -63,10 +63,10 @@ class Codec:
         elif schema == "json":
             real = JsonSchema(None, definition)
         elif schema == "avro":
-            real = AvroSchema(None, definition)
+            real = AvroSchema(None, definition, ignore_unknown_fields=False)
         if real is not None:
             self._encode = real.encode
-            self.to_register = Encoded(real.schema_info())
+            self.to_register = EncodedBytes(real.schema_info())
 
     def encode(self, value: Any) -> bytes | None:
         """Return the bytes of a value, None for a null value; raises ValueError or `InvalidRecord` (one too)."""
@@ -88,7 +88,7 @@ def _plain(value: Any) -> bytes:
     try:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        checks.refuse(f"it is neither bytes nor text, and cannot be written in JSON: {error}")
+        validation.refuse(f"it is neither bytes nor text, and cannot be written in JSON: {error}")
 
 
 # ---- texts of a CSV file ---------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def _conversion(nullable: bool, convert: Callable[[str], Any]) -> Callable[[str,
         try:
             return convert(text)
         except ValueError:
-            checks.refuse(f"the column {name!r} holds {text[:60]!r}, which is no {convert.__name__.strip('_')}")
+            validation.refuse(f"the column {name!r} holds {text[:60]!r}, which is no {convert.__name__.strip('_')}")
 
     return one
 
@@ -139,7 +139,7 @@ def _conversion(nullable: bool, convert: Callable[[str], Any]) -> Callable[[str,
 # ---- after consuming -------------------------------------------------------------------------------------------------
 
 
-class RegisteredSchema(Schema[Any]):
+class WriterSchema(Schema[Any]):
     """Decode each message by the schema it was written with, whichever that is; bytes where it has none."""
 
     def __init__(self, find: WriterSchemas | None = None) -> None:
@@ -164,9 +164,9 @@ class RegisteredSchema(Schema[Any]):
             decoder = self._decoders[schema_version] = schema_from_info(self._find(schema_version))
         return decoder.decode(data)
 
-    def with_writer_schemas(self, find: WriterSchemas) -> RegisteredSchema:
+    def with_writer_schemas(self, find: WriterSchemas) -> WriterSchema:
         """Return the schema for one topic."""
-        return RegisteredSchema(find)
+        return WriterSchema(find)
 
 
 def decode(message: Message, decoder: str) -> tuple[Any, str]:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Part = tuple["EntryRange", "pyarrow.RecordBatch"]
 
 
-class Flow:
+class BatchReceiver:
     """The messages of some consumers. Not thread-safe."""
 
     def __init__(self, consumers: Sequence[Consumer], *, until_end: bool, idle_seconds: float) -> None:

@@ -1,13 +1,13 @@
-"""Who a task instance is to Pulsar: names that every try and every clearing of it share, and what it remembers.
+"""Values of Airflow's task context: the task instance's identity, callables with context, storage paths.
 
-Rules: the names depend on dag, task, run and map index only; what is remembered is small, JSON, and kept in Airflow's
-task state store, which survives retries and clearing.
+Rule: names depend on dag, task, run and map index only, so that every try and every clearing shares them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,24 +51,18 @@ class TaskIdentity:
         return {"airflow.dag_id": self.dag_id, "airflow.task_id": self.task_id, "airflow.run_id": self.run_id}
 
 
-class TaskMemory:
-    """A few JSON values of a task instance, kept over its tries and clearing. Blocks for Airflow's answer."""
+def call_with_context(function: Callable[..., Any], context: Context, op_kwargs: Mapping[str, Any]) -> Any:
+    """Call with `op_kwargs`, and with those values of the task's context that the function's parameters name."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return function(**{**context, **op_kwargs})
+    values: Any = context
+    wanted = (each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.POSITIONAL_ONLY))
+    return function(**{name: values[name] for name in wanted if name in values and name not in op_kwargs}, **op_kwargs)
 
-    def __init__(self, context: Context, key: str) -> None:
-        self._store: Any = context.get("task_state_store")
-        self._key = key
 
-    def recall(self) -> dict[str, Any] | None:
-        """Return what was remembered, None for nothing."""
-        found = self._store.get(self._key) if self._store is not None else None
-        return found if isinstance(found, dict) else None
+def storage_path(text: str) -> Any:
+    """Return Airflow's ObjectStoragePath of a path or URL."""
+    from airflow.sdk import ObjectStoragePath
 
-    def remember(self, value: Mapping[str, Any]) -> None:
-        """Replace what is remembered; raises Airflow's error when it cannot be stored."""
-        if self._store is not None:
-            self._store.set(self._key, dict(value))
-
-    def forget(self) -> None:
-        """Remember nothing."""
-        if self._store is not None:
-            self._store.delete(self._key)
+    return ObjectStoragePath(text)

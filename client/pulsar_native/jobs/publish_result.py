@@ -18,7 +18,7 @@ _SHOWN = 1000
 
 
 @dataclass
-class _Partition:
+class _PartitionResult:
     """What one partition stored. `entries` holds [ledger, entry, first index, last index]."""
 
     stored: int = 0
@@ -29,13 +29,13 @@ class _Partition:
     entries: list[list[int]] = field(default_factory=list)
 
 
-class Receipts:
+class PublishResult:
     """Receipts of numbered messages (0, 1, …) sent to `partitions` partitions; thread-safe."""
 
     def __init__(self, partitions: int) -> None:
         self._count = max(1, partitions)
         self._lock = threading.Lock()
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, _PartitionResult] = {}
         self._failed: dict[int, str] = {}
         self._unkeyed = True
         self._settled = threading.Event()
@@ -72,7 +72,7 @@ class Receipts:
                 self._settled.set()
 
     def _keep(self, number: int, message_id: MessageId) -> None:
-        part = self._partitions.setdefault(message_id.partition(), _Partition())
+        part = self._partitions.setdefault(message_id.partition(), _PartitionResult())
         if message_id.entry_id() < 0:
             # The broker's answer for a sequence id it has already stored.
             part.duplicates += 1

@@ -1,15 +1,16 @@
-"""What went wrong, as a task shows it: the stage, the topic, the reason and what helps.
+"""Texts and classification of failures: the stage, the topic, the reason and the fix.
 
-May not do I/O. Rules: errors of the client become Airflow's here and nowhere else in operators and sensors; what no
-retry can help (refused credentials, a bad name) fails the task at once, everything else fails this try.
+May not do I/O and may not raise. `is_permanent` is the only place that decides whether a repeated job can help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pulsar_native.exceptions import PulsarException
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+class JobRefused(PulsarException):
+    """Raised when a job is refused before anything is sent or received. Not retryable: the text names the fix."""
+
 
 _HINTS = {
     "AuthenticationError": "check the credentials of the connection",
@@ -32,6 +33,7 @@ def is_permanent(error: BaseException) -> bool:
     return isinstance(
         error,
         (
+            JobRefused,
             errors.AuthenticationError,
             errors.AuthorizationError,
             errors.ErrorGettingAuthenticationData,
@@ -51,20 +53,3 @@ def explain(error: BaseException, *, action: str, stage: str) -> str:
     hint = _HINTS.get(type(error).__name__)
     reason = str(error).rstrip(".") or type(error).__name__
     return f"{action} failed at the stage '{stage}': {type(error).__name__}: {reason}" + (f" - {hint}" if hint else "")
-
-
-def failure(error: BaseException, *, action: str, stage: str) -> AirflowException:
-    """Return Airflow's exception for an error of the client; one that forbids retries where they cannot help."""
-    kind = AirflowFailException if is_permanent(error) else AirflowException
-    return kind(explain(error, action=action, stage=stage))
-
-
-@contextmanager
-def staged(action: str, stage: str) -> Iterator[None]:
-    """Turn errors of the client and of the operating system inside the block into Airflow's, naming the stage."""
-    from pulsar_native import PulsarException
-
-    try:
-        yield
-    except (PulsarException, OSError) as error:
-        raise failure(error, action=action, stage=stage) from error

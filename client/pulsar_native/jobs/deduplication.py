@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from pulsar_native.jobs.failures import JobRefused
 
 if TYPE_CHECKING:
-    from airflow.sdk.types import Logger
-
-    from airflow_provider_pulsar.identity import TaskMemory
     from pulsar_native import AdminClient, Client, Producer
+    from pulsar_native.jobs.interfaces import JobLog, JobState
 
 _FIX = (
     "Turn it on for the namespace (pulsar-admin namespaces set-deduplication TENANT/NAMESPACE --enable), for the "
@@ -28,16 +26,16 @@ _FIX = (
 class Deduplication:
     """Watch over one deduplicated publication. Used once, by one thread; blocks."""
 
-    def __init__(self, topic: str, partitions: int, memory: TaskMemory, log: Logger) -> None:
+    def __init__(self, topic: str, partitions: int, state: JobState, log: JobLog) -> None:
         self._topic = topic
         self._partitions = partitions
-        self._memory = memory
+        self._state = state
         self._log = log
         self._proven = False
         self._last = -1
 
     def before(self, client: Client, admin: AdminClient | None, producer: Producer) -> None:
-        """Check before anything is sent; `producer` was just opened. Raises `AirflowFailException`."""
+        """Check before anything is sent; `producer` was just opened. Raises `JobRefused`."""
         if admin is not None:
             with admin:
                 self._ask(admin)
@@ -45,7 +43,7 @@ class Deduplication:
             self._log.warning(
                 "The connection has no admin URL: whether %s has deduplication on shows only afterwards", self._topic
             )
-        earlier = self._memory.recall()
+        earlier = self._state.get()
         if earlier is not None and earlier.get("topic") == producer.topic():
             self._compare(earlier, client, producer)
         self._last = producer.last_sequence_id()
@@ -61,7 +59,7 @@ class Deduplication:
             return
         off = [state for state in states if state in ("Disabled", "Removing", "Failed")]
         if off:
-            raise AirflowFailException(
+            raise JobRefused(
                 f"Nothing was published to {self._topic}: deduplicate=True, but its deduplication is "
                 f"{off[0].lower()} at the broker. {_FIX}"
             )
@@ -78,21 +76,21 @@ class Deduplication:
         if last < 0 or _is_empty(client, self._topic):
             return
         if earlier.get("partitions") != self._partitions:
-            raise AirflowFailException(
-                f"Nothing was published: {self._topic} had {earlier.get('partitions')} partitions when this task "
+            raise JobRefused(
+                f"Nothing was published: {self._topic} had {earlier.get('partitions')} partitions when this job "
                 f"published to it before, and has {self._partitions} now, so that messages would go to other "
                 "partitions and be stored twice. Publish them by a new run"
             )
         if known < last:
-            raise AirflowFailException(
-                f"Nothing was published: the broker no longer knows what this task published to {self._topic} before "
+            raise JobRefused(
+                f"Nothing was published: the broker no longer knows what this job published to {self._topic} before "
                 f"(up to message {last}, it remembers {known}), and would store it twice. It forgets a producer "
                 "that is gone for brokerDeduplicationProducerInactivityTimeoutMinutes. To publish all the same, start "
                 "a new run"
             )
 
     def _remember(self, producer: Producer) -> None:
-        self._memory.remember({"topic": producer.topic(), "partitions": self._partitions, "last": self._last})
+        self._state.set({"topic": producer.topic(), "partitions": self._partitions, "last": self._last})
 
     def note(self, producer: Producer) -> None:
         """Remember how far it went, also when it failed."""
@@ -101,7 +99,7 @@ class Deduplication:
             self._remember(producer)
         except Exception as error:
             # What was published is published: the guard of a later try is not worth failing this one.
-            self._log.warning("Airflow did not store what this task has published: %s", error)
+            self._log.warning("The caller did not store the state of this publication: %s", error)
 
     def after(self, reopen: Callable[[], Producer]) -> None:
         """See whether the broker remembers what was published, where that was not proven before."""
@@ -109,7 +107,7 @@ class Deduplication:
             return
         if reopen().last_sequence_id() < self._last:
             self._log.warning(
-                "%s has no deduplication: a retry or a cleared run of this task publishes its messages again. %s",
+                "%s has no deduplication: a retry of this job publishes its messages again. %s",
                 self._topic, _FIX,
             )  # fmt: skip
 

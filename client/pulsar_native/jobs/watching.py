@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_pulsar import checks
-from airflow_provider_pulsar.failures import explain
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import explain
 
 if TYPE_CHECKING:
     from pulsar_native import Message, MessageId
@@ -27,7 +27,7 @@ _SEARCH_MS = 1_000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TopicCondition:
     """What is waited for. Without `messages` and `published_since` (ms) it is the topic itself."""
 
     topic: str
@@ -35,18 +35,18 @@ class Wanted:
     published_since: int | None = None
 
     @staticmethod
-    def of(topic: object, messages: object, published_since: Any) -> Wanted:
+    def of(topic: object, messages: object, published_since: Any) -> TopicCondition:
         """Return the checked wish, of rendered templates; raises ValueError."""
         from pulsar_native.topic import TopicName
 
-        name = TopicName.parse(checks.text("topic", topic))
+        name = TopicName.parse(validation.text("topic", topic))
         if messages not in (None, "") and published_since not in (None, ""):
-            checks.refuse("give messages or published_since, not both: they are two sensors")
-        since = None if published_since in (None, "") else checks.moment("published_since", published_since)
+            validation.refuse("give messages or published_since, not both: they are two sensors")
+        since = None if published_since in (None, "") else validation.moment("published_since", published_since)
         count = None if messages in (None, "") else _whole(messages)
         if not name.is_persistent and (count is not None or since is not None):
-            checks.refuse("a non-persistent topic stores no messages: only its existence can be waited for")
-        return Wanted(name.full, count, since)
+            validation.refuse("a non-persistent topic stores no messages: only its existence can be waited for")
+        return TopicCondition(name.full, count, since)
 
     def __str__(self) -> str:
         if self.messages is not None:
@@ -59,7 +59,7 @@ class Wanted:
 def _whole(value: object) -> int:
     text = str(value).strip()
     if isinstance(value, bool | float) or not text.isdigit() or int(text) < 1:
-        checks.refuse(f"messages must be a whole number of at least 1, not {value!r}")
+        validation.refuse(f"messages must be a whole number of at least 1, not {value!r}")
     return int(text)
 
 
@@ -72,13 +72,13 @@ class _Counted:
 
 
 @dataclass
-class Watch:
+class TopicWatcher:
     """Look at one topic, again and again; belongs to one task, the client may change between looks.
 
     `seen` says in words what the last look found, `stage` how far it has come: look-up, count or read.
     """
 
-    wanted: Wanted
+    wanted: TopicCondition
     seen: str = ""
     stage: str = "look-up"
     _found: str = ""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise the error for a wrong argument: a ValueError, which Airflow shows when the DAG file is read."""
+    """Raise ValueError for a wrong argument."""
     raise ValueError(message)
 
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
-import inspect
 import io
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from airflow_provider_pulsar import checks
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.output import PathFactory, local_path
 
 FILE_FORMATS = ("jsonl", "csv", "text")
 _PACKED = (".gz", ".zip")
@@ -40,7 +37,7 @@ class MessageParts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shape:
+class MessageMapping:
     """How the parts of a message are found: by field names in its value, or in an envelope of its own."""
 
     envelope: bool = False
@@ -60,7 +57,7 @@ class Shape:
             key = None if found is None else found if isinstance(found, bytes) else str(found)
         if self.event_time_field is not None:
             found = _field(item, self.event_time_field)
-            event_time = None if found is None else checks.moment(self.event_time_field, found)
+            event_time = None if found is None else validation.moment(self.event_time_field, found)
         for name in self.property_fields:
             if (found := _field(item, name)) is not None:
                 properties[name] = str(found)
@@ -68,25 +65,25 @@ class Shape:
 
     def _from_envelope(self, item: Any) -> MessageParts:
         if not isinstance(item, Mapping) or "value" not in item:
-            checks.refuse('with envelope=True each message is a dict with "value", and may have "key" and more')
-        checks.known("the envelope", item, ENVELOPE)
+            validation.refuse('with envelope=True each message is a dict with "value", and may have "key" and more')
+        validation.known("the envelope", item, ENVELOPE)
         properties = {**self.properties, **(item.get("properties") or {})}
         event_time, deliver_at = item.get("event_time"), item.get("deliver_at")
         return MessageParts(
             item["value"],
             item.get("key"),
             item.get("ordering_key"),
-            None if event_time is None else checks.moment("event_time", event_time),
+            None if event_time is None else validation.moment("event_time", event_time),
             properties or None,
-            None if deliver_at is None else checks.moment("deliver_at", deliver_at),
+            None if deliver_at is None else validation.moment("deliver_at", deliver_at),
         )
 
 
 def _field(item: Any, name: str) -> Any:
     if not isinstance(item, Mapping):
-        checks.refuse(f"the field {name!r} is taken from a dict, and the message is {type(item).__name__}")
+        validation.refuse(f"the field {name!r} is taken from a dict, and the message is {type(item).__name__}")
     if name not in item:
-        checks.refuse(f"the message has no field {name!r}; {checks.nearest(name, [str(key) for key in item])}")
+        validation.refuse(f"the message has no field {name!r}; {validation.nearest(name, [str(key) for key in item])}")
     return item[name]
 
 
@@ -101,37 +98,35 @@ class Source:
         return iter(self._read())
 
     @staticmethod
-    def of(given: object, context: Context, op_kwargs: Mapping[str, Any]) -> Source:
-        """Return the source of the argument `messages`: a list, JSON text of one, a callable, or an iterator.
+    def of(given: object) -> Source:
+        """Return the source of the argument `messages`: a list, JSON text of one, or an iterator.
 
-        A callable is called here. A single value is refused, as one text or dict is rather a mistake than a message.
+        A single value is refused, as one text or dict is rather a mistake than a message.
         """
-        if callable(given):
-            given = call_with_context(given, context, op_kwargs)
         if isinstance(given, str):
             try:
                 given = json.loads(given)
             except ValueError:
-                checks.refuse(
+                validation.refuse(
                     "messages is a text, but no JSON array. For a path use file=; for another task's result use its "
                     "output (task.output), or end the template with `| tojson`; one text is a list with one text in it"
                 )
         if isinstance(given, str | bytes | Mapping) or given is None:
-            checks.refuse(f"messages must be a list or an iterator of messages, not {type(given).__name__}")
+            validation.refuse(f"messages must be a list or an iterator of messages, not {type(given).__name__}")
         if isinstance(given, Sequence) or (hasattr(given, "__len__") and hasattr(given, "__iter__")):
             items: Any = given
             return Source(lambda: items, is_list=True)
         if isinstance(given, Iterable):
             once = iter(given)
             return Source(lambda: once, is_list=False)
-        checks.refuse(f"messages must be a list or an iterator of messages, not {type(given).__name__}")
+        validation.refuse(f"messages must be a list or an iterator of messages, not {type(given).__name__}")
 
     @staticmethod
-    def of_file(path: str, file_format: str | None) -> Source:
-        """Return the source of a file, local or any URL that Airflow's ObjectStoragePath knows."""
+    def of_file(path: str, file_format: str | None, open_path: PathFactory = local_path) -> Source:
+        """Return the source of a file; `open_path` makes the path object of its text, local ones by default."""
         chosen = file_format or format_of(path)
         read = {"jsonl": _read_jsonl, "csv": _read_csv, "text": _read_text}[chosen]
-        return Source(lambda: read(path), is_list=False)
+        return Source(lambda: read(path, open_path), is_list=False)
 
 
 def format_of(path: str) -> str:
@@ -142,60 +137,50 @@ def format_of(path: str) -> str:
     for ending, found in _ENDINGS.items():
         if plain.endswith(ending):
             return found
-    checks.refuse(f"the ending of {path!r} says nothing about its format: give file_format, {', '.join(FILE_FORMATS)}")
-
-
-def call_with_context(function: Callable[..., Any], context: Context, op_kwargs: Mapping[str, Any]) -> Any:
-    """Call with `op_kwargs`, and with those values of the task's context that the function's parameters name."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return function(**{**context, **op_kwargs})
-    values: Any = context
-    wanted = (each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.POSITIONAL_ONLY))
-    return function(**{name: values[name] for name in wanted if name in values and name not in op_kwargs}, **op_kwargs)
+    validation.refuse(
+        f"the ending of {path!r} says nothing about its format: give file_format, {', '.join(FILE_FORMATS)}"
+    )
 
 
 @contextlib.contextmanager
-def _open(path: str) -> Iterator[io.TextIOBase]:
-    from airflow.sdk import ObjectStoragePath
-
+def _open(path: str, open_path: PathFactory) -> Iterator[io.TextIOBase]:
     with contextlib.ExitStack() as stack:
-        stream: Any = stack.enter_context(ObjectStoragePath(path).open("rb"))  # type: ignore[no-untyped-call]
+        stream: Any = stack.enter_context(open_path(path).open("rb"))
         if path.lower().endswith(".gz"):
             stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
         elif path.lower().endswith(".zip"):
             archive = stack.enter_context(zipfile.ZipFile(stream))
             names = [name for name in archive.namelist() if not name.endswith("/")]
             if len(names) != 1:
-                checks.refuse(f"{path} must hold exactly one file, not {len(names)}")
+                validation.refuse(f"{path} must hold exactly one file, not {len(names)}")
             stream = stack.enter_context(archive.open(names[0]))
         yield stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
 
 
-def _read_jsonl(path: str) -> Iterator[Any]:
-    with _open(path) as file:
+def _read_jsonl(path: str, open_path: PathFactory) -> Iterator[Any]:
+    with _open(path, open_path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 yield json.loads(line)
             except ValueError as error:
-                checks.refuse(f"line {number} of {path} is not JSON: {error}")
+                validation.refuse(f"line {number} of {path} is not JSON: {error}")
 
 
-def _read_csv(path: str) -> Iterator[dict[str, str]]:
-    with _open(path) as file:
+def _read_csv(path: str, open_path: PathFactory) -> Iterator[dict[str, str]]:
+    with _open(path, open_path) as file:
         reader = csv.DictReader(file, strict=True)
         try:
             for row in reader:
                 if None in row or None in row.values():
-                    checks.refuse(f"line {reader.line_num} of {path} has another number of columns than the first")
+                    validation.refuse(f"line {reader.line_num} of {path} has another number of columns than the first")
                 yield row
         except csv.Error as error:
-            checks.refuse(f"line {reader.line_num} of {path} is not CSV: {error}")
+            validation.refuse(f"line {reader.line_num} of {path} is not CSV: {error}")
 
 
-def _read_text(path: str) -> Iterator[str]:
-    with _open(path) as file:
+def _read_text(path: str, open_path: PathFactory) -> Iterator[str]:
+    with _open(path, open_path) as file:
         for line in file:
             yield line.rstrip("\r\n")

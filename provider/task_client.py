@@ -1,0 +1,91 @@
+"""The Pulsar client of one task try: opened when needed, dropped at once by a kill, a time-out or a failure.
+
+Invariants: a kill is never forgotten, whenever it comes: before `open` it makes `open` raise, afterwards `killed` is
+True until the block ends. The end of the block waits for the broker only if it was left without an exception: Airflow's
+execution time-out is an exception inside `execute`, and every second spent in `finally` delays it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from airflow.sdk.exceptions import AirflowException
+
+if TYPE_CHECKING:
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+    from pulsar_native import Client
+
+
+class TaskKilled(AirflowException):
+    """Raised when a task goes on after Airflow has killed it."""
+
+
+class TaskClient:
+    """Hold the client of a task try; use it as a context manager around the whole of `execute`.
+
+    `kill` may be called from any thread and from a signal handler, and waits for nothing; the rest belongs to the
+    task's thread. One object serves all calls of `execute` of its operator.
+    """
+
+    def __init__(self) -> None:
+        self._client: Client | None = None
+        self._killed = False
+
+    @property
+    def killed(self) -> bool:
+        """Whether the task was killed: nothing may be sent, received or acknowledged any more."""
+        return self._killed
+
+    def check(self, action: str) -> None:
+        """Raise `TaskKilled`, which names the action, if the task was killed."""
+        if self._killed:
+            raise TaskKilled(f"{action}: the task was killed")
+
+    def open(self, hook: PulsarHook, action: str) -> Client:
+        """Return the client of the hook's connection; raises `TaskKilled` if the task was killed before.
+
+        Blocks while Airflow is asked for the connection.
+        """
+        self.check(action)
+        client = hook.get_client()
+        self._client = client
+        # A kill between the check and the line above has seen no client to drop.
+        if self._killed:
+            _drop(client)
+        self.check(action)
+        return client
+
+    def kill(self) -> None:
+        """Drop the connections, so that the broker gives unacknowledged messages to others; returns at once."""
+        self._killed = True
+        client = self._client
+        if client is not None:
+            threading.Thread(target=_drop, args=(client,), name="pulsar-on-kill", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        client, self._client = self._client, None
+        killed, self._killed = self._killed, False
+        if client is None:
+            return
+        if killed or error is not None:
+            _drop(client)
+            return
+        from pulsar_native.exceptions import AlreadyClosed
+
+        with suppress(AlreadyClosed):
+            client.close()
+
+
+def _drop(client: Client) -> None:
+    from pulsar_native.exceptions import AlreadyClosed
+
+    with suppress(AlreadyClosed):
+        client.shutdown()
