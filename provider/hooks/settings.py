@@ -47,6 +47,10 @@ _KNOWN_AS = {
 }
 
 
+# What a task may have waiting for receipts: the worker's memory is shared with other tasks.
+MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
+
+
 class AirflowConnection(Protocol):
     """What is read of Airflow's connection object."""
 
@@ -108,6 +112,7 @@ class Settings:
             tls_certificate_file_path=self.tls_certificate_file_path if own else None,
             tls_private_key_file_path=self.tls_key_file_path if own else None,
             listener_name=self.listener_name,
+            memory_limit_bytes=MEMORY_LIMIT_BYTES,
         )
 
     def authentication(self, oauth2: Callable[[str], Authentication] = AuthenticationOauth2) -> Authentication | None:

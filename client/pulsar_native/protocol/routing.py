@@ -13,7 +13,7 @@ from typing import Protocol
 from pulsar_native.config import Router
 from pulsar_native.enums import HashingScheme
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.message import OutgoingMessage
+from pulsar_native.message import OutgoingMessage, RoutedMessage
 from pulsar_native.wire.hashing import choose_partition
 
 
@@ -89,9 +89,13 @@ class CustomRouting:
 
     def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int:
         """Return the router's answer; one out of range raises `InvalidConfiguration` before anything is sent."""
-        chosen = self._router(message, partitions)
-        if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < partitions:
-            raise InvalidConfiguration(f"The message router answered {chosen!r}; it must be 0 <= n < {partitions}")
+        answer = self._router(RoutedMessage(message), partitions)
+        try:
+            chosen = int(answer)
+        except (TypeError, ValueError, OverflowError):
+            chosen = -1
+        if not 0 <= chosen < partitions:
+            raise InvalidConfiguration(f"The message router answered {answer!r}; it must be 0 <= n < {partitions}")
         return chosen
 
     def choose_plain(self, payload: bytes, partitions: int, now: float) -> int:
