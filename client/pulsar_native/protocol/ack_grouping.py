@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pulsar_native.wire.commands import AckItem
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey
 
 _WORD = (1 << 64) - 1
 # Every message of a batch of unknown size.

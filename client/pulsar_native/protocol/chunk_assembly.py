@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pulsar_native.wire.entry import ParsedEntry
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
 
 class ChunkedMessage:

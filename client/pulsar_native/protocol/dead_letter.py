@@ -17,8 +17,8 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.topic import TopicName
+from pulsar_native.wire.entry import EntryKey
 
 T = TypeVar("T")
 

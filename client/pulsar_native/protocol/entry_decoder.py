@@ -18,13 +18,13 @@ from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage,
 from pulsar_native.message import KeyedMessage, Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import bits_of
-from pulsar_native.protocol.chunk_assembly import ChunkedMessage, EntryKey
+from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire._impl import may_be_compacted, payload_bytes, split_batch
 from pulsar_native.wire.codec import COMPACTED_OUT, parse_single, same_size
 from pulsar_native.wire.compression import decompress
-from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.entry import EntryKey, ParsedEntry, parse_entry
 
 _ValidationError = pb.CommandAck.ValidationError
 

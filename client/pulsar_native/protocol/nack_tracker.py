@@ -8,7 +8,7 @@ often the entry was redelivered, which only the broker counts, and only on Share
 from __future__ import annotations
 
 from pulsar_native.config import RedeliveryBackoff
-from pulsar_native.protocol.unacked_tracker import EntryKey
+from pulsar_native.wire.entry import EntryKey
 
 _SMALLEST_DELAY = 0.1
 

@@ -19,8 +19,8 @@ from pulsar_native.exceptions import InvalidTxnStatusError, PulsarException, Tra
 from pulsar_native.protocol.ack_grouping import words_of
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire.commands import TransactionalAckItem
+from pulsar_native.wire.entry import EntryKey
 
-EntryKey = tuple[int, int]
 # Index and size of messages in a batch; index -1 is the whole entry.
 AckPosition = tuple[EntryKey, int, int]
 

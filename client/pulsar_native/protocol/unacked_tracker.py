@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from pulsar_native.config import RedeliveryBackoff
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey
 
 
 class UnackedMessageTracker:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.enums import SubscriptionMode
-from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage, EntryKey
-from pulsar_native.wire.entry import ParsedEntry
+from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage
+from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer

@@ -37,11 +37,11 @@ from pulsar_native.protocol.dead_letter import (
     retry_letter_topic,
 )
 from pulsar_native.protocol.entry_decoder import Decoded
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
