@@ -1,4 +1,4 @@
-"""Authentication plug-ins: who the client says it is. See `auth.base` for the rules they all follow."""
+"""Authentication plug-ins. See `auth.base` for the rules they all follow."""
 
 from pulsar_native.auth.athenz import AuthenticationAthenz, RoleToken, ZtsClient
 from pulsar_native.auth.base import Authentication, AuthenticationDisabled

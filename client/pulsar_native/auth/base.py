@@ -1,4 +1,4 @@
-"""What the client needs of an authentication plug-in, and the plug-in that does nothing.
+"""Authentication plug-in interface, and the plug-in without credentials.
 
 Rules for every plug-in: nothing is read, fetched or started in the constructor; `auth_data` and `http_headers` may
 block and are called off the event loop, at every connection and every challenge of the broker; no secret appears in
@@ -12,7 +12,7 @@ from typing import NoReturn, Self
 
 
 class Authentication:
-    """Identify the client to brokers; base of the ready plug-ins and of your own.
+    """Authenticate the client to brokers; base class of the built-in plug-ins and of your own.
 
     A plug-in is used by many connections at once and must be thread-safe. `method_name` is the name of the broker's
     authentication provider (CommandConnect.auth_method_name).
@@ -25,7 +25,7 @@ class Authentication:
         return b""
 
     def http_headers(self) -> dict[str, str]:
-        """Return the headers that identify a request to the admin interface; may block like `auth_data`."""
+        """Return the headers that authenticate a request to the admin interface; may block like `auth_data`."""
         return {}
 
     def tls_certificate(self) -> tuple[str, str] | None:
@@ -33,14 +33,14 @@ class Authentication:
         return None
 
     def secrets(self) -> list[str]:
-        """Return every secret text that may show up in logs, derived forms included, for masking. Never raises."""
+        """Return every secret text that may appear in logs, derived forms included, for masking. Never raises."""
         return []
 
     def start(self) -> None:
-        """Be told that a client starts to use the plug-in."""
+        """Called when a client starts to use the plug-in."""
 
     def close(self) -> None:
-        """Be told that the client is closed."""
+        """Called when the client is closed."""
 
     def __copy__(self) -> Self:
         return self
