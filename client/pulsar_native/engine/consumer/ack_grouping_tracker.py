@@ -35,13 +35,13 @@ from pulsar_native.protocol.entry_decoder import Decoded
 from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
 from pulsar_native.protocol.transaction import AckPosition
 from pulsar_native.protocol.unacked_tracker import (
-    EntryKey,
     UnackedMessageRedeliveryTracker,
     UnackedMessageTracker,
     in_blocks,
 )
 from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.connection import Connection
