@@ -114,6 +114,16 @@ class AdminClient:
         found = _object(answer)
         return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
 
+    def get_applied_retention(self, topic: str) -> tuple[int, int]:
+        """Return the retention that holds for a topic as (minutes, megabytes), wherever it was set.
+
+        -1 is without limit, 0 is not at all. The broker must have topic policies on (they are by default).
+        """
+        base = TopicName.parse(topic).base.full
+        answer = self._ask_topic("get the retention of", "GET", base, "/retention", query={"applied": True})
+        found = _object(answer)
+        return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
+
     # ---- topics ------------------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str) -> None:
