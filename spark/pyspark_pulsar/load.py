@@ -54,7 +54,7 @@ def application() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a load ended; `exit_code` says what a scheduler should do about it."""
+    """How a load ended; `exit_code` says what a scheduler should do about it, `stage` where it failed."""
 
     exit_code: int
     rows: int | None = None
@@ -64,6 +64,7 @@ class Outcome:
     manifest: str | None = None
     seconds: float = 0.0
     error: str | None = None
+    stage: str | None = None
 
     def to_line(self) -> str:
         """Return the one line of JSON that ends the output."""
@@ -134,14 +135,24 @@ def _run(text: str, started: float) -> Outcome:
 
     request = LoadRequest.parse(text)
     spark = SparkSession.builder.appName("pulsar-load").getOrCreate()
+    load = Load(spark, request, started)
     try:
-        return Load(spark, request, started).run()
+        return load.run()
+    except Exception as error:
+        code, message = judge(error)
+        say(f"failed at the stage {load.stage}: {message}")
+        return Outcome(code, seconds=round(time.monotonic() - started, 3), error=message, stage=load.stage)
     finally:
         spark.stop()
 
 
 class Load:
-    """Carry out one request in a session that is up. Blocking; used once."""
+    """Carry out one request in a session that is up. Blocking; used once.
+
+    `stage` says how far it has come: plan, read, commit, publish or complete.
+    """
+
+    stage = "plan"
 
     def __init__(self, spark: SparkSession, request: LoadRequest, started: float) -> None:
         self._spark = spark
@@ -176,14 +187,18 @@ class Load:
         document = Document(self._spark, self._request.manifest)
         plan = self._plan(document, source)
         output = Output(self._spark, self._request.path)
+        self.stage = "read"
         try:
             delivered = self._write(output, self._frame(plan))
             self._check_rows(plan, source, delivered)
+            self.stage = "commit"
             self._commit(plan, output, delivered)
         except BaseException:
             output.discard()
             raise
+        self.stage = "publish"
         output.publish()
+        self.stage = "complete"
         outcome = self._complete(document, plan, delivered)
         if self._request.subscription is not None:
             advance(ReadOptions.parse(source), self._request.subscription, plan.manifest.ranges, delivered)
@@ -283,7 +298,8 @@ class Load:
             )
         # An empty load that is done again was judged when it was done first.
         if not rows and not self._request.allow_empty and not plan.manifest.was_empty and plan.own is None:
-            check_empty(ReadOptions.parse(source), plan.manifest.ranges, is_behind=plan.base is not None)
+            options, ranges = ReadOptions.parse(source), plan.manifest.ranges
+            check_empty(options, ranges, is_behind=plan.base is not None, subscription=self._request.subscription)
 
     def _commit(self, plan: Plan, output: Output, delivered: dict[str, Delivered]) -> None:
         """Note in the commit log what this load covers, before its rows are put in place."""

@@ -120,7 +120,8 @@ def _check_start(request: LoadRequest, options: ReadOptions) -> None:
 
 def _ranges_behind(base: Commit, options: ReadOptions) -> list[Range]:
     """Return the ranges from where the last load ended; a partition that is new begins at its first message."""
-    ends = base.ends()
+    # A partition that was empty then begins at its first message, too.
+    ends = {topic: end for topic, end in base.ends().items() if end > Position(0, 0)}
     start = Offsets("startingOffsets", "earliest", ends)
     found = plan(replace(options, starting_time=None, starting_offsets=start))
     for item in found:

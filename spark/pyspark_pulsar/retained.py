@@ -18,34 +18,49 @@ from pulsar_native.jobs.interval import iso
 from pyspark_pulsar.broker import Broker, admin_client
 from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.manifest import Delivered
-from pyspark_pulsar.offsets import Range
+from pyspark_pulsar.offsets import Found, Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
 _MINUTE_MS = 60_000
 
 
-def check_empty(options: ReadOptions, ranges: Sequence[Range], *, is_behind: bool) -> None:
+def check_empty(
+    options: ReadOptions, ranges: Sequence[Range], *, is_behind: bool, subscription: str | None = None
+) -> None:
     """Raise `DataLoss` for the first topic partition that may have held messages of the interval.
 
-    `is_behind` says that the ranges begin behind an earlier load, else at the starting time of the options.
+    `is_behind` says that the ranges begin behind an earlier load, else at the starting time of the options. A partition
+    without any message counts as never used where an earlier load or a subscription of the load's own has held the
+    topic, and another partition shows that it has.
     """
+    unused: list[tuple[Range, int | None]] = []
+    shown = False
     with Broker(options) as broker:
         admin = _admin(options)
         try:
             for item in ranges:
+                start = None if is_behind else options.starting_time
                 with broker.probe(item.topic) as probe:
                     last, first = probe.last(), probe.first()
-                if is_behind and last is not None and last.after_entry <= item.start:
-                    continue
-                start = None if is_behind else options.starting_time
-                if start is not None and first is not None and first.publish_time <= start:
-                    continue
-                if not _is_proven(admin, item, start):
-                    raise DataLoss(_unproven(item, start, admin), topic=item.topic)
+                if _is_shown(item, start, last, first):
+                    shown = True
+                elif not _is_proven(admin, item, start):
+                    if first is not None or not (is_behind or subscription):
+                        raise DataLoss(_unproven(item, start, admin), topic=item.topic)
+                    unused.append((item, start))
+            if unused and not shown:
+                raise DataLoss(_unproven(*unused[0], admin), topic=unused[0][0].topic)
         finally:
             if admin is not None:
                 admin.close()
+
+
+def _is_shown(item: Range, start: int | None, last: Position | None, first: Found | None) -> bool:
+    """Return whether a message from before the start, or the last one that was read, is still there."""
+    if start is not None:
+        return first is not None and first.publish_time <= start
+    return last is not None and last.after_entry <= item.start
 
 
 def _admin(options: ReadOptions) -> AdminClient | None:

@@ -6,6 +6,7 @@ widened: a template that renders to nothing must not load the whole topic.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -25,24 +26,7 @@ CHOICES = (
 )
 # What a template of a missing value renders to.
 _NOTHING = ("", "none", "null", "undefined")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadInterval:
-    """Publish times in milliseconds since 1970: start inclusive, end exclusive; start < end."""
-
-    start: int
-    end: int
-
-    @property
-    def start_text(self) -> str:
-        """The start as ISO-8601 in UTC."""
-        return iso(self.start)
-
-    @property
-    def end_text(self) -> str:
-        """The end as ISO-8601 in UTC."""
-        return iso(self.end)
+_OPTIONS = {"interval_start": "startingTime", "interval_end": "endingTime"}
 
 
 def is_missing(value: object) -> bool:
@@ -57,17 +41,72 @@ def is_template(value: object) -> bool:
     return value is not None and not isinstance(value, int | float | datetime)
 
 
-def bounded(start: Any, end: Any, *, names: tuple[str, str] = ("interval_start", "interval_end")) -> LoadInterval:
-    """Return the interval of two rendered bounds (datetime, ISO-8601 text or ms; UTC without zone).
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The arguments that say an interval, as they are given: bounds, `interval`, `since`, and the source's options.
 
-    Raises ValueError naming the bound and the fix when one is missing, both are equal, or end is before start.
+    `starts` and `ends` are the names of source options that say a bound themselves.
     """
-    missing = [name for name, value in zip(names, (start, end), strict=True) if is_missing(value)]
-    if missing:
-        _refuse_missing(missing, names, (start, end))
-    found = LoadInterval(validation.moment(names[0], start), validation.moment(names[1], end))
-    check_order(found.start, found.end, names=names)
-    return found
+
+    start: Any
+    end: Any
+    interval: str | None = None
+    since: str | None = None
+    starts: Sequence[str] = ()
+    ends: Sequence[str] = ()
+
+    def options(self, *, is_rendered: bool) -> dict[str, str]:
+        """Return the bounds as options of the Spark source, none for what is only known after rendering.
+
+        Raises ValueError naming the argument and the fix for what is no interval.
+        """
+        for name, value, given in (("interval_start", self.start, self.starts), ("interval_end", self.end, self.ends)):
+            if value is not None and given:
+                validation.refuse(f"give {name} or the source option {given[0]}, not both")
+        if self.interval is not None:
+            self._check_all()
+            return {}
+        if self.since is not None:
+            self._check_since()
+            if self.start is None or (is_template(self.start) and not is_rendered):
+                return {}
+            if is_missing(self.start):
+                validation.refuse(f"interval_start was rendered to {self.start!r}: leave it out, or give a time")
+            return {"startingTime": iso(validation.moment("interval_start", self.start))}
+        return self._both(is_rendered)
+
+    def _both(self, is_rendered: bool) -> dict[str, str]:
+        wanted = {"interval_start": (self.start, self.starts), "interval_end": (self.end, self.ends)}
+        values = {name: value for name, (value, options) in wanted.items() if not options}
+        missing = {name: value for name, value in values.items() if is_missing(value)}
+        if missing:
+            _refuse_missing(missing)
+        if not is_rendered and any(is_template(value) for value in values.values()):
+            return {}
+        moments = {name: validation.moment(name, value) for name, value in values.items()}
+        if len(moments) == 2:
+            check_order(*moments.values(), names=("interval_start", "interval_end"))
+        return {_OPTIONS[name]: iso(moment) for name, moment in moments.items()}
+
+    def _given(self) -> list[str]:
+        bounds = {"interval_start": self.start, "interval_end": self.end}
+        return [*(name for name, value in bounds.items() if value is not None), *self.starts, *self.ends]
+
+    def _check_all(self) -> None:
+        if self.interval != ALL:
+            validation.refuse(f"interval can only be 'all', not {self.interval!r}; a bound is interval_start or _end")
+        if self.since is not None or self._given():
+            besides = ", ".join([*(["since"] if self.since is not None else []), *self._given()])
+            validation.refuse(f"interval='all' loads the whole topic: leave out {besides}")
+
+    def _check_since(self) -> None:
+        if self.since != LAST_SUCCESS:
+            validation.refuse(f"since can only be 'last_success', not {self.since!r}; a time is interval_start")
+        if self.end is not None or self.ends:
+            validation.refuse(
+                "since='last_success' ends at the last message there is when it runs: leave out "
+                f"{self.ends[0] if self.ends else 'interval_end'}"
+            )
 
 
 def check_order(start: int, end: int, *, names: tuple[str, str]) -> None:
@@ -80,16 +119,11 @@ def check_order(start: int, end: int, *, names: tuple[str, str]) -> None:
         )
 
 
-def _refuse_missing(missing: list[str], names: tuple[str, str], values: tuple[object, object]) -> NoReturn:
-    rendered = [
-        f"{name} was rendered to {value!r}"
-        for name, value in zip(names, values, strict=True)
-        if name in missing and value
-    ]
-    what = " and ".join(missing)
-    verb = "is" if len(missing) == 1 else "are"
+def _refuse_missing(missing: Mapping[str, object]) -> NoReturn:
+    rendered = [f"{name} was rendered to {value!r}" for name, value in missing.items() if value is not None]
+    what = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     more = f" ({', '.join(rendered)})" if rendered else ""
-    validation.refuse(f"{what} {verb} missing{more}: {CHOICES}; {TIMETABLE}")
+    validation.refuse(f"{what}{more}: {CHOICES}; {TIMETABLE}")
 
 
 def iso(millis: int) -> str:
