@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+pytestmark = pytest.mark.timeout(300)
+
+
 class Chain:
     """Loads since the last success of one topic, each into a path of its run."""
 
