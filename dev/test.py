@@ -3,7 +3,8 @@
 
 `dev/test.py` runs everything; `dev/test.py ROOM … [-- pytest arguments]` only those rooms, without the checks. Standard
 library only: it runs before anything is installed. Rules: a room whose folder exists must have tests; a skipped test is
-a failure unless ALLOWED_SKIPS names it with its reason; the last line counts what passed, failed and was skipped.
+a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and count as neither
+passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def say(text: str) -> None:
     print(f"test: {text}", flush=True)
 
 
-def run_room(room: Room, more: Sequence[str], env: dict[str, str]) -> Count:
+def run_room(room: Room, more: Sequence[str], env: dict[str, str], *, slow: bool = False) -> Count:
     """Run one room's tests with their output shown, and count them; pytest dying without results is one failure."""
     written = RESULTS / f"{room.name}.json"
     if more:
@@ -89,7 +90,7 @@ def run_room(room: Room, more: Sequence[str], env: dict[str, str]) -> Count:
         env = {**env, "PULSAR_TEST_ROOM": room.name}
     written.unlink(missing_ok=True)
     say(f"{room.name}: starts")
-    command = [str(python_of(room.needs[0])), "-m", "pytest", room.folder, "-q", *more]
+    command = [str(python_of(room.needs[0])), "-m", "pytest", room.folder, "-q", *_selection(slow, more)]
     if room.processes > 1 and not more:
         # Files stay whole: their tests share brokers.
         command += ["-n", str(room.processes), "--dist", "loadfile"]
@@ -107,6 +108,12 @@ def run_room(room: Room, more: Sequence[str], env: dict[str, str]) -> Count:
         count.failed += 1
     say(f"{room.name}: {count} in {result['seconds']:.0f} s")
     return count
+
+
+def _selection(slow: bool, more: Sequence[str]) -> list[str]:
+    """Return pytest's arguments, without the slow tests unless they are wanted or a -m of its own chooses."""
+    chosen = slow or any(word.startswith("-m") for word in more)
+    return [*([] if chosen else ["-m", "not slow"]), *more]
 
 
 def _run(command: list[str], env: dict[str, str]) -> int:
@@ -172,7 +179,7 @@ def choose(names: Sequence[str], missing_only: bool) -> list[Room]:
     return chosen
 
 
-def run(rooms: Sequence[Room], more: Sequence[str], with_checks: bool) -> Count:
+def run(rooms: Sequence[Room], more: Sequence[str], *, with_checks: bool, slow: bool) -> Count:
     """Set up, check, run the rooms one after another, and return the sum."""
     environments.make("broker", *dict.fromkeys(need for room in rooms for need in room.needs))
     total = Count()
@@ -182,7 +189,7 @@ def run(rooms: Sequence[Room], more: Sequence[str], with_checks: bool) -> Count:
     if rooms:
         with shared_broker() as env:
             for room in rooms:
-                total.add(run_room(room, more, env))
+                total.add(run_room(room, more, env, slow=slow))
     return total
 
 
@@ -194,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dev/test.py", epilog="What follows -- goes to pytest, such as -k or -x.")
     parser.add_argument("rooms", nargs="*", metavar="room", help=", ".join(room.name for room in ROOMS))
     parser.add_argument("--missing", action="store_true", help="only rooms without results in .results/")
+    parser.add_argument("--long", action="store_true", help="the tests marked slow too")
     options = parser.parse_args(words)
     if unknown := set(options.rooms) - {room.name for room in ROOMS}:
         parser.error(f"no such room: {', '.join(sorted(unknown))} (there are {', '.join(room.name for room in ROOMS)})")
@@ -203,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         rooms = choose(options.rooms, options.missing)
-        total = run(rooms, more, with_checks=not options.rooms and not options.missing)
+        total = run(rooms, more, with_checks=not options.rooms and not options.missing, slow=options.long)
     except (environments.SetupError, BrokerError) as error:
         say(str(error))
         return 1
