@@ -98,6 +98,7 @@ class PublishResult:
             self._expected = self.accepted
             if self.resolved == self._expected:
                 return True
+            self._settled.clear()
         return self._settled.wait(seconds)
 
     # ---- the telling side --------------------------------------------------------------------------------------------

@@ -465,7 +465,8 @@ class _Attempt:
         }
 
     def _incomplete(self, problem: BaseException | None) -> PublishIncomplete:
-        manifest = self._end("the task was killed" if self._around.killed() else self._reason(problem), False)
+        reason = "the task was killed" if self._around.killed() else self._reason(problem)
+        manifest = self._end(reason, is_complete=False)
         results = self._results
         can_store_rest = self._on is False or results.is_repeatable()
         text = (
@@ -480,9 +481,9 @@ class _Attempt:
                 ". A retry or clearing this run would not store the failed messages, since the broker stored later "
                 "sequence ids: publish them by another run, or with deduplicate=False"
             )
-        elif self._on is False and manifest["stored"]:
-            text += f". A retry publishes all messages again, as the topic has no deduplication. {FIX}"
         can_retry = can_store_rest and not (problem is not None and is_permanent(problem))
+        if can_retry and self._on is False and manifest["stored"]:
+            text += f". A retry publishes all messages again, as the topic has no deduplication. {FIX}"
         return PublishIncomplete(text, manifest, can_retry=can_retry)
 
     def _end(self, reason: str, is_complete: bool) -> dict[str, Any]:
@@ -546,4 +547,6 @@ class _Attempt:
         )  # fmt: skip
 
     def _reason(self, error: BaseException | None) -> str:
-        return f"{type(error).__name__}: {error}" if error is not None else "unknown"
+        if error is None:
+            return "the broker did not confirm all messages within send_timeout_seconds"
+        return f"{type(error).__name__}: {error}"
