@@ -123,7 +123,10 @@ class TopicSensor(BaseSensorOperator):
             self.log.warning("%s", self._watch.seen)
             return PokeReturnValue(False)
         self.log.info("Waiting for %s: %s", self._watch.wanted, self._watch.seen)
-        self._keep(context)
+        if found is None:
+            self._keep(context)
+        elif self.reschedule:
+            TaskState(context, _STATE).delete()
         return PokeReturnValue(found is not None, found)
 
     # ---- what was counted, over the processes of one try -------------------------------------------------------------
