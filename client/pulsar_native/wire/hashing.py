@@ -1,8 +1,8 @@
 """Hash functions of keys: the same key selects the same partition in every client.
 
 JavaStringHash and Murmur3 equal the Java client's, Boost's hash the official Python client's. Rules: Java's string hash
-runs over UTF-16 code units, the others over UTF-8 bytes; all lose their sign bit. A key of bytes is hashed as the base64
-text in the metadata, as Java does.
+runs over UTF-16 code units, the others over UTF-8 bytes; all lose their sign bit. A key of bytes is hashed as the
+base64 text in the metadata, as Java does.
 """
 
 from __future__ import annotations
