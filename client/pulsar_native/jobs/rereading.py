@@ -200,11 +200,11 @@ class _TopicReader:
             self._move(MessageId(-1, first[0], first[1], -1))
             assert self._reader is not None
             found: dict[Entry, int] = {}
+            wanted: list[pyarrow.RecordBatch] = []
             for batch in self._reader.arrow_batches(end=MessageId(-1, last[0], last[1] + 1, -1)):
                 self._check()
-                rows = _wanted(batch, group, self._topic, found)
-                if rows.num_rows:
-                    yield rows
+                wanted.append(_wanted(batch, group, self._topic, found))
+            yield from _in_order(wanted)
             for each in group:
                 own = _entries(each, self._topic)
                 count = sum(found.get(entry, 0) for entry in own)
@@ -251,6 +251,17 @@ def _groups(ranges: Sequence[Range], topic: str) -> Iterator[list[Range]]:
         group.append(each)
     if group:
         yield group
+
+
+def _in_order(batches: Sequence[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
+    """Return rows by ids: a message in chunks that began before the others comes behind them."""
+    import pyarrow as pa
+
+    if not batches:
+        return []
+    order = [(name, "ascending") for name in ("__ledgerId", "__entryId", "__batchIndex")]
+    found: list[pyarrow.RecordBatch] = pa.Table.from_batches(batches).sort_by(order).combine_chunks().to_batches()
+    return found
 
 
 def _wanted(
