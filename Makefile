@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test check format test-client test-spark test-provider features bench broker pins setup clean
+.PHONY: help demo ui test check format test-client test-spark test-provider features mutants bench broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +30,11 @@ test-spark:     ## tests of the Spark source
 test-provider:  ## tests of the Airflow provider
 	@$(PY) dev/test.py provider
 
-features:       ## write docs/features.md from the tests' results (runs rooms that have none)
+features:       ## list every feature and the tests that prove it (runs suites that have no results)
 	@$(PY) dev/test.py --missing && $(PY) dev/features.py
+
+mutants:        ## change the source in a hundred places and count what the tests notice (nightly, half an hour)
+	@$(PY) dev/mutants.py
 
 bench:          ## publish and receive against the official client, as ratios
 	@dev/setup dev broker && .envs/dev/bin/python benchmarks/run.py

@@ -1,12 +1,14 @@
-"""A complete Apache Pulsar client in Python, without native code of its own: the blocking face.
+"""A complete Apache Pulsar client in Python, without native code of its own: the sync API.
 
-A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio face with the same
+A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio API with the same
 names is `pulsar_native.asyncio`.
 """
 
 from pulsar_native import exceptions
 from pulsar_native._version import __version__
 from pulsar_native.admin import AdminClient
+from pulsar_native.arrow.batch import ArrowBatch, EntryRange
+from pulsar_native.arrow.columns import ALL_COLUMNS, arrow_schema
 from pulsar_native.auth import (
     Authentication,
     AuthenticationAthenz,
@@ -15,30 +17,23 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader, TableView, Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
+    ConsumerBatchReceivePolicy,
     ConsumerConfig,
+    ConsumerDeadLetterPolicy,
     ConsumerEventListener,
+    ConsumerKeySharedPolicy,
     DeadLetterPolicy,
+    KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     ProducerConfig,
     ReaderConfig,
+    RedeliveryBackoff,
     TopicsChangedListener,
 )
-from pulsar_native.container import (
-    ConsumeConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    ConsumeOrder,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    ContainerConfig,
-    ContainerStats,
-    MessageModel,
-    ShutdownReport,
-)
-from pulsar_native.encryption import (
+from pulsar_native.crypto import (
     CryptoKeyReader,
     DefaultCryptoKeyReader,
     EncryptionContext,
@@ -110,23 +105,32 @@ from pulsar_native.exceptions import (
     UnsupportedVersionError,
 )
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message import Message, NewMessage, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerKeySharedPolicy
-from pulsar_native.received_rows import EntryRange, ReceivedRows
-from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
+from pulsar_native.push.config import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrder,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageModel,
+    PushConsumerConfig,
+    PushConsumerStats,
+    ShutdownReport,
+)
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
+from pulsar_native.sync import Client, Consumer, Producer, PushConsumer, Reader, TableView, Transaction
 from pulsar_native.txn_id import TxnId
-from pulsar_native.wire.columns import ALL_COLUMNS, arrow_schema
 
 __all__ = [
     "ALL_COLUMNS",
     "AdminClient",
     "AlreadyClosed",
+    "ArrowBatch",
     "Authentication",
     "AuthenticationAthenz",
     "AuthenticationBasic",
@@ -170,8 +174,6 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerStats",
     "ConsumerType",
-    "ContainerConfig",
-    "ContainerStats",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
@@ -193,7 +195,6 @@ __all__ = [
     "InvalidUrl",
     "KeySharedMode",
     "KeySharedPolicy",
-    "ListenerContainer",
     "LookupError",
     "MemoryBufferIsFull",
     "Message",
@@ -223,11 +224,13 @@ __all__ = [
     "ProducerQueueIsFull",
     "ProducerStats",
     "PulsarException",
+    "PushConsumer",
+    "PushConsumerConfig",
+    "PushConsumerStats",
     "ReadError",
     "Reader",
     "ReaderConfig",
     "ReaderInterceptor",
-    "ReceivedRows",
     "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",

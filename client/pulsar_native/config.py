@@ -1,8 +1,12 @@
-"""Descriptions of clients, producers, consumers and readers: what is asked for, checked, before anything starts.
+"""Immutable, validated configuration of clients, producers, consumers and readers.
 
-Rules: every description is frozen and picklable, so that an Airflow connection or a Spark task can carry it; live
-clients are made from it where they are used. Credentials travel by reference only (see `auth`): a description that
+Rules: every configuration is frozen and picklable, so that an Airflow connection or a Spark task can carry it; live
+clients are made from it where they are used. Credentials travel by reference only (see `auth`): a configuration that
 holds a literal secret refuses to be pickled. Validation happens here, at construction, and names the fix.
+
+Key ranges: the broker hashes a message's ordering key, else its key, by Murmur3 to 0..65535; both bounds of a range
+belong to it. Ranges of one consumer may not overlap; those of several consumers the broker compares. Delays of a
+redelivery back-off are milliseconds, as in the Java client, so that its settings can be copied.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from pulsar_native.encryption import KeyReader
+from pulsar_native.crypto import KeyReader
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
@@ -22,6 +27,7 @@ from pulsar_native.enums import (
     ConsumerType,
     HashingScheme,
     InitialPosition,
+    KeySharedMode,
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerCryptoFailureAction,
@@ -29,9 +35,7 @@ from pulsar_native.enums import (
     SubscriptionMode,
 )
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.key_ranges import KeySharedPolicy, Range, checked_ranges
 from pulsar_native.message_id import MessageId
-from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.service_info import AutoClusterFailover, Credentials, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
@@ -40,6 +44,113 @@ if TYPE_CHECKING:
     import ssl
 
 MIB = 1024 * 1024
+
+
+# --- key ranges -------------------------------------------------------------------------------------------------------
+
+MAX_HASH = 65_535
+
+Range = tuple[int, int]
+"""First and last hash, both included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeySharedPolicy:
+    """How the keys are divided among the consumers of a Key_Shared subscription; the same for all of them.
+
+    `AutoSplit`: the broker divides. `Sticky`: each consumer gets the keys whose hash lies in its `sticky_ranges`; where
+    no consumer has a hash, its messages wait. `allow_out_of_order_delivery` lets messages of a key that are delivered
+    again come after newer ones, so that a slow consumer does not hold up a new one.
+    """
+
+    key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
+    allow_out_of_order_delivery: bool = False
+    sticky_ranges: Sequence[Range] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key_shared_mode, KeySharedMode):
+            raise InvalidConfiguration(
+                f"key_shared_mode must be KeySharedMode.AutoSplit or KeySharedMode.Sticky, not {self.key_shared_mode!r}"
+            )
+        if not isinstance(self.allow_out_of_order_delivery, bool):
+            raise InvalidConfiguration("allow_out_of_order_delivery must be True or False")
+        if self.key_shared_mode is KeySharedMode.Sticky:
+            ranges = checked_ranges("sticky_ranges", () if self.sticky_ranges is None else self.sticky_ranges)
+            object.__setattr__(self, "sticky_ranges", ranges)
+        elif self.sticky_ranges:
+            raise InvalidConfiguration("sticky_ranges needs key_shared_mode=KeySharedMode.Sticky")
+
+
+def checked_ranges(name: str, ranges: object) -> tuple[Range, ...]:
+    """Return ranges as tuples; those that are none, lie outside 0..65535 or overlap are refused by name."""
+    if isinstance(ranges, str | bytes) or not isinstance(ranges, Sequence) or not ranges:
+        raise InvalidConfiguration(f"{name} must be a list of (first, last) hashes with at least one, not {ranges!r}")
+    found = tuple(_checked_range(name, each) for each in ranges)
+    ordered = sorted(found)
+    for before, after in pairwise(ordered):
+        if after[0] <= before[1]:
+            raise InvalidConfiguration(f"{name} overlap: {before} and {after} (both bounds belong to a range)")
+    return found
+
+
+def _checked_range(name: str, each: object) -> Range:
+    pair = tuple(each) if isinstance(each, list | tuple) else ()
+    if len(pair) != 2 or any(isinstance(bound, bool) or not isinstance(bound, int) for bound in pair):
+        raise InvalidConfiguration(f"{name} must hold pairs of int, (first, last), not {each!r}")
+    first, last = pair
+    if not 0 <= first <= last <= MAX_HASH:
+        raise InvalidConfiguration(f"{name} must have 0 <= first <= last <= {MAX_HASH}, not {each!r}")
+    return first, last
+
+
+# --- redelivery back-off ----------------------------------------------------------------------------------------------
+
+
+class RedeliveryBackoff(Protocol):
+    """Give the delay before the next delivery of a message; any object with this method will do.
+
+    Called in the application's thread or the engine's, under a lock: it must not block. A message that was refused by
+    its id alone counts as never redelivered.
+    """
+
+    def next(self, redelivery_count: int) -> float:
+        """Return milliseconds for a message that was redelivered so many times; 0 = delivered once."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiplierRedeliveryBackoff:
+    """Multiply the delay with each redelivery: `min_delay_ms`, times `multiplier` each, at most `max_delay_ms`.
+
+    Immutable and thread-safe. The defaults are Java's: 10 s, 20 s, 40 s … 10 minutes.
+    """
+
+    min_delay_ms: int = 10_000
+    max_delay_ms: int = 600_000
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("min_delay_ms", "max_delay_ms", "multiplier"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InvalidConfiguration(f"{name} must be a number, not {type(value).__name__}")
+        if not 0 <= self.min_delay_ms <= self.max_delay_ms:
+            raise InvalidConfiguration("a redelivery back-off needs 0 <= min_delay_ms <= max_delay_ms")
+        if not self.multiplier >= 1:
+            raise InvalidConfiguration(f"multiplier must be at least 1, not {self.multiplier}")
+
+    def next(self, redelivery_count: int) -> float:
+        """Return milliseconds to wait for a message that was redelivered so many times."""
+        if redelivery_count <= 0 or not self.min_delay_ms:
+            return self.min_delay_ms
+        try:
+            delay = self.min_delay_ms * float(self.multiplier) ** redelivery_count
+        except OverflowError:
+            return self.max_delay_ms
+        return min(int(delay), self.max_delay_ms) if delay < self.max_delay_ms else self.max_delay_ms
+
+
+# --- clients, producers, consumers, readers ---------------------------------------------------------------------------
 
 
 class Router(Protocol):
@@ -51,7 +162,7 @@ class Router(Protocol):
 class TopicsChangedListener(Protocol):
     """Be told which topics joined and left the consumer of a pattern, after it is done.
 
-    The blocking face calls from a listener thread; the asyncio face on the loop, where they may be coroutines.
+    The sync API calls from a listener thread; the asyncio API on the loop, where they may be coroutines.
     """
 
     def on_topics_added(self, topics: list[str]) -> Any: ...
@@ -62,7 +173,7 @@ class ConsumerEventListener(Protocol):
     """Be told when the broker makes this consumer of a Failover subscription the active one of a partition, or another.
 
     `partition` is -1 on a topic without partitions. A consumer that is not the active one is told so when it has
-    subscribed. The blocking face calls from a listener thread; the asyncio face on the loop, where they may be
+    subscribed. The sync API calls from a listener thread; the asyncio API on the loop, where they may be
     coroutines. What raises is logged.
     """
 
@@ -70,12 +181,12 @@ class ConsumerEventListener(Protocol):
     def became_inactive(self, consumer: Any, partition: int) -> Any: ...
 
 
-class Description:
-    """Common behaviour of the frozen descriptions: strict construction from a mapping, and changed copies."""
+class Config:
+    """Common behaviour of the frozen configurations: strict construction from a mapping, and changed copies."""
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
-        """Build the description from option names; an unknown name is an error that tells the nearest right one."""
+        """Build the configuration from option names; an unknown name is an error that tells the nearest right one."""
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         known = [f.name for f in fields]
         for name in options:
@@ -133,7 +244,7 @@ def _key_reader(value: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientConfig(Description):
+class ClientConfig(Config):
     """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`.
 
     `service_url` is a URL, or what supplies and changes it (see `service_info`). `tls_context` replaces all other TLS
@@ -169,7 +280,7 @@ class ClientConfig(Description):
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
-    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled description
+    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled configuration
     # goes without.
     meter_provider: Any = field(default=None, repr=False, compare=False)
 
@@ -253,7 +364,7 @@ class ClientConfig(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig(Description):
+class ProducerConfig(Config):
     """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages.
 
     `encryption_key` and `encryption_keys` are names the key reader knows; every message can be read with the private
@@ -358,7 +469,7 @@ class ProducerConfig(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchReceivePolicy(Description):
+class BatchReceivePolicy(Config):
     """When `batch_receive` returns: enough messages, enough bytes, or after the time, whichever is first.
 
     A limit of 0 or less is off; at least one must be on.
@@ -376,7 +487,7 @@ class BatchReceivePolicy(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadLetterPolicy(Description):
+class DeadLetterPolicy(Config):
     """Where messages go that fail again and again, and after how many redeliveries.
 
     Topics that are not named are `{topic}-{subscription}-DLQ` and `{topic}-{subscription}-RETRY`, as in the Java client
@@ -408,7 +519,7 @@ class DeadLetterPolicy(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(Description):
+class ConsumerConfig(Config):
     """Everything a consumer needs besides its client and its topics."""
 
     subscription_name: str
@@ -520,7 +631,7 @@ class ConsumerConfig(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderConfig(Description):
+class ReaderConfig(Config):
     """Everything a reader needs besides its client."""
 
     topic: str | Sequence[str]
@@ -562,3 +673,44 @@ class ReaderConfig(Description):
         if isinstance(self.topic, str):
             return [self.topic]
         return list(self.topic) if isinstance(self.topic, list | tuple) else []
+
+
+# --- the official client's spelling of policies -----------------------------------------------------------------------
+
+
+def ConsumerBatchReceivePolicy(max_num_message: int, max_num_bytes: int, timeout_ms: int) -> BatchReceivePolicy:
+    """Return the policy of `batch_receive`: messages, bytes and milliseconds, whichever is reached first."""
+    return BatchReceivePolicy(max_num_messages=max_num_message, max_num_bytes=max_num_bytes, timeout_ms=timeout_ms)
+
+
+def ConsumerDeadLetterPolicy(
+    max_redeliver_count: int,
+    dead_letter_topic: str | None = None,
+    initial_subscription_name: str | None = None,
+    *,
+    retry_letter_topic: str | None = None,
+    dead_letter_producer_options: Mapping[str, Any] | None = None,
+    retry_letter_producer_options: Mapping[str, Any] | None = None,
+) -> DeadLetterPolicy:
+    """Return the policy that moves a message to the dead-letter topic after so many redeliveries (at least 1)."""
+    return DeadLetterPolicy(
+        max_redeliver_count=max_redeliver_count,
+        dead_letter_topic=dead_letter_topic,
+        initial_subscription_name=initial_subscription_name,
+        retry_letter_topic=retry_letter_topic,
+        dead_letter_producer_options=dead_letter_producer_options or {},
+        retry_letter_producer_options=retry_letter_producer_options or {},
+    )
+
+
+def ConsumerKeySharedPolicy(
+    key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
+    allow_out_of_order_delivery: bool = False,
+    sticky_ranges: Sequence[Range] | None = None,
+) -> KeySharedPolicy:
+    """Return how a Key_Shared subscription divides its keys; `sticky_ranges` are pairs of hashes, 0 to 65535."""
+    return KeySharedPolicy(
+        key_shared_mode=key_shared_mode,
+        allow_out_of_order_delivery=allow_out_of_order_delivery,
+        sticky_ranges=sticky_ranges,
+    )

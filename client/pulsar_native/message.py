@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from pulsar_native.encryption import EncryptionContext
+from pulsar_native.crypto import EncryptionContext
 from pulsar_native.message_id import MessageId
 
 

@@ -39,7 +39,7 @@ def _run(program: str, broker: Broker) -> str:
 
 
 @pytest.mark.parametrize(
-    ("heading", "printed"), [("Client", "b'hello'"), ("asyncio", ""), ("A listener container", "b'42'")]
+    ("heading", "printed"), [("Client", "b'hello'"), ("asyncio", ""), ("A push consumer", "b'42'")]
 )
 def test_an_example_of_the_readme_runs(heading: str, printed: str, broker: Broker) -> None:
     assert printed in _run(_blocks("README.md")[heading], broker)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
+from pulsar_native._http import HttpAnswer
 from pulsar_native.admin.endpoint import Endpoint
 from pulsar_native.admin.errors import AdminError
 from pulsar_native.admin.stats import CompactionStatus, InternalStats, PartitionedStats, TopicStats
@@ -25,7 +26,6 @@ from pulsar_native.exceptions import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
-from pulsar_native.http_exchange import HttpAnswer
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.info import SchemaInfo, SchemaType
 from pulsar_native.schema.key_value import definition_from_rest

@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlencode, urlsplit
 
+from pulsar_native._http import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
 from pulsar_native.admin.errors import refusal
 from pulsar_native.auth.base import Authentication
 from pulsar_native.auth.tls import client_tls_context
 from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, PulsarException, ReadError, Timeout
-from pulsar_native.http_exchange import REDIRECTS, HttpAnswer, exchange, parse_http_url, redirected
 
 MAX_REDIRECTS = 10
 

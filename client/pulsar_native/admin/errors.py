@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pulsar_native._http import HttpAnswer, kind_of, reason_of
 from pulsar_native.exceptions import PulsarException, SubscriptionNotFound, TopicNotFound
-from pulsar_native.http_exchange import HttpAnswer
-from pulsar_native.http_refusal import kind_of, reason_of
 
 
 class AdminError(PulsarException):

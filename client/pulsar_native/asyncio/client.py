@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pulsar_native import arguments, plans
+from pulsar_native import _validation, plans
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -19,10 +20,13 @@ from pulsar_native.config import (
     ClientConfig,
     ConsumerEventListener,
     DeadLetterPolicy,
+    KeySharedPolicy,
+    Range,
+    RedeliveryBackoff,
     Router,
     TopicsChangedListener,
 )
-from pulsar_native.encryption import KeyReader
+from pulsar_native.crypto import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.enums import (
@@ -39,16 +43,13 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy, Range
-from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
-from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import Schema
 from pulsar_native.service_info import ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 
 
-class Client(Live):
+class Client(NotPicklable):
     """Reach a Pulsar cluster from a coroutine; make producers, consumers and readers. Connects on first use.
 
     Not thread-safe: belongs to the loop it is first used on. Keyword arguments are those of `pulsar_native.Client`.
@@ -251,7 +252,7 @@ class Client(Live):
         The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
         transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
         """
-        return Transaction(await self._started().new_transaction(arguments.transaction_timeout(timeout_seconds)))
+        return Transaction(await self._started().new_transaction(_validation.transaction_timeout(timeout_seconds)))
 
     def stats(self) -> ClientStats:
         """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
@@ -287,7 +288,7 @@ class Client(Live):
         Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
         `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
         if self._closed:
             raise AlreadyClosed("The client is closed already")

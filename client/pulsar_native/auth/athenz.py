@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from urllib.parse import quote, unquote_to_bytes
 
+from pulsar_native._http import exchange, parse_http_url, parse_json_object
 from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.parameters import parse_parameters
 from pulsar_native.auth.reference import SecretReference
@@ -29,8 +30,6 @@ from pulsar_native.exceptions import (
     InvalidConfiguration,
     PulsarException,
 )
-from pulsar_native.http_exchange import exchange, parse_http_url
-from pulsar_native.json_object import parse_json_object
 
 _FETCH_TIMEOUT_SECONDS = 30.0
 _MAX_ANSWER_BYTES = 1024 * 1024

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes, urlencode
 
+from pulsar_native._http import HttpAnswer, exchange, parse_http_url, parse_json_object
 from pulsar_native.auth.base import Authentication, refuse_pickle
 from pulsar_native.auth.parameters import parse_parameters
 from pulsar_native.auth.reference import SecretReference
@@ -29,8 +30,6 @@ from pulsar_native.exceptions import (
     InvalidUrl,
     PulsarException,
 )
-from pulsar_native.http_exchange import HttpAnswer, exchange, parse_http_url
-from pulsar_native.json_object import parse_json_object
 
 _FETCH_TIMEOUT_SECONDS = 20.0
 _MAX_ANSWER_BYTES = 1024 * 1024

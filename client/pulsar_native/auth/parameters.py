@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from pulsar_native._http import parse_json_object
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.json_object import parse_json_object
 
 
 def parse_parameters(text: str, names: Mapping[str, str], what: str) -> dict[str, str]:

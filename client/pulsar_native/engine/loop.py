@@ -1,5 +1,5 @@
-"""Where the engine runs: on a daemon thread of its own for the blocking face, on the caller's loop for the asyncio
-face.
+"""Where the engine runs: on a daemon thread of its own for the sync API, on the caller's loop for the asyncio
+API.
 
 Rules: nothing starts before the first use. One thread per process serves all blocking clients and ends with the last
 of them. After a fork the child drops the parent's engine without a word on the shared sockets (a goodbye from the
@@ -43,8 +43,8 @@ _process = _Process(0)
 # Engines of the parent, kept so that no destructor touches its loop in the child.
 _abandoned: list[object] = []
 _sockets: weakref.WeakSet[Any] = weakref.WeakSet()
-# What lets the faces do something without asking first whether they are still in the process they were made in.
-_lenders: weakref.WeakSet[Any] = weakref.WeakSet()
+# What lets the APIs do something without asking first whether they are still in the process they were made in.
+_tracked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def generation() -> int:
@@ -71,15 +71,15 @@ def track_socket(sock: Any) -> None:
     _sockets.add(sock)
 
 
-def track_lender(lender: Any) -> None:
-    """Have `call_in_all()` called in a forked child: what it has lent belongs to the parent."""
-    _lenders.add(lender)
+def track_fork(consumer: Any) -> None:
+    """Have `clear_after_fork()` called in a forked child: what it has lent belongs to the parent."""
+    _tracked.add(consumer)
 
 
 def _after_fork_in_child() -> None:
     global _process, _sockets
-    for lender in list(_lenders):
-        lender.call_in_all()
+    for consumer in list(_tracked):
+        consumer.clear_after_fork()
     _abandoned.append((_process, list(_sockets)))
     for sock in list(_sockets):
         with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ class Engine:
         return task
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the engine's thread and wait for it: the blocking face. Ctrl-C ends the wait at once."""
+        """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C ends the wait at once."""
         check_generation(self.generation)
         if self.on_loop():
             coroutine.close()

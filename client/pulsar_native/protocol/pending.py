@@ -1,6 +1,6 @@
 """Entries of a producer that wait for their receipts, in the order in which they are written.
 
-Rules: receipts come in that order (client.md C63-C66). A lower id was given up before, a higher one means that we lost
+Rules: receipts come in that order. A lower id was given up before, a higher one means that we lost
 step. What belongs to a transaction leaves the queue when it must not be written any more, or not again.
 
 Not thread-safe: the engine holds the producer's lock around every call.
@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 
-from pulsar_native.protocol.send_ops import ChunkOp, SendOp
-from pulsar_native.protocol.transactions import TransactionCore
+from pulsar_native.protocol.send_op import ChunkOp, SendOp
+from pulsar_native.protocol.transaction import TransactionCore
 
 
-class Receipt(Enum):
+class SendReceipt(Enum):
     """What a receipt turned out to be."""
 
     COMPLETED = auto()
@@ -43,18 +43,18 @@ class PendingEntries:
             for op in self.pending:
                 op.may_be_stored = True
 
-    def receipt(self, sequence_id: int) -> tuple[Receipt, SendOp | None]:
+    def receipt(self, sequence_id: int) -> tuple[SendReceipt, SendOp | None]:
         """Match a receipt with the oldest entry: a lower id was given up before, a higher one means we lost step."""
         if not self.pending or sequence_id < self.pending[0].sequence_id:
-            return Receipt.IGNORED, None
+            return SendReceipt.IGNORED, None
         op = self.pending[0]
         if sequence_id > op.sequence_id:
-            return Receipt.OUT_OF_STEP, None
+            return SendReceipt.OUT_OF_STEP, None
         self.pending.popleft()
         self._release(op)
         self.last_published = max(self.last_published, op.highest_sequence_id)
         self._stored = max(self._stored, op.highest_sequence_id)
-        return Receipt.COMPLETED, op
+        return SendReceipt.COMPLETED, op
 
     def damaged(self, sequence_id: int) -> None:
         """Note that the broker refused an entry because it was damaged on its way; it is to be sent again."""

@@ -1,19 +1,18 @@
 """One producer on one topic or partition: sequence ids, the open batch, and the queue of what has no receipt yet.
 
-Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that
-a resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A
-batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker
-never share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas or
-transactions, which are the entry's. Ids and receipts follow client.md A.3 (C63-C66, C73-C75). A message too large for
-one entry may become chunks (C80): entries of one sequence id that are queued, given up and refused together; each has
-a receipt of its own, and the last one's answers for the message. `_frame` is the one place where a finished body,
-compressed and cut, becomes the bytes of an entry.
+Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that a
+resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A batch
+of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker never
+share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas or
+transactions, which are the entry's. A message too large for one entry may become chunks (C80): entries of one sequence
+id that are queued, given up and refused together; each has a receipt of its own, and the last one's answers for the
+message. `_frame` is the one place where a finished body, compressed and cut, becomes the bytes of an entry.
 
-Messages that are nothing but a payload come through `inbox` in bulk. What must be looked at for each message, `offer`
-looks at for many; `settle`, at the head of whatever depends on it, gives them their place.
+Messages that are nothing but a payload come through `fast_path` in bulk. What must be checked for each message,
+`open_fast_path` checks for many; `drain_fast_path`, at the head of whatever depends on it, gives them their place.
 
-Not thread-safe, but for `inbox`: the engine holds the producer's lock around every call. `now` is monotonic seconds,
-`wall_ms` is milliseconds since 1970.
+Not thread-safe, but for `fast_path`: the engine holds the producer's lock around every call. `now` is monotonic
+seconds, `wall_ms` is milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -27,20 +26,27 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.open_batch import Inbox, Kind, OpenBatch, shared_keys, single_fields, split_by_key
+from pulsar_native.protocol.batch_builder import (
+    BatchBuilder,
+    BatchKey,
+    FastPathBuffer,
+    shared_keys,
+    single_fields,
+    split_by_key,
+)
+from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.pending import PendingEntries
-from pulsar_native.protocol.send_ops import Callback, ChunkOp, SendOp, Told
-from pulsar_native.protocol.transactions import NotRegistered, TransactionCore
+from pulsar_native.protocol.send_op import Callback, ChunkOp, SendCallback, SendOp
+from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire._impl import encode_batch
 from pulsar_native.wire.compression import compress
 from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
-from pulsar_native.wire.implementation import encode_batch
 
 _log = logging.getLogger(__name__)
 
-# An entry of exactly the broker's maximum passes the broker but not its storage (client.md F.1): keep clear of it.
+# An entry of exactly the broker's maximum passes the broker but not its storage: keep clear of it.
 _SIZE_RESERVE = 128
 # What a batch adds to each message at most, for keeping a batch below the maximum: size, header, sequence id.
 _PER_MESSAGE = 24
@@ -81,10 +87,10 @@ class ProducerCore(PendingEntries):
         self._next_sequence_id = self.last_published + 1
         # Batches that could not be encoded: completed by the engine once it has let go of the lock.
         self.failed: list[tuple[SendOp, PulsarException]] = []
-        # Bytes taken of the client's memory limit for messages that are yet to come through the inbox.
-        self.ahead = 0
-        self.inbox = Inbox()
-        # How many messages of how many bytes the inbox may bring into the open batch, and when that was opened.
+        # Bytes taken of the client's memory limit for messages that are yet to come through the fast path.
+        self.reserved_bytes = 0
+        self.fast_path = FastPathBuffer()
+        # How many messages of how many bytes the fast path may bring into the open batch, and when that was opened.
         self._offered = (0, 0)
         self._opened = (0.0, 0)
         # Entries made of latecomers that nobody was given yet.
@@ -99,13 +105,13 @@ class ProducerCore(PendingEntries):
         self._max_pending = max_pending
         self._encryptor = encryptor
         self._batch_room = self._room_of_a_batch()
-        self.open_batch = OpenBatch()
+        self.open_batch = BatchBuilder()
 
     # --- connection -----------------------------------------------------------------------------------------------
 
     def connected(self, name: str, last_sequence_id: int, schema_version: bytes, max_message_size: int) -> None:
         """Take what PRODUCER_SUCCESS told; the first time, continue from the ids the broker has stored."""
-        self.settle()
+        self.drain_fast_path()
         self.name = name
         self.max_message_size = max_message_size
         self._batch_room = self._room_of_a_batch()
@@ -132,7 +138,7 @@ class ProducerCore(PendingEntries):
     def pending_messages(self) -> int:
         """How many messages wait for their receipts."""
         # What is in entries; the open batch is counted when somebody asks.
-        return self._queued_messages + len(self.open_batch.payloads) + len(self.inbox.items)
+        return self._queued_messages + len(self.open_batch.payloads) + len(self.fast_path.items)
 
     @property
     def pending_bytes(self) -> int:
@@ -142,10 +148,10 @@ class ProducerCore(PendingEntries):
     @property
     def spare_bytes(self) -> int:
         """How many bytes are taken of the client's memory limit for messages that nobody has put yet."""
-        return max(0, self.ahead - self._coming_bytes())
+        return max(0, self.reserved_bytes - self._coming_bytes())
 
     def _coming_bytes(self) -> int:
-        return sum(len(item[0]) if type(item) is tuple else len(item) for item in list(self.inbox.items))
+        return sum(len(item[0]) if type(item) is tuple else len(item) for item in list(self.fast_path.items))
 
     def batch_due(self) -> float:
         """Return when the open batch must be closed."""
@@ -160,7 +166,7 @@ class ProducerCore(PendingEntries):
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
@@ -170,8 +176,8 @@ class ProducerCore(PendingEntries):
         `NoRoomForChunks` or `NotRegistered` without having taken anything, and what a transaction says when it takes no
         more.
         """
-        if self.inbox.room or self.inbox.items:
-            late = self.settle()
+        if self.fast_path.capacity or self.fast_path.items:
+            late = self.drain_fast_path()
             try:
                 return late + self._add(payload, fields, extras, callback, now, wall_ms)
             except BaseException:
@@ -184,12 +190,12 @@ class ProducerCore(PendingEntries):
         payload: bytes,
         fields: bytes,
         extras: OutgoingMessage | None,
-        callback: Told | None,
+        callback: SendCallback | None,
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
         explicit: int | None = None
-        kind: Kind = None
+        kind: BatchKey = None
         if extras is not None:
             explicit, kind = extras.sequence_id, extras.schema_version
             if extras.transaction is not None:
@@ -234,8 +240,8 @@ class ProducerCore(PendingEntries):
             ready += self._close()
         return ready
 
-    def offer(self, messages: int, payload_bytes: int) -> None:
-        """Let so much come through the inbox, as far as the open batch has room without being full.
+    def open_fast_path(self, messages: int, payload_bytes: int) -> None:
+        """Let so much come through the fast path, as far as the open batch has room without being full.
 
         Nothing where `add` must look at each message: no batch is open, it is of a transaction, another schema or
         messages the broker may know, or the broker may know the next ids. To be called settled.
@@ -255,29 +261,29 @@ class ProducerCore(PendingEntries):
         room = min(messages, size // (largest + _PER_MESSAGE), payload_bytes // (largest or 1))
         if room > 0:
             self._offered = messages, size
-            self.inbox.largest = largest
-            self.inbox.room = room
-            self.inbox.is_watched = True
+            self.fast_path.max_payload = largest
+            self.fast_path.capacity = room
+            self.fast_path.is_open = True
 
-    def look_after(self, now: float, wall_ms: int) -> list[SendOp]:
-        """Take what came into the inbox too late for its batch; return the entries to write."""
+    def drain_late(self, now: float, wall_ms: int) -> list[SendOp]:
+        """Take what came into the fast path too late for its batch; return the entries to write."""
         self._opened = now, wall_ms
-        return self.settle()
+        return self.drain_fast_path()
 
-    def settle(self) -> list[SendOp]:
-        """Withdraw the offer and give what is in the inbox its place; return the entries that became ready.
+    def drain_fast_path(self) -> list[SendOp]:
+        """Withdraw the offer and give what is in the fast path its place; return the entries that became ready.
 
         These are none but when several threads put more than was offered, or too late.
         """
-        inbox = self.inbox
-        inbox.withdraw()
+        fast_path = self.fast_path
+        fast_path.close()
         offered, self._offered = self._offered, (0, 0)
         late, self._late = self._late, []
-        if not inbox.items:
+        if not fast_path.items:
             return late
-        payloads, told = inbox.take()
+        payloads, told = fast_path.take_all()
         count, size = len(payloads), sum(map(len, payloads))
-        self.ahead -= size
+        self.reserved_bytes -= size
         size += count * _PER_MESSAGE
         if count > offered[0] or size > offered[1]:
             return late + self._add_late(payloads, told)
@@ -291,7 +297,7 @@ class ProducerCore(PendingEntries):
         self.last_pushed = start + count - 1
         return late
 
-    def _add_late(self, payloads: list[bytes], told: list[Told | None] | None) -> list[SendOp]:
+    def _add_late(self, payloads: list[bytes], told: list[SendCallback | None] | None) -> list[SendOp]:
         ready: list[SendOp] = []
         for index, payload in enumerate(payloads):
             callback = None if told is None else told[index]
@@ -303,7 +309,7 @@ class ProducerCore(PendingEntries):
                 self.failed.append((SendOp(number, number, (), [callback], len(payload), self._opened[0]), error))
         return ready
 
-    def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> Kind:
+    def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> BatchKey:
         """Return the kind of a message in a transaction; raises `NotRegistered`, or why it takes no more."""
         transaction.check_writable(self.topic, now)
         if transaction not in self.transactions:
@@ -337,7 +343,7 @@ class ProducerCore(PendingEntries):
         callback: Callback,
         now: float,
         wall_ms: int,
-        kind: Kind = None,
+        kind: BatchKey = None,
     ) -> list[SendOp]:
         """Take as many messages as `fits` said as one entry, behind the open batch; return the entries to write.
 
@@ -368,8 +374,8 @@ class ProducerCore(PendingEntries):
         self,
         payload: bytes,
         extras: OutgoingMessage | None,
-        kind: Kind,
-        callback: Told | None,
+        kind: BatchKey,
+        callback: SendCallback | None,
         sequence_id: int,
         now: float,
         wall_ms: int,
@@ -393,7 +399,7 @@ class ProducerCore(PendingEntries):
         metadata: pb.MessageMetadata,
         payload: bytes,
         body: bytes,
-        callback: Told | None,
+        callback: SendCallback | None,
         now: float,
         transaction: TransactionCore | None,
     ) -> list[SendOp]:
@@ -457,15 +463,15 @@ class ProducerCore(PendingEntries):
 
     def close_batch(self) -> list[SendOp]:
         """Make an entry of the open batch, or one of each key; none when it is empty."""
-        late = self.settle()
+        late = self.drain_fast_path()
         return late + self._close()
 
     def _close(self) -> list[SendOp]:
-        """Do so without a look into the inbox: whoever is about to use the next id has settled before."""
+        """Do so without a look into the fast path: whoever is about to use the next id has settled before."""
         batch = self.open_batch
         if not batch.ids:
             return []
-        self.open_batch = OpenBatch()
+        self.open_batch = BatchBuilder()
         if not self._by_key:
             return self._entry_of(batch, batch.ids[0])
         # The broker's deduplication wants ids that grow. Those of several keys interleave, so each entry goes out under
@@ -475,7 +481,7 @@ class ProducerCore(PendingEntries):
             ready += self._entry_of(part, max(part.ids))
         return ready
 
-    def _entry_of(self, batch: OpenBatch, sequence_id: int) -> list[SendOp]:
+    def _entry_of(self, batch: BatchBuilder, sequence_id: int) -> list[SendOp]:
         """Make an entry of a batch and queue it; what cannot be encoded goes to `failed`."""
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
@@ -505,7 +511,7 @@ class ProducerCore(PendingEntries):
         return [op]
 
     def _metadata(
-        self, sequence_id: int, wall_ms: int, kind: Kind
+        self, sequence_id: int, wall_ms: int, kind: BatchKey
     ) -> tuple[pb.MessageMetadata, TransactionCore | None]:
         metadata = pb.MessageMetadata(producer_name=self.name, sequence_id=sequence_id, publish_time=wall_ms)
         transaction: TransactionCore | None = None

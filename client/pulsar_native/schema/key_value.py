@@ -2,7 +2,7 @@
 
 Rules: INLINE puts both into the payload, each after its length (-1 for None, as Java does); SEPARATED puts the value
 into the payload and the key into the message's key, as base64 text, where routing, compaction and Key_Shared see it.
-The registry gets both definitions in one, and the names and properties of both as properties (client.md F.7).
+The registry gets both definitions in one, and the names and properties of both as properties.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def send(
 ) -> list[bytes | memoryview]:
     """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only.
 
-    The id of the transaction here decides; the one in the metadata is for who reads the entry (client.md F.8).
+    The id of the transaction here decides; the one in the metadata is for who reads the entry.
     """
     if not is_chunk and txn_id is None:
         # By hand, as this is done for each entry.
