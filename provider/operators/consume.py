@@ -109,9 +109,9 @@ class ConsumeBatchOperator(BaseOperator):
     :param progress_seconds: how often progress is logged, in seconds. Default 5, at least 0.1.
     :param pulsar_conn_id: the connection. Default pulsar_default.
 
-    A broker that does not keep acknowledgements of single messages (acknowledgmentAtBatchIndexLevelEnabled, off by
-    default) delivers a batch entry cut by a limit again as a whole. What earlier runs of this task hold of it is left
-    out; that is known from their XComs, so not after such a run was deleted, nor for runs of an earlier logical date.
+    A broker that keeps acknowledgements of whole entries only (acknowledgmentAtBatchIndexLevelEnabled=false) delivers
+    an entry cut by a limit again as a whole. What earlier runs of this task hold of it is left out; that is known from
+    their XComs, so not after such a run was deleted, nor for runs of an earlier logical date: those hold it twice.
 
     Returns path, format, count, bytes, topics, subscription, partitions (count, first and last id each), stop_reason
     (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; for JSONL errors
