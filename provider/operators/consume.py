@@ -81,7 +81,8 @@ class ConsumeBatchOperator(BaseOperator):
         much quicker, as no object is made for each message. It needs a path, and takes neither decode, inline,
         on_error nor process_message.
     :param if_exists: what to do about an output that is not of this run: fail (default; before anything is received),
-        overwrite it, or append_part: write `NAME-00001.EXT`, the next free number.
+        overwrite it, or append_part: write `NAME-00001.EXT`, the next free number (a new run looks into the manifests
+        of all parts for one of its own).
     :param inline: return the messages in the manifest too. Default False.
     :param inline_limit_bytes: with `inline`, end the batch before the messages have more bytes as JSON. Default 49152.
         A message that alone has more goes by `on_error`.
@@ -321,7 +322,7 @@ class ConsumeBatchOperator(BaseOperator):
             process_once=self.process_once,
             concurrency=self.concurrency,
             progress_seconds=self.progress_seconds,
-            consumer_name=identity.producer_name,
+            consumer_name=f"airflow/{identity.dag_id}/{identity.task_id}/{identity.map_index}/{identity.run_id}",
             properties=identity.as_properties(),
         )
 

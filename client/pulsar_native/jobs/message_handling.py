@@ -143,6 +143,8 @@ class MessageHandler:
         self._done: list[Handled] = []
         self._running: dict[asyncio.Future[Any], Handled] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        # What a signal handler raised while the loop ran one of its own callbacks, which would swallow it.
+        self._interrupted: BaseException | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -189,6 +191,7 @@ class MessageHandler:
         if inspect.isawaitable(result):
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_exception_handler(self._on_loop_error)
             self._running[self._loop.create_task(_awaited(result))] = handled
         else:
             self._apply(handled, result, batch)
@@ -217,6 +220,8 @@ class MessageHandler:
             assert self._loop is not None
             wait = asyncio.wait(self._running, timeout=millis / 1000, return_when=asyncio.FIRST_COMPLETED)
             ended, _ = self._loop.run_until_complete(wait)
+            if self._interrupted is not None:
+                raise self._interrupted
             for each in ended:
                 handled = self._running.pop(each)
                 try:
@@ -229,6 +234,13 @@ class MessageHandler:
                     self._apply(handled, result, batch)
         done, self._done = self._done, []
         return done
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException) and not isinstance(error, Exception):
+            self._interrupted = error
+        else:
+            loop.default_exception_handler(context)
 
     def close(self) -> None:
         """Cancel the running calls, give them one turn to end, and close the loop."""
