@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import secrets
-import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -52,7 +51,7 @@ def remove_stale() -> None:
 
 
 def _host() -> str:
-    return re.sub(r"[^\w.-]", "-", socket.gethostname()) or "localhost"
+    return re.sub(r"[^\w.-]", "-", os.uname().nodename) or "localhost"
 
 
 def _start_of(pid: int) -> str:

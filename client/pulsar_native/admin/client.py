@@ -100,7 +100,7 @@ class AdminClient:
     def set_retention(self, namespace_or_topic: str, minutes: int, mb: int) -> None:
         """Keep acknowledged messages for `minutes` and up to `mb` megabytes per topic.
 
-        -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect within moments, and
+        -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect soon, and
         the broker must have topic policies enabled.
         """
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}

@@ -297,7 +297,7 @@ class Connection:
     # --- a caller that waits for its receipt reads it itself ----------------------------------------------------------
 
     def begin_inline_read(self) -> bool:
-        """Let the calling thread read instead of the loop until `end_inline_read`; return False if busy. Thread-safe."""
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
         transport = self._transport
         return transport is not None and transport.begin_inline_read()
 

@@ -118,7 +118,7 @@ class Transport:
     # --- reading in the loop's stead ----------------------------------------------------------------------------------
 
     def begin_inline_read(self) -> bool:
-        """Let the calling thread read instead of the loop until `end_inline_read`; return False if busy. Thread-safe."""
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
         watch = self._watch
         if watch is None:
             self._prepare_inline_read()
