@@ -102,7 +102,7 @@ def _roles(schema: StructType, roles: Mapping[str, str]) -> dict[str, str]:
         if kind not in _TYPES[role]:
             raise InvalidConfiguration(
                 f"Column {field.name} is {kind.upper()}; as the {role} of a message it must be "
-                f"{' or '.join(_TYPES[role]).upper()}" + _hint_of(role, kind)
+                f"{' or '.join(map(str.upper, _TYPES[role]))}" + _hint_of(role, kind)
             )
         found[role] = field.name
     return found
