@@ -62,7 +62,7 @@ def admin(admin_url: str, method: str, path: str, body: object = None, *, token:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Give the shared broker: the one the runner started, else one of this session.
 
-    Of several processes that share a room only the first gets the runner's: a test may unload a whole namespace.
+    Of several processes that share a suite only the first gets the runner's: a test may unload a whole namespace.
     """
     service_url, admin_url = os.environ.get("PULSAR_TEST_SERVICE_URL"), os.environ.get("PULSAR_TEST_ADMIN_URL")
     if service_url and admin_url and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
@@ -81,6 +81,17 @@ def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
     conf = {"authenticationRefreshCheckSeconds": "1"}
     with Standalone(tmp_path_factory.mktemp("secure_broker"), tokens=True, tls=True, conf=conf) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def default_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Give a broker of this session that is configured as Pulsar is installed.
+
+    It deletes inactive topics after 60 s, retains nothing, and has no deduplication, no index of messages and no
+    transactions.
+    """
+    with Standalone(tmp_path_factory.mktemp("default_broker"), profile="default") as started:
+        yield Broker(started.service_url, started.admin_url)
 
 
 @pytest.fixture

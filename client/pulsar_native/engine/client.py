@@ -15,18 +15,16 @@ from collections import Counter
 from typing import Any
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
-from pulsar_native.engine.consuming.activity import Activity
-from pulsar_native.engine.consuming.consumer import PartitionConsumer
-from pulsar_native.engine.consuming.letters import with_retry_topic
-from pulsar_native.engine.consuming.pattern import PatternTopics, TopicsChanged
-from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
-from pulsar_native.engine.interception import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
+from pulsar_native.engine.consumer.dead_letter import with_retry_topic
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher, TopicsChanged
+from pulsar_native.engine.interceptors import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
-from pulsar_native.engine.memory import MemoryLimit
-from pulsar_native.engine.network.lookup import Lookup
-from pulsar_native.engine.network.pool import ConnectionPool
-from pulsar_native.engine.network.service import Service
-from pulsar_native.engine.observing.statistics import (
+from pulsar_native.engine.memory_limit import MemoryLimit
+from pulsar_native.engine.metrics.statistics import (
     ConsumerRecorder,
     ProducerRecorder,
     StatsClock,
@@ -34,11 +32,13 @@ from pulsar_native.engine.observing.statistics import (
     of_client,
     producer_counts,
 )
-from pulsar_native.engine.observing.telemetry import Instruments, instruments_of
-from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.producer import PartitionProducer
-from pulsar_native.engine.transactions.coordinators import Transactions
-from pulsar_native.engine.transactions.transaction import TransactionWork
+from pulsar_native.engine.metrics.telemetry import Instruments, instruments_of
+from pulsar_native.engine.pool import ConnectionPool
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer.producer import PartitionProducer
+from pulsar_native.engine.service_url_provider import ServiceUrlProvider
+from pulsar_native.engine.transaction import TransactionWork
+from pulsar_native.engine.transaction_coordinator import Transactions
 from pulsar_native.exceptions import (
     AlreadyClosed,
     IncompatibleSchema,
@@ -47,7 +47,7 @@ from pulsar_native.exceptions import (
     Timeout,
     TopicNotFound,
 )
-from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema
 from pulsar_native.schema.base import BytesSchema, Schema
 from pulsar_native.schema.info import SchemaInfo
@@ -75,12 +75,12 @@ class ClientCore:
         self._watcher_ids = itertools.count()
         self._request_ids = itertools.count()
         self.memory = MemoryLimit(config.memory_limit_bytes)
-        self.service = Service(engine, config)
+        self.service = ServiceUrlProvider(engine, config)
         self.pool = ConnectionPool(engine, config, self.service)
         self.lookup = Lookup(engine, config, self.pool, self.service, self._request_ids)
         self.transactions = Transactions(self)
         self.producers: set[TopicProducer] = set()
-        self.consumers: set[TopicConsumer] = set()
+        self.consumers: set[MultiTopicsConsumer] = set()
         self.closed = False
         # Totals of producers and consumers that were closed.
         self.retired: Counter[str] = Counter()
@@ -145,7 +145,7 @@ class ClientCore:
         if self._stats_clock is None and self.config.stats_interval_in_seconds > 0:
             self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
 
-    def forget(self, handler: TopicProducer | TopicConsumer) -> None:
+    def forget(self, handler: TopicProducer | MultiTopicsConsumer) -> None:
         """Let go of a producer or consumer that was closed; what it counted stays in the totals."""
         known: set[Any] = self.producers if isinstance(handler, TopicProducer) else self.consumers
         if handler not in known:
@@ -255,8 +255,8 @@ class ClientCore:
         wire_schema: pb.Schema | None,
         chain: ConsumerChain | None = None,
         changed: TopicsChanged | None = None,
-        activity: Activity | None = None,
-    ) -> TopicConsumer:
+        activity: ConsumerEvents | None = None,
+    ) -> MultiTopicsConsumer:
         """Subscribe to one or several topics, or to those of a pattern, of whose changes `changed` is told."""
         self._check_open()
         pattern = topics if isinstance(topics, TopicPattern) else None
@@ -272,13 +272,13 @@ class ClientCore:
                 "enable_retry needs topics that are named: a pattern has no retry topic of its own"
             )
         consumer = (
-            TopicConsumer(self, config, partitions, schema, wire_schema)
+            MultiTopicsConsumer(self, config, partitions, schema, wire_schema)
             if chain is None
             else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
         )
         consumer.activity = activity
         if pattern is not None:
-            consumer.pattern = PatternTopics(self, consumer, pattern, changed)
+            consumer.pattern = PatternTopicsWatcher(self, consumer, pattern, changed)
         try:
             await consumer.open()
         except IncompatibleSchema as error:
@@ -364,7 +364,7 @@ class ClientCore:
         self.closed = True
         if self._stats_clock is not None:
             self._stats_clock.stop()
-        handlers: list[TopicProducer | TopicConsumer] = [*self.producers, *self.consumers]
+        handlers: list[TopicProducer | MultiTopicsConsumer] = [*self.producers, *self.consumers]
         for handler in handlers:
             handler.abandon()
         self.transactions.abandon()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     import pyarrow
 
-    from pulsar_native import Consumer, EntryRange, Message, MessageId, ReceivedRows
+    from pulsar_native import ArrowBatch, Consumer, EntryRange, Message, MessageId
 
 T = TypeVar("T")
 Part = tuple["EntryRange", "pyarrow.RecordBatch"]
@@ -69,7 +69,7 @@ class BatchReceiver:
     def next_rows(self, millis: float, max_rows: int, max_bytes: int) -> list[Part]:
         """Return the next rows that belong to the batch, with their entries; none when none came in time."""
 
-        def receive(consumer: Consumer, timeout: int) -> ReceivedRows | None:
+        def receive(consumer: Consumer, timeout: int) -> ArrowBatch | None:
             received = consumer.receive_arrow(max_rows=max_rows, max_bytes=max_bytes, timeout_millis=timeout)
             return received if len(received) else None
 

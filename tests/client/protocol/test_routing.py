@@ -16,7 +16,7 @@ from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Rou
 
 JAVA, MURMUR = HashingScheme.JavaStringHash, HashingScheme.Murmur3_32Hash
 
-# Partition of seven, as two Java producers sent the keys to a real broker (client.md F.9).
+# Partition of seven, as two Java producers sent the keys to a real broker.
 SENT_BY_JAVA = {
     "key1": (3, 6),
     "test": (1, 4),
@@ -52,7 +52,7 @@ def test_a_key_decides_as_in_java_whatever_the_mode(key: str) -> None:
 
 
 def test_a_key_of_bytes_is_hashed_as_its_base64_text() -> None:
-    # client.md F.9: keyBytes("key1") goes to partition 2.
+    # KeyBytes("key1") goes to partition 2.
     assert SingleRouting(JAVA, 0).choose(message("a2V5MQ=="), 7, 0.0) == 2
 
 

@@ -11,7 +11,7 @@ from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.hashing import choose_partition, java_string_hash, murmur3_32, topics_hash
 
 
-# client.md E.6: run with Java's String.hashCode and Pulsar's Murmur3_32Hash.
+# Values computed with Java's String.hashCode and Pulsar's Murmur3_32Hash.
 @pytest.mark.proves("C48")
 @pytest.mark.parametrize(
     ("key", "java", "murmur"),
@@ -27,7 +27,7 @@ def test_hashes_equal_the_java_client(key: str, java: int, murmur: int) -> None:
     assert murmur3_32(key.encode()) == murmur
 
 
-# client.md F.9: partitions the Java client really sent these keys to, of 7.
+# Partitions the Java client really sent these keys to, of 7.
 @pytest.mark.proves("C48")
 @pytest.mark.parametrize(
     ("key", "java", "murmur"),
@@ -97,5 +97,5 @@ def test_topics_hash_is_the_checksum_of_the_sorted_names_in_little_endian() -> N
     number = crc32c(joined)
     assert topics_hash(names) == "".join(f"{number >> shift & 255:02x}" for shift in (0, 8, 16, 24))
     assert topics_hash(reversed(names)) == topics_hash(names)
-    assert topics_hash([]) == "00000000"  # client.md F.7
+    assert topics_hash([]) == "00000000"
     assert topics_hash(["123456789"]) == "839206e3"
