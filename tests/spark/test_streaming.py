@@ -120,6 +120,7 @@ writer.start(folder + "/rows").awaitTermination()
 """
 
 
+@pytest.mark.timeout(280)
 def test_stream_restarts_where_a_killed_driver_was(
     spark: SparkSession,
     broker: Broker,
@@ -149,10 +150,15 @@ def test_stream_restarts_where_a_killed_driver_was(
             driver.stdin.write(f"{COLUMNS}\n".encode())
             driver.stdin.close()
             commits = tmp_path / "checkpoint" / "commits"
-            deadline = time.monotonic() + 90
-            while not (commits / "3").exists():
+            deadline = time.monotonic() + 200
+            while not (commits / "2").exists():
                 assert time.monotonic() < deadline and driver.poll() is None, (tmp_path / "driver.log").read_text()
-                produce(10)
+                time.sleep(0.2)
+            produce(100)
+            while not (commits / "4").exists():
+                assert time.monotonic() < deadline and driver.poll() is None, (tmp_path / "driver.log").read_text()
+                produce(1)
+                time.sleep(0.05)
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait(10)
