@@ -215,8 +215,14 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
                 "line and in logs. Put it into the connection of pulsar_conn_id, or give the place it is kept at: "
                 "credentialsRef='env:VARIABLE', 'file:NAME' or 'conf:KEY'"
             )
+        self._check_sparks_options(key if kind == "conf" else None)
+
+    def _check_sparks_options(self, key: str | None) -> None:
+        """Refuse Pulsar's secrets in what Spark is given; `key` is where the source looks for them in its conf."""
         for where, given in (("conf", self.conf), ("env_vars", self.env_vars)):
-            ours = {name: text for name, text in (given or {}).items() if "pulsar" in str(name).lower() or name == key}
+            if not isinstance(given, Mapping):
+                continue
+            ours = {name: text for name, text in given.items() if "pulsar" in str(name).lower() or name == key}
             if exposed := [name for name in ours if secrets.secret_names({name: ours[name]}) or name == key]:
                 validation.refuse(
                     f"{where} must not hold Pulsar's secrets ({', '.join(map(str, exposed))}): Spark's command line "
