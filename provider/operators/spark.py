@@ -122,7 +122,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         partition_by: Sequence[str] = (),
         metadata: Sequence[str] | None = None,
         manifest: str | None = None,
-        source_options: Mapping[str, str] | None = None,
+        source_options: Mapping[str, str] | str | None = None,
         verify_manifest: bool = True,
         pulsar_conn_id: str = PulsarHook.default_conn_name,
         spark_environment: str | None = None,
@@ -155,7 +155,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self.metadata = None if metadata is None else list(metadata)
         self.manifest = manifest
         # A template of the whole mapping is only known after rendering.
-        self.source_options = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
+        self.source_options: Any = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
         self.verify_manifest = verify_manifest
         self.pulsar_conn_id = pulsar_conn_id
         self.spark_environment = spark_environment
