@@ -15,7 +15,7 @@ ui:             ## Airflow with the example DAG and the connection, to look at i
 test:           ## checks and all tests, against a real broker, Spark and Airflow
 	@$(PY) dev/test.py
 
-check:          ## format, lint, types, import directions
+check:          ## format, lint, types, import directions, documentation
 	@$(PY) dev/checks.py
 
 format:         ## put the code into its format and mend what the linter can
