@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test check format test-client test-spark test-provider features mutants docs bench broker pins setup clean
+.PHONY: help demo ui test test-long check format test-client test-spark test-provider features mutants docs bench broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ ui:             ## Airflow with the example DAG and the connection, to look at i
 
 test:           ## checks and all tests, against a real broker, Spark and Airflow
 	@$(PY) dev/test.py
+
+test-long:      ## the same with the slow tests, for every night
+	@$(PY) dev/test.py --long
 
 check:          ## format, lint, types, import directions, documentation
 	@$(PY) dev/checks.py

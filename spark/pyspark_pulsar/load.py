@@ -239,7 +239,7 @@ class Load:
     def _registered(self, plan: Manifest, kind: str) -> str:
         """Return the definition of the schema registered at the topics; blocking; it must be one for all of them."""
         from pulsar_native.topic import TopicName
-        from pyspark_pulsar.registered import registered_definition
+        from pyspark_pulsar.topic_schema import registered_definition
 
         topics = list(dict.fromkeys(TopicName.parse(item.topic).base.full for item in plan.ranges))
         return registered_definition(self._request.read_options(), topics, kind)

@@ -1,8 +1,9 @@
-"""The options of a read: names, values and what they may not hold, checked before anything connects.
+"""The options of batch and streaming reads, checked before anything connects.
 
-Names are those of the JVM connector where it has them. Spark folds the case of names, so they are matched without it.
-Rules: an unknown name is an error that tells the nearest right one; a name that could carry a secret is refused with
-advice and its value is never repeated; what later versions will read is refused as such, never ignored. Does no I/O.
+Names are those of the JVM connector where it has them, else of the Java client. Spark folds the case of names, so they
+are matched without it. Rules: an unknown name is an error that tells the nearest right one; a name that could carry a
+secret is refused with advice and its value is never repeated; what later versions will read is refused as such, never
+ignored. Does no I/O.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pulsar_native.config import ClientConfig
@@ -20,9 +22,11 @@ from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import ADVICE, CredentialsRef
 from pyspark_pulsar.positions import Offsets, parse_offsets
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, METADATA_COLUMNS, SOURCE_COLUMNS
-from pyspark_pulsar.times import parse_time
 
 CLIENT_PREFIX = "pulsar.client."
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 _NAMES = (
     "service.url",
@@ -43,14 +47,27 @@ _NAMES = (
     "subscriptionPrefix",
     "valueFormat",
     "pulsar.reader.receiverQueueSize",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "predefinedSubscription",
+    "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
 )
+# Of one kind of read only: each with the reason.
+_STREAM_ONLY = {
+    "maxMessagesPerTrigger": "a batch read has no triggers; bound it with endingOffsets or endingTime",
+    "maxBytesPerTrigger": "a batch read has no triggers; bound it with endingOffsets or endingTime",
+    "predefinedSubscription": "a batch read uses a non-durable reader and leaves no subscription behind; leave it out",
+    "pulsar.reader.autoUpdatePartitionsIntervalSeconds": "a batch read looks once; leave it out",
+}
+_BATCH_ONLY = {
+    "endingOffsets": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
+    "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
+}
 # Understood, and refused: each with what to do instead.
 _REFUSED = {
-    "predefinedSubscription": "a batch read uses a non-durable reader and leaves no subscription behind; leave it out",
     "path": "load() takes no path; name the topic with option topic",
     "minPartitions": "splits inside a topic partition are not supported in this version; one task reads one partition",
     "maxEntriesPerPartition": "splits inside a topic partition are not supported in this version",
-    "maxBytesPerTrigger": "streaming reads are not supported in this version",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
     "allowDifferentTopicSchemas": "values are read as bytes, of any schema; leave it out",
     "readCompacted": "compacted reads are not supported in this version",
@@ -142,7 +159,10 @@ class TopicsPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Say what one batch read is about; immutable and picklable, without any secret. Times are milliseconds."""
+    """Say what one batch or streaming read is about; immutable and picklable, without any secret.
+
+    Times are milliseconds.
+    """
 
     service_url: str
     admin_url: str | None
@@ -160,17 +180,25 @@ class ReadOptions:
     subscription_prefix: str | None
     receiver_queue_size: int
     client_settings: tuple[tuple[str, Any], ...]
+    max_messages_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    predefined_subscription: str | None = None
+    auto_update_partitions_interval_seconds: int = 60
 
     @staticmethod
-    def parse(options: Mapping[str, str]) -> ReadOptions:
-        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. Does no I/O."""
+    def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
+        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. Does no I/O.
+
+        `streaming` tells the kind of read; None takes the options of both, where the kind is not known yet.
+        """
         given, settings = _sorted_out(options)
+        _check_kind(given, streaming)
         read = ReadOptions(
             service_url=_service_url(given),
             admin_url=_admin_url(given),
             topics=_topics(given),
             topics_pattern=_pattern(given),
-            starting_offsets=parse_offsets("startingOffsets", given.get("startingOffsets", "earliest"), "earliest"),
+            starting_offsets=_starting_offsets(given, streaming),
             ending_offsets=parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), "latest"),
             starting_time=_time("startingTime", given),
             ending_time=_time("endingTime", given),
@@ -184,6 +212,14 @@ class ReadOptions:
             else None,
             receiver_queue_size=_at_least(1, "pulsar.reader.receiverQueueSize", given, "1000"),
             client_settings=tuple(sorted(settings.items())),
+            max_messages_per_trigger=_limit("maxMessagesPerTrigger", given),
+            max_bytes_per_trigger=_limit("maxBytesPerTrigger", given),
+            predefined_subscription=_text("predefinedSubscription", given["predefinedSubscription"])
+            if "predefinedSubscription" in given
+            else None,
+            auto_update_partitions_interval_seconds=_at_least(
+                1, "pulsar.reader.autoUpdatePartitionsIntervalSeconds", given, "60"
+            ),
         )
         read.client_config()  # its own checks, before anything starts
         read._check()
@@ -199,6 +235,26 @@ class ReadOptions:
         start, end = self.starting_time, self.ending_time
         if start is not None and end is not None and end < start:
             raise InvalidConfiguration(f"endingTime ({end} ms) is before startingTime ({start} ms)")
+
+
+def _check_kind(given: Mapping[str, str], streaming: bool | None) -> None:
+    """Raise `InvalidConfiguration` for an option that only the other kind of read has."""
+    if streaming is None:
+        return
+    kind, others = ("streaming", _BATCH_ONLY) if streaming else ("batch", _STREAM_ONLY)
+    for name in given:
+        if name in others:
+            raise InvalidConfiguration(f"Option {name} is not for {kind} reads: {others[name]}")
+
+
+def _starting_offsets(given: Mapping[str, str], streaming: bool | None) -> Offsets:
+    """Return where to start: a batch at the earliest message, a stream behind the latest, unless told otherwise."""
+    text = given.get("startingOffsets", "latest" if streaming else "earliest")
+    return parse_offsets("startingOffsets", text, "earliest", *(() if streaming is False else ("latest",)))
+
+
+def _limit(name: str, given: Mapping[str, str]) -> int | None:
+    return _at_least(1, name, given, "1") if name in given else None
 
 
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -278,6 +334,29 @@ def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
 
 def _pattern(given: Mapping[str, str]) -> TopicsPattern | None:
     return TopicsPattern.parse(given["topicsPattern"]) if "topicsPattern" in given else None
+
+
+def parse_time(option: str, text: str) -> int:
+    """Return the milliseconds since 1970 of a number of them or of an ISO-8601 time with its zone.
+
+    A time without a zone is refused, since driver and executors may live in different ones; a fraction of a
+    millisecond rounds up, which keeps `[start, end)` exact for publish times that are whole milliseconds.
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d{1,16}", text):
+        return int(text)
+    if text.startswith("{"):
+        raise InvalidConfiguration(f"{option} takes one time for all partitions, not JSON by partition")
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        form = "milliseconds since 1970 or ISO-8601 such as 2026-01-31T00:00:00Z"
+        raise InvalidConfiguration(f"{option} is {text[:60]!r}; write {form}") from error
+    if time.tzinfo is None:
+        raise InvalidConfiguration(f"{option} is {text!r}, a time without a zone; add Z or an offset such as +01:00")
+    if time < _EPOCH:
+        raise InvalidConfiguration(f"{option} is {text!r}, a time before 1970, which no message has")
+    return -((_EPOCH - time) // _MILLISECOND)
 
 
 def _time(name: str, given: Mapping[str, str]) -> int | None:

@@ -19,8 +19,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import SimpleDataSourceStreamReader
-
     from pyspark_pulsar.options import ReadOptions
 
 
@@ -40,28 +38,26 @@ class DefaultSource(DataSource):
         """Return the columns as a Spark schema text; raises `InvalidConfiguration` for a wrong option. Does no I/O."""
         from pyspark_pulsar.schema import ddl
 
-        return ddl(self._read_options().columns)
+        # Spark does not tell here whether it is for a batch or a stream.
+        return ddl(self._read_options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; raises `InvalidConfiguration` for a wrong option or schema. Does no I/O."""
         from pyspark_pulsar.batch_reader import PulsarBatchReader
         from pyspark_pulsar.schema import check_schema
 
-        options = self._read_options()
+        options = self._read_options(False)
         check_schema(schema, options.columns)
         return PulsarBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Refuse: this version reads batches only."""
-        _refuse(
-            "streaming reads (spark.readStream)", "read bounded ranges with spark.read and startingTime / endingTime"
-        )
+        """Return the streaming reader; raises `InvalidConfiguration` for a wrong option or schema. Does no I/O."""
+        from pyspark_pulsar.schema import check_schema
+        from pyspark_pulsar.stream_reader import PulsarStreamReader
 
-    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
-        """Refuse: this version reads batches only."""
-        _refuse(
-            "streaming reads (spark.readStream)", "read bounded ranges with spark.read and startingTime / endingTime"
-        )
+        options = self._read_options(True)
+        check_schema(schema, options.columns)
+        return PulsarStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuse: this version does not write."""
@@ -71,10 +67,10 @@ class DefaultSource(DataSource):
         """Refuse: this version does not write."""
         _refuse("streaming writes (df.writeStream)", "publish with pulsar_native")
 
-    def _read_options(self) -> ReadOptions:
+    def _read_options(self, streaming: bool | None) -> ReadOptions:
         from pyspark_pulsar.options import ReadOptions
 
-        return ReadOptions.parse(self.options)
+        return ReadOptions.parse(self.options, streaming=streaming)
 
 
 def _refuse(what: str, instead: str) -> NoReturn:

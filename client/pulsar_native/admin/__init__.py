@@ -4,12 +4,12 @@ from pulsar_native.admin.client import AdminClient
 from pulsar_native.admin.errors import AdminError, AlreadyExists, NotFound
 from pulsar_native.admin.stats import (
     CompactionStatus,
-    ConsumerStats,
     CursorStats,
     InternalStats,
     LedgerStats,
     PartitionedStats,
     PublisherStats,
+    SubscriptionConsumerStats,
     SubscriptionStats,
     TopicStats,
 )
@@ -19,13 +19,13 @@ __all__ = [
     "AdminError",
     "AlreadyExists",
     "CompactionStatus",
-    "ConsumerStats",
     "CursorStats",
     "InternalStats",
     "LedgerStats",
     "NotFound",
     "PartitionedStats",
     "PublisherStats",
+    "SubscriptionConsumerStats",
     "SubscriptionStats",
     "TopicStats",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 
-class ConsumerStats(TypedDict, total=False):
+class SubscriptionConsumerStats(TypedDict, total=False):
     """One connected consumer of a subscription."""
 
     consumerName: str
@@ -32,7 +32,7 @@ class SubscriptionStats(TypedDict, total=False):
     msgOutCounter: int
     unackedMessages: int
     msgDelayed: int
-    consumers: list[ConsumerStats]
+    consumers: list[SubscriptionConsumerStats]
     isDurable: bool
     isReplicated: bool
 

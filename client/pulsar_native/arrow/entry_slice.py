@@ -27,7 +27,7 @@ class BatchBudget:
         self.locked: ReceivedEntry | None = None
         self._begun = False
 
-    def take(self, sizes: Sequence[int]) -> int:
+    def spend(self, sizes: Sequence[int]) -> int:
         """Make use of the room for messages of these sizes; return for how many it was enough."""
         count, size = len(sizes), sum(sizes)
         if count > self.rows or size > self.bytes:

@@ -97,7 +97,7 @@ class TableView(Closeable, TableMapping):
             except TimeoutError:
                 if not await self._inner.has_message_available():
                     # Nothing is left but what the task has in its hands.
-                    ends = self._inner.taken_ids()
+                    ends = self._inner.dequeued_ids()
 
     def topic(self) -> str:
         """Return the topic's full name."""

@@ -16,7 +16,7 @@ from pulsar_native import _version
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import Attempt
-from pulsar_native.engine.transport import Piece, Transport, dial
+from pulsar_native.engine.transport import Buffer, Transport, dial
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -51,7 +51,7 @@ _Answer = TypeVar("_Answer")
 _MESSAGE = Kind.MESSAGE
 _SEND_RECEIPT = Kind.SEND_RECEIPT
 # How long a caller waits at the socket before it waits for the loop to tell it. Long enough for a broker's disk.
-_LEAD_SECONDS = 0.02
+_INLINE_READ_SECONDS = 0.02
 
 CLIENT_VERSION = f"Pulsar-Native-Python-v{_version.__version__}"
 
@@ -60,7 +60,7 @@ class ProducerHandler(Protocol):
     """What a connection tells a producer. Called on the loop."""
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None: ...
-    def take_receipt(self, receipt: pb.CommandSendReceipt, callback: object) -> bool: ...
+    def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool: ...
     def on_send_error(self, error: pb.CommandSendError) -> None: ...
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
     def on_migrated(self, service: ServiceUrl) -> None: ...
@@ -219,11 +219,11 @@ class Connection:
         """The port of our end."""
         return self._transport.local_port if self._transport else -1
 
-    def write(self, pieces: Sequence[Piece]) -> None:
+    def write(self, buffers: Sequence[Buffer]) -> None:
         """Send one frame. Thread-safe, never blocks; a lost connection drops it, and the handlers are told."""
         transport = self._transport
         if transport is not None:
-            transport.write(pieces)
+            transport.write(buffers)
 
     async def request(
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
@@ -296,31 +296,31 @@ class Connection:
 
     # --- a caller that waits for its receipt reads it itself ----------------------------------------------------------
 
-    def begin_lead(self) -> bool:
-        """Have the calling thread look instead of the loop until `end_lead`; return whether it may. Thread-safe."""
+    def begin_inline_read(self) -> bool:
+        """Have the calling thread look instead of the loop until `end_inline_read`; return whether it may. Thread-safe."""
         transport = self._transport
-        return transport is not None and transport.begin_lead()
+        return transport is not None and transport.begin_inline_read()
 
-    def lead(self, callback: object) -> None:
+    def read_inline(self, callback: object) -> None:
         """Read the receipt of the message with this callback, unless something else comes first or nothing soon.
 
         Then the loop does it. By the thread that leads.
         """
         transport = self._transport
         assert transport is not None
-        data = transport.peek(_LEAD_SECONDS)
+        data = transport.peek(_INLINE_READ_SECONDS)
         receipt = self.core.only_receipt(data) if data else None
         producer = None if receipt is None else self._producers.get(receipt.producer_id)
-        if receipt is not None and producer is not None and producer.take_receipt(receipt, callback):
-            transport.take(len(data))
+        if receipt is not None and producer is not None and producer.complete_inline(receipt, callback):
+            transport.discard(len(data))
         else:
-            transport.pause_leading()
+            transport.pause_inline_reads()
 
-    def end_lead(self) -> None:
+    def end_inline_read(self) -> None:
         """Let the loop look again."""
         transport = self._transport
         assert transport is not None
-        transport.end_lead()
+        transport.end_inline_read()
 
     # --- events ---------------------------------------------------------------------------------------------------
 

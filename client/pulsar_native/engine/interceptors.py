@@ -27,11 +27,11 @@ from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor,
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -60,13 +60,13 @@ class _Chain:
         if self.on_bound is not None:
             self.on_bound()
 
-    def tell(self, name: str, *arguments: Any) -> None:
+    def notify(self, name: str, *arguments: Any) -> None:
         """Call a method of each with the live object; what raises is logged."""
         live = self._live()
         for each in self.interceptors:
             self._guarded(each, name, live, *arguments)
 
-    def tell_plain(self, name: str, *arguments: Any) -> None:
+    def notify_plain(self, name: str, *arguments: Any) -> None:
         """Call a method of each without the live object; what raises is logged."""
         for each in self.interceptors:
             self._guarded(each, name, *arguments)
@@ -84,7 +84,7 @@ class _Chain:
         """Tell them once that it is over."""
         if not self._closed:
             self._closed = True
-            self.tell_plain("close")
+            self.notify_plain("close")
 
     def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
         try:
@@ -154,7 +154,7 @@ class ConsumerChain(_Chain):
     def said(self, name: str, *arguments: Any) -> None:
         """Tell what was said about messages; readers say nothing."""
         if not self._reads:
-            self.tell(name, *arguments)
+            self.notify(name, *arguments)
 
 
 class InterceptedProducer(TopicProducer):
@@ -214,7 +214,7 @@ class InterceptedProducer(TopicProducer):
         before = len(self.children)
         await super().update_partitions()
         if len(self.children) != before:
-            self.chain.tell_plain("on_partitions_change", self.topic.full, len(self.children))
+            self.chain.notify_plain("on_partitions_change", self.topic.full, len(self.children))
 
     def ended(self) -> None:
         """Let go, and tell the interceptors."""
@@ -361,7 +361,7 @@ class InterceptedConsumer(MultiTopicsConsumer):
         before = self.topics[topic]
         await super().update_partitions(topic)
         if self.topics.get(topic, before) != before:
-            self._hears.tell_plain("on_partitions_change", topic.full, self.topics[topic])
+            self._hears.notify_plain("on_partitions_change", topic.full, self.topics[topic])
 
     def ended(self) -> None:
         """Let go, and tell the interceptors."""

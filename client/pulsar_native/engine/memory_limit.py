@@ -58,7 +58,7 @@ class MemoryLimit:
 
     def release(self, size: int) -> None:
         """Give bytes back and wake the waiters when there is room again."""
-        self._give_back(size, 0)
+        self._release(size, 0)
 
     def receive(self, size: int) -> None:
         """Count bytes that were received, whether there is room or not."""
@@ -67,11 +67,11 @@ class MemoryLimit:
                 self.used += size
                 self.received += size
 
-    def take(self, size: int) -> None:
+    def release_received(self, size: int) -> None:
         """Count bytes no more that were received: taken or dropped. Wakes the waiters when there is room again."""
-        self._give_back(size, size)
+        self._release(size, size)
 
-    def _give_back(self, size: int, received: int) -> None:
+    def _release(self, size: int, received: int) -> None:
         if not self.limit:
             return
         with self._lock:

@@ -293,7 +293,7 @@ class TransactionWork:
             self._make_way()
         failure = self.core.failure if asked is TransactionState.COMMITTING and not commit else None
         try:
-            await self._tell(commit=commit)
+            await self._send_end(commit=commit)
         except PulsarException as error:
             self._ended(error)
             if failure is None:
@@ -304,7 +304,7 @@ class TransactionWork:
         if failure is not None:
             raise failure
 
-    async def _tell(self, *, commit: bool) -> None:
+    async def _send_end(self, *, commit: bool) -> None:
         """Tell the coordinator of the end, until it has answered."""
         is_again = False
 
@@ -327,7 +327,7 @@ class TransactionWork:
 
     def _make_way(self) -> None:
         for consumer in self._consumers:
-            consumer.acks.taken_back(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
+            consumer.acks.before_abort(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
 
     def _ended(self, error: PulsarException | None) -> None:
         """Take leave of all who took part."""
@@ -336,13 +336,13 @@ class TransactionWork:
         self._timer.cancel()
         self._forget(self.core.txn_id, None)
         for producer in self._producers:
-            producer.part(self.core)
+            producer.leave_transaction(self.core)
         if error is None:
-            self._tell_consumers(committed=self.core.state is TransactionState.COMMITTED)
+            self._notify_consumers(committed=self.core.state is TransactionState.COMMITTED)
         else:
-            self._engine.spawn(self._settle())
+            self._engine.spawn(self._abort_expired())
 
-    def _tell_consumers(self, *, committed: bool) -> None:
+    def _notify_consumers(self, *, committed: bool) -> None:
         for consumer in self._consumers:
             # A consumer that was closed meanwhile has nothing to take back.
             with contextlib.suppress(PulsarException):
@@ -357,12 +357,12 @@ class TransactionWork:
         _log.warning("Transaction %s was not ended within %g s", self.core.txn_id, self.core.timeout)
         self._forget(self.core.txn_id, None)
         for producer in self._producers:
-            producer.part(self.core)
+            producer.leave_transaction(self.core)
         self._settled.set()
         self._make_way()
-        self._engine.spawn(self._settle())
+        self._engine.spawn(self._abort_expired())
 
-    async def _settle(self) -> None:
+    async def _abort_expired(self) -> None:
         """See to it that it is over, and have the consumers ask for what was acknowledged in it only then.
 
         As long as the broker is about to abort it by itself, it gives out nothing of that; and on Exclusive and
@@ -372,7 +372,7 @@ class TransactionWork:
         until, pause = self.client.deadline(), _FIRST_PAUSE_SECONDS
         while loop.time() < until:
             try:
-                await self._tell(commit=False)
+                await self._send_end(commit=False)
                 break
             except InvalidTxnStatusError:
                 await asyncio.sleep(pause)
@@ -380,7 +380,7 @@ class TransactionWork:
             except PulsarException:
                 # Not found: it is over. Everything else was tried long enough.
                 break
-        self._tell_consumers(committed=False)
+        self._notify_consumers(committed=False)
 
     async def abort_if_open(self) -> None:
         """Abort what nobody will end."""

@@ -5,7 +5,7 @@ writer's own thread when nothing is queued, and only what the kernel does not ta
 stalled broker never holds a caller, and nothing is copied on the way out. Rule: frames are written whole and in the
 order of `write`.
 
-A thread that waits for one answer may look at the socket in the loop's stead (`begin_lead` to `end_lead`): that saves
+A thread that waits for one answer may read the socket itself (`begin_inline_read` to `end_inline_read`): that saves
 two switches of threads. What comes and is not that answer, whole and alone, it leaves where it is, for the loop. The
 answer is taken off the socket after it was dealt with: interrupted (Ctrl-C) between the two, the loop sees it again and
 has no use for it. Nobody ever waits for `_reading`, so it is in no order of locks.
@@ -28,15 +28,15 @@ from pulsar_native.engine.loop import Engine, track_socket
 from pulsar_native.exceptions import ConnectError
 from pulsar_native.service_url import Address
 
-# The kernel refuses more pieces than this in one vectored write (IOV_MAX is 1024 on Linux).
-_MAX_PIECES = 512
+# The kernel refuses more buffers than this in one vectored write (IOV_MAX is 1024 on Linux).
+_MAX_BUFFERS = 512
 
 # How much a leader looks at, more than any receipt has.
-_LEADER_BYTES = 512
+_PEEK_BYTES = 512
 # How many calls leave the looking to the loop after something else came than a leader's answer.
-_PAUSE_OF_LEADING = 100
+_INLINE_READ_PAUSE = 100
 
-Piece = bytes | memoryview
+Buffer = bytes | memoryview
 
 
 class Transport:
@@ -57,7 +57,7 @@ class Transport:
         self._on_closed = on_closed
         # Also held while a TLS socket is read: OpenSSL does not allow both at once.
         self._lock = threading.Lock()
-        self._backlog: deque[Piece] = deque()
+        self._backlog: deque[Buffer] = deque()
         self._writer_armed = False
         self.closed = False
         # Held by who reads. The rest is for leaders: what the loop watches instead of the socket once there was one,
@@ -117,11 +117,11 @@ class Transport:
 
     # --- reading in the loop's stead ----------------------------------------------------------------------------------
 
-    def begin_lead(self) -> bool:
-        """Have the calling thread look instead of the loop until `end_lead`; return whether it may. Thread-safe."""
+    def begin_inline_read(self) -> bool:
+        """Have the calling thread look instead of the loop until `end_inline_read`; return whether it may. Thread-safe."""
         watch = self._watch
         if watch is None:
-            self._prepare_lead()
+            self._prepare_inline_read()
             return False
         if self._pause:
             self._pause -= 1
@@ -135,11 +135,11 @@ class Transport:
             self._reading.release()
             return False
         except BaseException:
-            self.end_lead()
+            self.end_inline_read()
             raise
         return True
 
-    def _prepare_lead(self) -> None:
+    def _prepare_inline_read(self) -> None:
         # Reading TLS may need writing, and other systems have no epoll: there the loop reads always.
         if not self._is_tls and hasattr(select, "epoll") and not self.closed:
             self._engine.call(self._watch_through)
@@ -157,9 +157,9 @@ class Transport:
 
     def peek(self, seconds: float) -> bytes:
         """Wait for what comes next and return its beginning without taking it; b"" when nothing came in time."""
-        return self._received(_LEADER_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
+        return self._received(_PEEK_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
 
-    def take(self, count: int) -> None:
+    def discard(self, count: int) -> None:
         """Take what `peek` showed off the socket."""
         self._received(count, 0)
 
@@ -171,11 +171,11 @@ class Transport:
             except OSError:
                 return b""
 
-    def pause_leading(self) -> None:
+    def pause_inline_reads(self) -> None:
         """Leave the looking to the loop for a while."""
-        self._pause = _PAUSE_OF_LEADING
+        self._pause = _INLINE_READ_PAUSE
 
-    def end_lead(self) -> None:
+    def end_inline_read(self) -> None:
         """Let the loop look again."""
         try:
             self._watch.modify(self._fd, select.EPOLLIN)
@@ -187,38 +187,38 @@ class Transport:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, pieces: Sequence[Piece]) -> None:
-        """Send the pieces of one frame, now or as soon as the kernel takes them. Thread-safe, never blocks."""
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send the buffers of one frame, now or as soon as the kernel takes them. Thread-safe, never blocks."""
         with self._lock:
             if self.closed:
                 return
             if self._backlog:
-                self._backlog.extend(pieces)
+                self._backlog.extend(buffers)
                 return
-            rest = self._send_now(pieces)
+            rest = self._send_now(buffers)
             if rest is None:
                 return
             self._backlog.extend(rest)
         self._engine.call(self._arm_writer)
 
-    def _send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
+    def _send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
         """Give the kernel what it takes and return what is left, None when nothing is."""
         try:
             if self._is_tls:
-                return self._send_tls(pieces)
-            sent = self._sock.sendmsg(pieces)
+                return self._send_tls(buffers)
+            sent = self._sock.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
-            return pieces
+            return buffers
         except OSError as error:
             reason = error.strerror or str(error)
             # Not at once: the lock is held here.
             with contextlib.suppress(RuntimeError):
                 self._engine.loop.call_soon_threadsafe(self._lost, reason)
             return None
-        return _after(pieces, sent)
+        return _after(buffers, sent)
 
-    def _send_tls(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
-        rest: deque[Piece] = deque(piece for piece in pieces if len(piece))
+    def _send_tls(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
+        rest: deque[Buffer] = deque(buffer for buffer in buffers if len(buffer))
         while rest:
             try:
                 sent = self._sock.send(rest[0])
@@ -239,9 +239,9 @@ class Transport:
     def _writable(self) -> None:
         with self._lock:
             while self._backlog and not self.closed:
-                pieces = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_PIECES))]
-                rest = self._send_now(pieces)
-                taken = len(pieces) - (len(rest) if rest else 0)
+                buffers = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_BUFFERS))]
+                rest = self._send_now(buffers)
+                taken = len(buffers) - (len(rest) if rest else 0)
                 for _ in range(taken):
                     self._backlog.popleft()
                 if rest:
@@ -275,12 +275,12 @@ class Transport:
             self._sock.close()
 
 
-def _after(pieces: Sequence[Piece], sent: int) -> list[Piece] | None:
-    """Return what is left of the pieces when the first `sent` bytes are gone."""
-    for index, piece in enumerate(pieces):
-        size = len(piece)
+def _after(buffers: Sequence[Buffer], sent: int) -> list[Buffer] | None:
+    """Return what is left of the buffers when the first `sent` bytes are gone."""
+    for index, buffer in enumerate(buffers):
+        size = len(buffer)
         if sent < size:
-            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
         sent -= size
     return None
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pulsar_native.wire.commands import AckItem
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey
 
 _WORD = (1 << 64) - 1
 # Every message of a batch of unknown size.
@@ -168,9 +167,9 @@ class AckGroup:
         if position[1] >= 0 and (self._cumulative is None or _order(self._cumulative) < _order(position)):
             self._cumulative = position
 
-    def take(self) -> tuple[list[AckItem], AckItem | None]:
+    def drain(self) -> tuple[list[AckItem], AckItem | None]:
         """Return what is to be sent (individual items, and the cumulative one) and forget it."""
-        cumulative = self._take_cumulative()
+        cumulative = self._drain_cumulative()
         if self._cumulative_sent is not None:
             self._forget_up_to(self._cumulative_sent)
         items: list[AckItem] = [(ledger, entry, None) for ledger, entry in self._complete]
@@ -192,7 +191,7 @@ class AckGroup:
         self._partial_dirty = {}
         return items, cumulative
 
-    def _take_cumulative(self) -> AckItem | None:
+    def _drain_cumulative(self) -> AckItem | None:
         last = self._cumulative
         if last is None:
             return None

@@ -67,7 +67,7 @@ class FastPathBuffer:
         self.capacity = 0
         self.is_open = False
 
-    def take_all(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
+    def drain(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
         """Empty it: payloads, and whom to tell of each when it is anybody. The buffer must have been closed."""
         items = self.items
         taken = items[:]

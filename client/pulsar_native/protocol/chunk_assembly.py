@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pulsar_native.wire.entry import ParsedEntry
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
 
 class ChunkedMessage:
@@ -59,7 +57,7 @@ class ChunkAssembly:
         "_max_pending",
         "_pending",
         "acknowledge",
-        "given",
+        "delivered",
         "orphans",
         "unusable",
     )
@@ -79,7 +77,7 @@ class ChunkAssembly:
         self._pending: dict[str, ChunkedMessage] = {}
         # The entries of the last complete messages, by uuid.
         self._complete: dict[str, list[EntryKey]] = {}
-        self.given: dict[EntryKey, tuple[EntryKey, ...]] = {}
+        self.delivered: dict[EntryKey, tuple[EntryKey, ...]] = {}
         """All entries of the messages that were given out and are not acknowledged, by the last one of each."""
         self.acknowledge: list[EntryKey] = []
         """Entries nobody can use any more: to be acknowledged by the engine, which empties the list."""
@@ -176,21 +174,21 @@ class ChunkAssembly:
         """Forget everything: the subscription's position was moved."""
         self._pending.clear()
         self._complete.clear()
-        self.given.clear()
+        self.delivered.clear()
 
     # --- entries of whole messages ----------------------------------------------------------------------------------
 
     def give(self, message: ChunkedMessage) -> None:
         """Note that a message goes to the application."""
-        self.given[message.entries[-1]] = tuple(message.entries)
+        self.delivered[message.entries[-1]] = tuple(message.entries)
 
-    def take_entries(self, last: EntryKey) -> tuple[EntryKey, ...]:
+    def pop_entries(self, last: EntryKey) -> tuple[EntryKey, ...]:
         """Return, and forget, the entries of a message that is acknowledged; none when it is not known."""
-        return self.given.pop(last, ())
+        return self.delivered.pop(last, ())
 
     def with_chunks(self, entries: Iterable[EntryKey]) -> list[EntryKey]:
         """Return entries with, for each last chunk, all chunks of its message."""
-        return [each for entry in entries for each in self.given.get(entry, (entry,))]
+        return [each for entry in entries for each in self.delivered.get(entry, (entry,))]
 
     def safe_position(self, position: EntryKey) -> EntryKey:
         """Return how far everything may be acknowledged up to a position, and forget the messages before it.
@@ -198,9 +196,9 @@ class ChunkAssembly:
         A message that ends behind the position keeps its chunks before it: acknowledged, they would be missing when
         the message is delivered again.
         """
-        for last in [last for last in self.given if last <= position]:
-            del self.given[last]
+        for last in [last for last in self.delivered if last <= position]:
+            del self.delivered[last]
         open_from = [message.first for message in self._pending.values()]
-        open_from += [entries[0] for entries in self.given.values()]
+        open_from += [entries[0] for entries in self.delivered.values()]
         first = min(open_from, default=None)
         return position if first is None or first > position else (first[0], first[1] - 1)

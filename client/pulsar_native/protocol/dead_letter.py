@@ -17,8 +17,8 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.topic import TopicName
+from pulsar_native.wire.entry import EntryKey
 
 T = TypeVar("T")
 
@@ -108,16 +108,16 @@ class Verdict(Enum):
     ACKNOWLEDGE = auto()
 
 
-class DeadLetters(Generic[T]):
+class DeadLetterTracker(Generic[T]):
     """The entries of one consumer that have failed too often, or may have next time; `T` is what is kept of them."""
 
-    __slots__ = ("_buried", "_maximum", "_remembered", "_sending")
+    __slots__ = ("_dead_lettered", "_maximum", "_remembered", "_sending")
 
     def __init__(self, max_redeliver_count: int) -> None:
         self._maximum = max_redeliver_count
         self._remembered: dict[EntryKey, T] = {}
         self._sending: set[EntryKey] = set()
-        self._buried: dict[EntryKey, None] = {}
+        self._dead_lettered: dict[EntryKey, None] = {}
 
     def __len__(self) -> int:
         return len(self._remembered)
@@ -126,7 +126,7 @@ class DeadLetters(Generic[T]):
         """Judge an entry: give it out, send it to the dead-letter topic, or be rid of what went there before."""
         if entry in self._sending:
             return Verdict.DROP
-        if entry in self._buried:
+        if entry in self._dead_lettered:
             return Verdict.ACKNOWLEDGE
         self._remembered.pop(entry, None)
         if redelivery_count < self._maximum:
@@ -152,9 +152,9 @@ class DeadLetters(Generic[T]):
     def arrived(self, entry: EntryKey) -> None:
         """Note that an entry is in the dead-letter topic."""
         self._sending.discard(entry)
-        self._buried[entry] = None
-        if len(self._buried) > _KNOWN_AGAIN:
-            del self._buried[next(iter(self._buried))]
+        self._dead_lettered[entry] = None
+        if len(self._dead_lettered) > _KNOWN_AGAIN:
+            del self._dead_lettered[next(iter(self._dead_lettered))]
 
     def failed(self, entry: EntryKey) -> None:
         """Note that an entry did not get there, and is to be redelivered after all."""
@@ -171,4 +171,4 @@ class DeadLetters(Generic[T]):
     def on_seek(self) -> None:
         """Forget also what went to the dead-letter topic: after a seek it may be wanted again."""
         self._remembered.clear()
-        self._buried.clear()
+        self._dead_lettered.clear()

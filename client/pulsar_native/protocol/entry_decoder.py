@@ -18,13 +18,13 @@ from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage,
 from pulsar_native.message import KeyedMessage, Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import bits_of
-from pulsar_native.protocol.chunk_assembly import ChunkedMessage, EntryKey
+from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire._impl import may_be_compacted, payload_bytes, split_batch
 from pulsar_native.wire.codec import COMPACTED_OUT, parse_single, same_size
 from pulsar_native.wire.compression import decompress
-from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.entry import EntryKey, ParsedEntry, parse_entry
 
 _ValidationError = pb.CommandAck.ValidationError
 
@@ -150,11 +150,11 @@ class ReceivedEntry:
         return self.schema.decode(data, self.schema_version)
 
 
-Place = tuple[int, int, int]
+MessageSpan = tuple[int, int, int]
 """Where a message lies in its entry's body: start of its metadata, start and end of its payload."""
 
 
-class EvenPlaces:
+class UniformSpans:
     """The places of a batch whose messages have metadata of one size and payloads of one length: none is made."""
 
     __slots__ = ("_count", "length", "size", "stride")
@@ -168,7 +168,7 @@ class EvenPlaces:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[MessageSpan]:
         return zip(*self.columns(0, self._count), strict=True)
 
     def columns(self, first: int, stop: int) -> tuple[range, range, range]:
@@ -182,7 +182,7 @@ class EvenPlaces:
         )
 
 
-Places = list[Place] | EvenPlaces
+MessageSpans = list[MessageSpan] | UniformSpans
 
 
 class Decoded:
@@ -190,7 +190,7 @@ class Decoded:
 
     __slots__ = ("entry", "places", "skip", "wanted")
 
-    def __init__(self, entry: ReceivedEntry, places: Places | None, wanted: int, skip: bytes | None):
+    def __init__(self, entry: ReceivedEntry, places: MessageSpans | None, wanted: int, skip: bytes | None):
         self.entry = entry
         self.places = places
         self.wanted = wanted
@@ -212,7 +212,7 @@ class Decoded:
         assert places is not None
         columns: Iterable[Iterable[int]]
         columns = (
-            places.columns(first, stop) if isinstance(places, EvenPlaces) else zip(*places[first:stop], strict=True)
+            places.columns(first, stop) if isinstance(places, UniformSpans) else zip(*places[first:stop], strict=True)
         )
         # Mapped, not written out: a third less for each message there is.
         return list(map(self._kind(), repeat(self.entry), range(first, stop), *columns))
@@ -231,7 +231,7 @@ class Decoded:
         if places is None:
             return len(self.entry.body)
         if skip is None:
-            if isinstance(places, EvenPlaces):
+            if isinstance(places, UniformSpans):
                 return places.length * len(places)
             return payload_bytes(places)
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
@@ -248,7 +248,7 @@ class Decoded:
         places = self.places
         if places is None:
             return [len(self.entry.body)]
-        if isinstance(places, EvenPlaces):
+        if isinstance(places, UniformSpans):
             return [places.length] * len(indexes)
         return [places[index][2] - places[index][1] for index in indexes]
 
@@ -333,7 +333,7 @@ def decode(
         return Decoded(entry, None, 0 if first else 1, None)
     try:
         uniform = same_size(body, permits)
-        places = split_batch(body, permits) if uniform is None else EvenPlaces(permits, *uniform)
+        places = split_batch(body, permits) if uniform is None else UniformSpans(permits, *uniform)
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
     skip = _skipped(entry, delivery, places, first, missing)
@@ -388,7 +388,7 @@ def _plausible(size: int) -> int:
 def _skipped(
     entry: ReceivedEntry,
     delivery: Delivery,
-    places: Places,
+    places: MessageSpans,
     first: int,
     missing: int | None,
 ) -> bytes | None:
@@ -414,9 +414,9 @@ def _skipped(
     return bytes(skip) if any(skip) else None
 
 
-def _may_be_compacted(body: bytes, places: Places) -> bool:
+def _may_be_compacted(body: bytes, places: MessageSpans) -> bool:
     """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
-    if isinstance(places, EvenPlaces):
+    if isinstance(places, UniformSpans):
         # One look at each byte of the metadata, for all messages together.
         stop = len(places) * places.stride
         columns = [body[4 + offset : stop : places.stride] for offset in range(places.size)]

@@ -8,7 +8,7 @@ often the entry was redelivered, which only the broker counts, and only on Share
 from __future__ import annotations
 
 from pulsar_native.config import RedeliveryBackoff
-from pulsar_native.protocol.unacked_tracker import EntryKey
+from pulsar_native.wire.entry import EntryKey
 
 _SMALLEST_DELAY = 0.1
 
@@ -43,7 +43,7 @@ class NegativeAcksTracker:
         """Return when the earliest entry comes due, None when there is none."""
         return min(self.due.values(), default=None)
 
-    def take_due(self, now: float) -> list[EntryKey]:
+    def pop_due(self, now: float) -> list[EntryKey]:
         """Return and forget all entries due by `now`, in order of position."""
         due = sorted(key for key, at in self.due.items() if at <= now)
         for key in due:

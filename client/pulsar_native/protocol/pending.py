@@ -76,7 +76,7 @@ class PendingEntries:
             self._release(op)
         return op
 
-    def take_doubtful(self, last_sequence_id: int) -> list[SendOp]:
+    def remove_doubtful(self, last_sequence_id: int) -> list[SendOp]:
         """Take what may be stored already, and would be twice in its transaction if it was written again.
 
         `last_sequence_id` is what PRODUCER_SUCCESS told: a broker that deduplicates and has something of this producer
@@ -84,9 +84,9 @@ class PendingEntries:
         """
         if last_sequence_id >= 0 or not self.transactions:
             return []
-        return self._take(lambda op: op.may_be_stored and op.transaction is not None)
+        return self._remove(lambda op: op.may_be_stored and op.transaction is not None)
 
-    def _take(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
+    def _remove(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
         taken = [op for op in self.pending if is_wanted(op)]
         if taken:
             gone = set(taken)

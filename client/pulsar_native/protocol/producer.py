@@ -281,7 +281,7 @@ class ProducerCore(PendingEntries):
         late, self._late = self._late, []
         if not fast_path.items:
             return late
-        payloads, told = fast_path.take_all()
+        payloads, told = fast_path.drain()
         count, size = len(payloads), sum(map(len, payloads))
         self.reserved_bytes -= size
         size += count * _PER_MESSAGE
@@ -593,7 +593,7 @@ class ProducerCore(PendingEntries):
             self._release(op)
         return ops
 
-    def take_ended(self, now: float) -> list[SendOp]:
+    def remove_ended(self, now: float) -> list[SendOp]:
         """Take what must not be written any more out of the queue: of transactions that end, or whose time is over."""
         ended = {each for each in self.transactions if each.is_sealed or now >= each.deadline}
         if not ended:
@@ -601,7 +601,7 @@ class ProducerCore(PendingEntries):
         if isinstance(self.open_batch.kind, tuple) and self.open_batch.kind[1] in ended:
             self.close_batch()
         self.transactions -= ended
-        return self._take(lambda op: op.transaction in ended)
+        return self._remove(lambda op: op.transaction in ended)
 
     def timeout_error(self) -> Timeout:
         """Return the error for messages that had no receipt in time."""

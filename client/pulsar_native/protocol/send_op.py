@@ -31,10 +31,10 @@ def as_callback(told: SendCallback | None) -> Callback | None:
         return told
     (callback,) = told
 
-    def tell(error: PulsarException | None, message_id: MessageId | None) -> None:
+    def on_result(error: PulsarException | None, message_id: MessageId | None) -> None:
         callback(Result.Ok if error is None else error.result, message_id)
 
-    return tell
+    return on_result
 
 
 class SendOp:

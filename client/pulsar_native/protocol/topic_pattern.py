@@ -147,13 +147,13 @@ class WantedTopics:
 
     def replace(self, names: Iterable[str], hash_of_list: str) -> None:
         """Take a complete list."""
-        self._take(set(names), hash_of_list)
+        self._apply(set(names), hash_of_list)
 
     def update(self, new: Iterable[str], deleted: Iterable[str], hash_of_list: str) -> None:
         """Take what has changed since the list before."""
-        self._take((self._names - set(deleted)) | set(new), hash_of_list)
+        self._apply((self._names - set(deleted)) | set(new), hash_of_list)
 
-    def _take(self, names: set[str], hash_of_list: str) -> None:
+    def _apply(self, names: set[str], hash_of_list: str) -> None:
         self._names = names
         self._topics = self._pattern.collapsed(names)
         self.hash = hash_of_list

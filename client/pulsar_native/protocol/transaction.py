@@ -19,10 +19,10 @@ from pulsar_native.exceptions import InvalidTxnStatusError, PulsarException, Tra
 from pulsar_native.protocol.ack_grouping import words_of
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire.commands import TransactionalAckItem
+from pulsar_native.wire.entry import EntryKey
 
-EntryKey = tuple[int, int]
 # Index and size of messages in a batch; index -1 is the whole entry.
-Place = tuple[EntryKey, int, int]
+AckPosition = tuple[EntryKey, int, int]
 
 _ENDS = {
     TransactionState.COMMITTING: TransactionState.COMMITTED,
@@ -79,7 +79,7 @@ class TransactionCore:
         if refused is not None:
             raise refused
 
-    def acknowledge(self, subscription: tuple[str, str], places: Iterable[Place]) -> list[TransactionalAckItem]:
+    def acknowledge(self, subscription: tuple[str, str], places: Iterable[AckPosition]) -> list[TransactionalAckItem]:
         """Note messages as acknowledged in it, and return what is to be sent.
 
         Raises `TransactionConflict`, having noted nothing, when one was acknowledged in it before: it was delivered

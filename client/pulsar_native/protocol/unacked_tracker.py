@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from pulsar_native.config import RedeliveryBackoff
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey
 
 
 class UnackedMessageTracker:
@@ -102,7 +101,7 @@ class UnackedMessageRedeliveryTracker:
             for key in [key for key in known if key <= entry]:
                 del known[key]
 
-    def take_due(self, now: float) -> list[EntryKey]:
+    def pop_due(self, now: float) -> list[EntryKey]:
         """Return and forget the entries whose delay is over, in order of position."""
         due = sorted(key for key, at in self._due.items() if at <= now)
         for key in due:

@@ -150,9 +150,9 @@ class ConsumeMessageService(ABC):
         self._results.append((work, status))
         if not self._notified:
             self._notified = True
-            self._engine.call(self._take_results)
+            self._engine.call(self._process_results)
 
-    def _take_results(self) -> None:
+    def _process_results(self) -> None:
         self._notified = False
         while self._results:
             work, status = self._results.popleft()
@@ -350,10 +350,10 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
     def _start(self, key_queue: KeyQueue[Item]) -> None:
         poller: PartitionPoller = key_queue.key[0]  # type: ignore[index]
         poller.check_right()
-        key_queue.noted = [item for item in key_queue.noted if poller.holds(item)]
+        key_queue.uncommitted = [item for item in key_queue.uncommitted if poller.holds(item)]
         items: list[Item] = []
         while not items and key_queue.waiting:
-            taken = self._key_queues.take(key_queue, self._config.consume_message_batch_max_size)
+            taken = self._key_queues.dequeue(key_queue, self._config.consume_message_batch_max_size)
             # Those that are not ours any more come again, or went to another member.
             items = [item for item in taken if poller.holds(item)]
         if not items:
@@ -402,10 +402,10 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
                 key_queue.attempts = 0
                 self._key_queues.release(key_queue, time.monotonic())
             else:
-                self._spawn(self._bury(work, key_queue, context))
+                self._spawn(self._send_to_dlq(work, key_queue, context))
             return
-        noted = self._key_queues.roll_back(key_queue) if rolled_back else []
-        self._suspend(key_queue, [*noted, *work.items], context)
+        uncommitted = self._key_queues.roll_back(key_queue) if rolled_back else []
+        self._suspend(key_queue, [*uncommitted, *work.items], context)
 
     def _suspend(self, key_queue: KeyQueue[Item], items: list[Item], context: ConsumeOrderlyContext) -> None:
         for item in items:
@@ -415,7 +415,7 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
             milliseconds = self._config.suspend_current_queue_time_millis
         self._key_queues.suspend(key_queue, items, milliseconds / 1000, time.monotonic())
 
-    async def _bury(self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext) -> None:
+    async def _send_to_dlq(self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext) -> None:
         """Put messages aside that failed too often, so that their queue can go on; on failure it rests."""
         letters = work.poller.child.dead_letter_router
         assert letters is not None

@@ -294,29 +294,29 @@ class PushConsumerCore:
         where = self.config.consume_from_where
         if not self._broadcasting:
             if where is ConsumeFromWhere.TIMESTAMP and not poller.is_retry:
-                _, mark = await child.positions.last_and_mark()
+                _, mark = await child.position.last_and_mark()
                 if mark.entry_id() < 0:
                     # Nothing was acknowledged yet: the group has no position here.
-                    await child.positions.seek(None, self._start_time())
+                    await child.position.seek(None, self._start_time())
             return
         kept = self._offsets.get(child.topic.full)
         if kept is not None:
             await self._place_kept(poller, kept)
         elif where is ConsumeFromWhere.TIMESTAMP:
-            await child.positions.seek(None, self._start_time())
+            await child.position.seek(None, self._start_time())
         elif where is ConsumeFromWhere.LAST_OFFSET:
-            last = await child.positions.last_message_id()
+            last = await child.position.last_message_id()
             # Kept from now on: what comes while this member is away is not missed.
             poller.start = last if last.entry_id() >= 0 else MessageId.earliest
             if poller.start != MessageId.earliest:
-                await child.positions.seek(poller.start)
+                await child.position.seek(poller.start)
 
     def _start_time(self) -> int:
         return self.config.start_time_ms(time.time_ns() // 1_000_000)
 
     async def _place_kept(self, poller: PartitionPoller, kept: MessageId) -> None:
         child = poller.child
-        last = await child.positions.last_message_id()
+        last = await child.position.last_message_id()
         if (kept.ledger_id(), kept.entry_id()) > (last.ledger_id(), last.entry_id()):
             _log.warning(
                 "%s: there is no position %s, the last is %s; in %g s the partition is read from its beginning",
@@ -328,7 +328,7 @@ class PushConsumerCore:
             return
         poller.start = kept
         if kept != MessageId.earliest:
-            await child.positions.seek(kept)
+            await child.position.seek(kept)
 
     async def _persist_regularly(self) -> None:
         while True:
@@ -385,7 +385,7 @@ class PushConsumerCore:
             self._match_partitions(source)
         for poller in self._pollers:
             try:
-                items = poller.take(now)
+                items = poller.poll(now)
                 if items:
                     self.service.submit(poller, items)
             except Exception as error:

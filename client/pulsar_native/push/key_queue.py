@@ -2,7 +2,7 @@
 
 Rules: a queue is a partition or a key; one worker has it at a time; a worker keeps it for at
 most a minute in a row and then leaves it for 10 ms, so that a busy queue does not hold a worker for ever; a suspended
-queue rests, with its messages first in line. Messages handled but not committed yet are noted, and come first again
+queue rests, with its messages first in line. Messages handled but not committed yet come first again
 when they are rolled back. Not thread-safe; seconds.
 """
 
@@ -24,7 +24,7 @@ _LONGEST_REST = 30.0
 class KeyQueue(Generic[M]):
     """Messages of one partition or key, in order."""
 
-    __slots__ = ("attempts", "busy", "key", "noted", "queued", "run_since", "waiting")
+    __slots__ = ("attempts", "busy", "key", "queued", "run_since", "uncommitted", "waiting")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
@@ -32,7 +32,7 @@ class KeyQueue(Generic[M]):
         self.busy = False
         self.queued = False
         # Handled, and neither committed nor rolled back yet.
-        self.noted: list[M] = []
+        self.uncommitted: list[M] = []
         self.run_since: float | None = None
         # How often the messages at the head were given to the handler before.
         self.attempts = 0
@@ -84,25 +84,25 @@ class KeyQueues(Generic[M]):
         """Return when the next resting queue may be taken, None when none rests."""
         return self._resting[0][0] if self._resting else None
 
-    def take(self, key_queue: KeyQueue[M], most: int) -> list[M]:
+    def dequeue(self, key_queue: KeyQueue[M], most: int) -> list[M]:
         """Return the next messages of a claimed queue, at most so many."""
         return [key_queue.waiting.popleft() for _ in range(min(most, len(key_queue.waiting)))]
 
     def note(self, key_queue: KeyQueue[M], messages: Iterable[M]) -> None:
         """Keep messages that are handled, until they are committed or rolled back."""
-        key_queue.noted.extend(messages)
+        key_queue.uncommitted.extend(messages)
         key_queue.attempts = 0
 
     def commit(self, key_queue: KeyQueue[M]) -> list[M]:
         """Return what was noted and forget it: it is done."""
-        noted, key_queue.noted = key_queue.noted, []
+        uncommitted, key_queue.uncommitted = key_queue.uncommitted, []
         key_queue.attempts = 0
-        return noted
+        return uncommitted
 
     def roll_back(self, key_queue: KeyQueue[M]) -> list[M]:
         """Return what was noted, to be given again."""
-        noted, key_queue.noted = key_queue.noted, []
-        return noted
+        uncommitted, key_queue.uncommitted = key_queue.uncommitted, []
+        return uncommitted
 
     def must_pause(self, key_queue: KeyQueue[M], now: float) -> bool:
         """Return whether a worker has had the queue for long enough."""
@@ -117,7 +117,7 @@ class KeyQueues(Generic[M]):
         key_queue.run_since = None
         if key_queue.waiting:
             self._line_up(key_queue)
-        elif not key_queue.noted:
+        elif not key_queue.uncommitted:
             # A key that is seen once must not stay for ever.
             self._key_queues.pop(key_queue.key, None)
 

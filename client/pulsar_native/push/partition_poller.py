@@ -121,7 +121,7 @@ class PartitionPoller:
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, now: float) -> list[Item]:
+    def poll(self, now: float) -> list[Item]:
         """Return what the handler is to have next of this partition: at most a pull batch, often nothing."""
         if now < self.not_before or not self.may_have_more:
             return []
@@ -133,9 +133,9 @@ class PartitionPoller:
             if stopped.text is not None:
                 _log.warning("%s: %s", self.child.describe(), stopped.text)
             return []
-        return self._take(now)
+        return self._poll(now)
 
-    def _take(self, now: float) -> list[Item]:
+    def _poll(self, now: float) -> list[Item]:
         items: list[Item] = []
         try:
             for seen in range(self._config.pull_batch_size):
@@ -160,7 +160,7 @@ class PartitionPoller:
     def _next(self) -> Message | None:
         message, self._first = self._first, None
         if message is None:
-            message = self.child.take()
+            message = self.child.dequeue()
         if message is None:
             return None
         decoder = message.entry.schema
@@ -254,7 +254,7 @@ class PartitionPoller:
     def _let_go(self, items: list[Item]) -> list[Item]:
         """Count messages no more that have left the queue, and return them."""
         if self._memory is not None and items:
-            self._memory.take(sum(item.size for item in items))
+            self._memory.release_received(sum(item.size for item in items))
         return items
 
     def holds(self, item: Item) -> bool:
@@ -313,7 +313,7 @@ class PartitionPoller:
         # What handlers still have is theirs now.
         memory, self._memory = self._memory, None
         if memory is not None:
-            memory.take(self.queue.bytes)
+            memory.release_received(self.queue.bytes)
 
 
 def _key_of(message: Message) -> _Key:

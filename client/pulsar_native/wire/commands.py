@@ -90,7 +90,7 @@ def id_data(message_id: MessageId, *, batch_index: bool = True) -> pb.MessageIdD
     return data
 
 
-def place_of(data: pb.MessageIdData) -> tuple[int, int]:
+def entry_key(data: pb.MessageIdData) -> tuple[int, int]:
     """Return ledger and entry of a message id in the protocol's form; 2^64-1 becomes -1."""
     ledger, entry = data.ledgerId, data.entryId
     return ledger - (1 << 64) if ledger >> 63 else ledger, entry - (1 << 64) if entry >> 63 else entry
@@ -100,7 +100,7 @@ def message_id(data: pb.MessageIdData, *, partition: int = -1, topic: str | None
     """Return the message id of the protocol's form; 2^64-1 becomes -1."""
     return MessageId(
         partition if partition >= 0 else data.partition,
-        *place_of(data),
+        *entry_key(data),
         data.batch_index,
         batch_size=data.batch_size,
         topic=topic,

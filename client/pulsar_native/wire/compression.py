@@ -112,7 +112,7 @@ def _decompress_zlib(data: Data, size: int) -> bytes:
 
 
 def _compress_zstd(data: Data) -> bytes:
-    context = _taken(_compressors, lambda: _zstandard().ZstdCompressor(level=_ZSTD_LEVEL))
+    context = _pooled(_compressors, lambda: _zstandard().ZstdCompressor(level=_ZSTD_LEVEL))
     try:
         return bytes(context.compress(data))
     finally:
@@ -124,7 +124,7 @@ def _decompress_zstd(data: Data, size: int) -> bytes:
     announced = _zstandard().frame_content_size(data)
     if announced not in (-1, size):
         raise InvalidMessage(f"A ZSTD frame announces {announced} bytes where its producer announced {size}")
-    context = _taken(_decompressors, lambda: _zstandard().ZstdDecompressor())
+    context = _pooled(_decompressors, lambda: _zstandard().ZstdDecompressor())
     try:
         return bytes(context.decompress(data, max_output_size=max(size, 1)))
     finally:
@@ -149,7 +149,7 @@ def _decompress_snappy(data: Data, size: int) -> bytes:
     return bytes(codec.decompress_raw(data))
 
 
-def _taken(idle: deque[Any], create: Callable[[], Any]) -> Any:
+def _pooled(idle: deque[Any], create: Callable[[], Any]) -> Any:
     try:
         return idle.pop()
     except IndexError:

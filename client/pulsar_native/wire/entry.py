@@ -19,6 +19,9 @@ from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.frames import CHECKSUM_MAGIC, unknown_number
 from pulsar_native.wire.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
 
+EntryKey = tuple[int, int]
+"""Ledger id and entry id of an entry."""
+
 BROKER_METADATA_MAGIC = b"\x0e\x02"
 
 _SIZE = Struct(">I")

@@ -133,7 +133,7 @@ class FrameDecoder:
 
     def _begin(self, rest: memoryview) -> None:
         """Keep the start of a frame that is not complete: head until the command is whole, then the payload."""
-        taken = self._take_head(rest)
+        taken = self._read_head(rest)
         if self._partial is not None:
             self._payload.write(rest[taken:])
             self._missing -= len(rest) - taken
@@ -144,7 +144,7 @@ class FrameDecoder:
         if self._partial is None:
             if not self._head:
                 return 0
-            taken = self._take_head(view)
+            taken = self._read_head(view)
             if self._partial is None:
                 return taken
         part = view[taken : taken + self._missing]
@@ -158,7 +158,7 @@ class FrameDecoder:
                 frames.append(Frame(command, payload))
         return taken + len(part)
 
-    def _take_head(self, view: memoryview) -> int:
+    def _read_head(self, view: memoryview) -> int:
         """Complete sizes and command as far as `view` goes; when they are whole, make room for the payload."""
         head = self._head
         had = len(head)

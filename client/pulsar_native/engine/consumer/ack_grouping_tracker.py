@@ -33,7 +33,7 @@ from pulsar_native.protocol.ack_grouping import AckGroup, words_of
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
 from pulsar_native.protocol.entry_decoder import Decoded
 from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
-from pulsar_native.protocol.transaction import Place
+from pulsar_native.protocol.transaction import AckPosition
 from pulsar_native.protocol.unacked_tracker import (
     EntryKey,
     UnackedMessageRedeliveryTracker,
@@ -255,8 +255,8 @@ class AckGroupingTracker:
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> bool:
         """Note messages of an entry as done; return whether it is done as a whole. Called under the lock."""
-        if batch_index < 0 and self._chunks.given:
-            for chunk in self._chunks.take_entries(key)[:-1]:
+        if batch_index < 0 and self._chunks.delivered:
+            for chunk in self._chunks.pop_entries(key)[:-1]:
                 self._group.add(chunk, -1, 0)
         if not self._stored or not self._group.add(key, batch_index, batch_size, several):
             return False
@@ -294,7 +294,7 @@ class AckGroupingTracker:
                 done(None)
             return
         with self._consumer.lock:
-            if self._chunks or self._chunks.given:
+            if self._chunks or self._chunks.delivered:
                 safe = self._chunks.safe_position(key)
                 if safe != key:
                     key, index, size = safe, -1, 0
@@ -346,7 +346,7 @@ class AckGroupingTracker:
             else:
                 self._consumer.engine.call(self.flush)
             return
-        items, cumulative = self.group.take()
+        items, cumulative = self.group.drain()
         consumer_id = self._consumer.consumer_id
         if cumulative is not None:
             connection.write([commands.ack(consumer_id, [cumulative], cumulative=True)])
@@ -384,14 +384,14 @@ class AckGroupingTracker:
                 topic=self._consumer.topic.full,
             )
 
-    def places_of(self, ids: Iterable[MessageId]) -> list[Place]:
+    def places_of(self, ids: Iterable[MessageId]) -> list[AckPosition]:
         """Return where messages lie: the entry (of a message in chunks, each), and index and size of the batch."""
-        places: list[Place] = []
+        places: list[AckPosition] = []
         with self._consumer.lock:
             for message_id in ids:
                 key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
                 if index < 0:
-                    places += [(chunk, -1, 0) for chunk in self._chunks.given.get(key, ())[:-1]]
+                    places += [(chunk, -1, 0) for chunk in self._chunks.delivered.get(key, ())[:-1]]
                     places.append((key, -1, 0))
                 else:
                     places.append((key, index, self._size_of(key, message_id)))
@@ -412,7 +412,7 @@ class AckGroupingTracker:
         key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
         with self._consumer.lock:
             size = self._size_of(key, message_id) if index >= 0 else 0
-            if self._chunks or self._chunks.given:
+            if self._chunks or self._chunks.delivered:
                 safe = self._chunks.safe_position(key)
                 if safe != key:
                     key, index, size = safe, -1, 0
@@ -453,7 +453,7 @@ class AckGroupingTracker:
         answer.result()
         return True
 
-    def taken_back(self, acked: Mapping[EntryKey, int]) -> None:
+    def before_abort(self, acked: Mapping[EntryKey, int]) -> None:
         """Make way, before an abort, for what comes again: whole entries, with what is queued of them."""
         if self._config.consumer_type in BY_ENTRY:
             self._consumer.drop_messages_of(acked)
@@ -467,7 +467,7 @@ class AckGroupingTracker:
             return
         with self._consumer.lock:
             for key, bits in acked.items():
-                self._chunks.take_entries(key)
+                self._chunks.pop_entries(key)
                 size = self.group.size_of(key)
                 if not size:
                     if self._dead_letter_router is not None:
@@ -503,7 +503,7 @@ class AckGroupingTracker:
         now = time.monotonic()
         with self._consumer.lock:
             self._gather_fast_path()
-            due = self._nacks.take_due(now) if self._consumer.connection is not None else []
+            due = self._nacks.pop_due(now) if self._consumer.connection is not None else []
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
         if due:
@@ -525,7 +525,7 @@ class AckGroupingTracker:
             if self.late is not None:
                 now = time.monotonic()
                 self.late.expired(late, now)
-                late = self.late.take_due(now) if self._consumer.connection is not None else []
+                late = self.late.pop_due(now) if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
             self._consumer.note("ack_timeouts", len(late))
@@ -543,7 +543,7 @@ class AckGroupingTracker:
         if self._dead_letter_router is not None:
             entries = self._dead_letter_router.split_dead(entries)
         if connection is not None:
-            if self._chunks.given:
+            if self._chunks.delivered:
                 entries = self._chunks.with_chunks(entries)
             for block in in_blocks(entries):
                 connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])

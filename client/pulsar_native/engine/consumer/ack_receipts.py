@@ -64,7 +64,7 @@ class AckReceipts:
 
     def send(self, connection: Connection) -> None:
         """Send what is gathered. On the loop."""
-        items, cumulative = self._group.take()
+        items, cumulative = self._group.drain()
         sent = _Sent(items, cumulative, self._open)
         self._open = []
         self._sent.append(sent)
@@ -75,11 +75,11 @@ class AckReceipts:
                 self._request(connection, sent, items, cumulative=False)
         except NotConnected:
             # It has just been lost; with the next attachment all of it goes out again.
-            self._take_back(sent)
+            self._regroup(sent)
             return
         if not sent.futures:
             self._sent.remove(sent)
-            _tell(self._consumer, sent.waiters, None)
+            _notify(self._consumer, sent.waiters, None)
 
     def _request(self, connection: Connection, sent: _Sent, items: Sequence[AckItem], *, cumulative: bool) -> None:
         consumer_id = self._consumer.consumer_id
@@ -111,9 +111,9 @@ class AckReceipts:
     def detached(self) -> None:
         """Take back what was sent and not answered: it goes out again with the next attachment."""
         for sent in list(self._sent):
-            self._take_back(sent)
+            self._regroup(sent)
 
-    def _take_back(self, sent: _Sent) -> None:
+    def _regroup(self, sent: _Sent) -> None:
         self._sent.remove(sent)
         for future in sent.futures:
             future.cancel()
@@ -124,21 +124,21 @@ class AckReceipts:
         """Tell everyone who waits that no answer will come."""
         waiters = [done for sent in self._sent for done in sent.waiters] + self._open
         self._sent, self._open = [], []
-        _tell(self._consumer, waiters, error)
+        _notify(self._consumer, waiters, error)
 
 
-def _tell(consumer: PartitionConsumer, waiters: list[Done], error: PulsarException | None) -> None:
+def _notify(consumer: PartitionConsumer, waiters: list[Done], error: PulsarException | None) -> None:
     # Not under the lock we are called with: the application may act on the answer at once.
     if waiters:
-        consumer.engine.call(consumer.engine.loop.call_soon, _tell_all, waiters, error)
+        consumer.engine.call(consumer.engine.loop.call_soon, _notify_all, waiters, error)
 
 
-def _tell_all(waiters: list[Done], error: PulsarException | None) -> None:
+def _notify_all(waiters: list[Done], error: PulsarException | None) -> None:
     for done in waiters:
         done(error)
 
 
-def settle(future: asyncio.Future[None]) -> Done:
+def completing(future: asyncio.Future[None]) -> Done:
     """Return a `Done` that completes a future. On the loop."""
 
     def done(error: PulsarException | None) -> None:

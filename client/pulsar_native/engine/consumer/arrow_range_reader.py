@@ -69,11 +69,11 @@ class ArrowRangeReader:
         self._parts: dict[PartitionConsumer, _Part] = {}
         self._undecrypted = {child: child.decoder.undecrypted_count for child in consumer.children}
         self._discarded = {child: child.decoder.discarded_count for child in consumer.children}
-        self._begun = {child: child.positions.taken_entry() for child in consumer.children}
+        self._begun = {child: child.position.dequeued_entry() for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
         # Where to begin a further pass for messages that began before the range, the next one last.
-        self._further_back = {child: _steps_back(child.positions.start_entry()) for child in consumer.children}
+        self._further_back = {child: _steps_back(child.position.start_entry()) for child in consumer.children}
         # Partitions in such a pass, and the messages it is for.
         self._missing: dict[PartitionConsumer, set[str]] = {}
         self._going_back: list[tuple[PartitionConsumer, MessageId]] = []
@@ -96,7 +96,7 @@ class ArrowRangeReader:
         """Begin a further pass over partitions that need one. On the loop."""
         while self._going_back:
             child, position = self._going_back[-1]
-            await child.positions.seek(position)
+            await child.position.seek(position)
             self._going_back.pop()
 
     def _passed(self, child: PartitionConsumer) -> None:
@@ -114,7 +114,7 @@ class ArrowRangeReader:
             # What is missing still has lost its first chunk for good: nobody can read it any more.
             self._open.discard(child)
 
-    async def settle(self) -> None:
+    async def refresh_ends(self) -> None:
         """Ask the brokers what is left: fixes the ends not given, and closes partitions that have nothing more.
 
         Called once before reading, and again whenever nothing arrives. On the loop.
@@ -122,12 +122,12 @@ class ArrowRangeReader:
         await self.go_back()
         for child in self.open_children():
             self._check_discarded(child)
-            last = await child.positions.last_message_id()
+            last = await child.position.last_message_id()
             end = self._ends[child]
             if end is None:
                 # Exclusive end behind the last message there is now: what is published later is not waited for.
                 end = self._ends[child] = _behind(last)
-            if last.entry_id() < 0 or child.positions.is_past(end) or not _before_end(last, end, child):
+            if last.entry_id() < 0 or child.position.is_past(end) or not _before_end(last, end, child):
                 self._passed(child)
 
     def add(self, child: PartitionConsumer, part: EntryRows) -> None:
@@ -141,7 +141,7 @@ class ArrowRangeReader:
         wanted = missing is None or part.parsed.metadata.uuid in missing
         if missing is not None:
             missing.discard(part.parsed.metadata.uuid)
-        if (end is not None and not _cut(part, end)) or (end is not None and child.positions.is_past(end)):
+        if (end is not None and not _cut(part, end)) or (end is not None and child.position.is_past(end)):
             self._passed(child)
         if not wanted:
             return
@@ -234,10 +234,10 @@ def _cut(part: EntryRows, end: MessageId) -> bool:
 
 def _before_end(last: MessageId, end: MessageId, child: PartitionConsumer) -> bool:
     """Return whether a deliverable message before `end` is still to come, given the topic's last deliverable id."""
-    seen = child.positions.last_decoded
+    seen = child.position.last_decoded
     reach = min((last.ledger_id(), last.entry_id()), _last_entry_before(end))
     if seen is None:
-        start = child.positions.start_entry()
+        start = child.position.start_entry()
         return start is None or reach >= start
     return reach > seen
 

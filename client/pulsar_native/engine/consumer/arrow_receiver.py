@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ArrowReceiver:
-    """What one `receive_arrow` collects. The APIs call `take` until it is `full`, and wait as they do."""
+    """What one `receive_arrow` collects. The APIs call `collect` until it is `full`, and wait as they do."""
 
     def __init__(self, consumer: MultiTopicsConsumer, columns: Sequence[str], max_rows: int, max_bytes: int) -> None:
         if isinstance(columns, str) or not columns:
@@ -53,10 +53,10 @@ class ArrowReceiver:
         """Whether nothing more is to be taken."""
         return self._budget.full or self._budget.locked is not None
 
-    def take(self) -> bool | None:
+    def collect(self) -> bool | None:
         """Take what there is, until it is full; None when there was nothing."""
         found = None
-        while not self.full and (taken := self._consumer.take_slice(self._budget)) is not None:
+        while not self.full and (taken := self._consumer.dequeue_slice(self._budget)) is not None:
             found = True
             child, entry_slice = taken
             if entry_slice is not None:

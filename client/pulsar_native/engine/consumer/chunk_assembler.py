@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.enums import SubscriptionMode
-from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage, EntryKey
-from pulsar_native.wire.entry import ParsedEntry
+from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage
+from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
@@ -48,7 +48,7 @@ class ChunkAssembler:
         if message is not None and not self._consumer.is_reader:
             # A reader acknowledges nothing.
             chunks.give(message)
-        self._settle()
+        self._pass_on_unusable()
         if not self._timer_armed and (due := chunks.next_expiry()) is not None:
             self._timer_armed = True
             # May run at once, in this thread: it must not take the lock.
@@ -58,7 +58,7 @@ class ChunkAssembler:
     def _arm_timer(self, due: float) -> None:
         self._consumer.engine.loop.call_later(max(due - time.monotonic(), 0.05), self._timer)
 
-    def _settle(self) -> None:
+    def _pass_on_unusable(self) -> None:
         """Pass on what is to be acknowledged, or to be watched until it is delivered again. Called under the lock."""
         chunks = self._assembly
         if chunks.acknowledge:
@@ -76,7 +76,7 @@ class ChunkAssembler:
             # What came but was not looked at yet may be what is missing: nothing expires before it was.
             if not consumer.has_undecoded and (count := chunks.expire(now)):
                 _log.warning("%s: %d messages got no further chunk in time: given up", consumer.describe(), count)
-                self._settle()
+                self._pass_on_unusable()
             due = chunks.next_expiry() if consumer.is_alive else None
             self._timer_armed = due is not None
         if due is not None:

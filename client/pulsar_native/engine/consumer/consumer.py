@@ -26,7 +26,7 @@ from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
 from pulsar_native.engine.consumer.permits import Permits, ScaledPermits, permits_of
 from pulsar_native.engine.consumer.receiver_queue import ReceiverQueue
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
-from pulsar_native.engine.consumer.seek import Positions
+from pulsar_native.engine.consumer.seek import ConsumerPosition
 from pulsar_native.engine.handler import State
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
@@ -38,12 +38,12 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.service_url import Address
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -91,7 +91,7 @@ class PartitionConsumer(ReceiverQueue):
         self.decoder = EntryDecoder(self, self.chunks, self._acks)
         self._watches_entries = self.dead_letter_router is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
-        self.positions = Positions(self, config)
+        self.position = ConsumerPosition(self, config)
         # Told which entries are asked for again, and why, when there are interceptors.
         self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
         # The last entry that came since the broker's cursor was last moved.
@@ -110,7 +110,7 @@ class PartitionConsumer(ReceiverQueue):
         """Subscribe, send what was acknowledged meanwhile, and grant the first permits."""
         with self.lock:
             self.reclaim_prefetched()
-            start = self.positions.start_message_id()
+            start = self.position.start_message_id()
             self._drop_queued()
             if self._durable:
                 # They come again, or go to another consumer. A reader goes on behind its last message: the chunks it
@@ -135,7 +135,7 @@ class PartitionConsumer(ReceiverQueue):
         try:
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
             if start == MessageId.latest:
-                await self.positions.pin_latest(connection)
+                await self.position.pin_latest(connection)
         except BaseException as error:
             connection.remove_consumer(self.consumer_id)
             if isinstance(error, Timeout | asyncio.CancelledError):
@@ -162,10 +162,10 @@ class PartitionConsumer(ReceiverQueue):
 
     async def open(self) -> None:
         """Subscribe for the first time, within one operation time-out."""
-        steps_back = self.positions.starts_at_latest and self.config.start_message_id_inclusive
+        steps_back = self.position.starts_at_latest and self.config.start_message_id_inclusive
         await super().open()
         if steps_back:
-            await self.positions.step_back()
+            await self.position.step_back()
 
     def detached(self) -> None:
         """Forget the connection."""
@@ -176,7 +176,7 @@ class PartitionConsumer(ReceiverQueue):
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Come back, unless the broker only answers a seek, which resubscribes by itself."""
-        if self.positions.is_seeking and connection is self.connection:
+        if self.position.is_seeking and connection is self.connection:
             self.detached()
             return
         super().on_closed_by_broker(connection, assigned)

@@ -40,15 +40,15 @@ class ConsumerEvents:
         """Name the API's consumer, and tell what was said before it was there. Thread-safe."""
         with self._lock:
             self._consumer = weakref.ref(consumer)
-            self._tell()
+            self._notify()
 
     def changed(self, is_active: bool, partition: int) -> None:
         """Take the broker's word. On the loop."""
         with self._lock:
             self._waiting.append((is_active, partition))
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         # Under the lock, so that no word overtakes those that waited for the consumer.
         if self._consumer is None or not self._waiting:
             return

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
-from pulsar_native.engine.consumer.ack_receipts import Done, settle
+from pulsar_native.engine.consumer.ack_receipts import Done, completing
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
@@ -27,7 +27,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.dead_letter import (
     DEFAULT_MAX_RECONSUME_TIMES,
-    DeadLetters,
+    DeadLetterTracker,
     Verdict,
     dead_letter_topic,
     letter_properties,
@@ -37,11 +37,11 @@ from pulsar_native.protocol.dead_letter import (
     retry_letter_topic,
 )
 from pulsar_native.protocol.entry_decoder import Decoded
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -113,7 +113,7 @@ class DeadLetterRouter:
         subscription = consumer.config.subscription_name
         self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(consumer.topic.full, subscription)
         self.retry_letter_topic = policy.retry_letter_topic or retry_letter_topic(consumer.topic.full, subscription)
-        self._dead: DeadLetters[Decoded] = DeadLetters(policy.max_redeliver_count)
+        self._dead: DeadLetterTracker[Decoded] = DeadLetterTracker(policy.max_redeliver_count)
         self._producers: dict[tuple[str, bytes | None], asyncio.Task[TopicProducer]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, random.random)
@@ -235,7 +235,7 @@ class DeadLetterRouter:
                 consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
             raise
         done: asyncio.Future[None] = consumer.engine.loop.create_future()
-        acknowledge(message, settle(done))
+        acknowledge(message, completing(done))
         await done
 
     async def send_again(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> MessageId:

@@ -59,7 +59,7 @@ class EntryDecoder:
             topic=consumer.topic.full,
             partition=consumer.topic.partition,
             schema=consumer.schema,
-            start=consumer.positions.filter,
+            start=consumer.position.filter,
             missing=missing,
             max_message_size=connection.max_message_size if connection else 1 << 23,
             decryptor=self._decryptor,
@@ -107,7 +107,7 @@ class EntryDecoder:
         _log.error("%s: discarding entry %s, which cannot be read: %s", consumer.describe(), place, error)
         if connection is not None:
             # A message in chunks that cannot be read as a whole goes as a whole.
-            items: list[commands.AckItem] = [(*each, None) for each in self._chunks.take_entries(key) or (key,)]
+            items: list[commands.AckItem] = [(*each, None) for each in self._chunks.pop_entries(key) or (key,)]
             connection.write(
                 [commands.ack(consumer.consumer_id, items, cumulative=False, validation_error=error.reason)]
             )

@@ -85,10 +85,12 @@ class MultiTopicsConsumer(TopicSubscriptions):
         if self.on_ready is not None:
             self.on_ready()
 
-    def take(self) -> Message | None:
+    def dequeue(self) -> Message | None:
         """Return the next message, None when there is none yet; raises when the consumer is closed."""
         # While others wait as well, what follows is for them.
-        return self._next(_take_and_prefetch if self._prefetches and len(self._waiters) < 2 else PartitionConsumer.take)
+        return self._next(
+            _dequeue_and_prefetch if self._prefetches and len(self._waiters) < 2 else PartitionConsumer.dequeue
+        )
 
     def start_prefetch(self) -> deque[Message]:
         """Return where `take` puts what follows, for an API that has nothing to do between taking and handing out.
@@ -108,20 +110,20 @@ class MultiTopicsConsumer(TopicSubscriptions):
         for child in self.children:
             child.prefetch.messages.clear()
 
-    def take_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
+    def dequeue_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
         """Return the next entry for columns with its consumer, None when there is none yet."""
 
         def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntryRows] | None:
-            part = child.take_rows()
+            part = child.dequeue_rows()
             return None if part is None else (child, part)
 
         return self._next(slice_of)
 
-    def take_slice(self, budget: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
+    def dequeue_slice(self, budget: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
         """Return what there is room for of the next entry, with its consumer; no entry_slice when it does not fit."""
 
         def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntrySlice | None] | None:
-            entry_slice = child.take_slice(budget)
+            entry_slice = child.dequeue_slice(budget)
             return (child, entry_slice) if entry_slice is not None or budget.full or budget.locked is not None else None
 
         return self._next(slice_of)
@@ -169,11 +171,11 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """
         self._waiters.append(wake)
         if self._wants:
-            self._tell_wanted()
+            self._notify_receive_wait()
         if self.may_have_more():
             self._wake_first()
 
-    def _tell_wanted(self) -> None:
+    def _notify_receive_wait(self) -> None:
         for child in self.children:
             child.permits.on_receive_wait()
 
@@ -184,7 +186,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         if not self._waiters:
             return
         if self._wants:
-            self._tell_wanted()
+            self._notify_receive_wait()
         if self.may_have_more():
             self._wake_first()
 
@@ -353,7 +355,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """Move to what `seek_targets` gave; when one fails the others have moved all the same."""
         results = await asyncio.gather(
             *(
-                child.positions.seek(where) if isinstance(where, MessageId) else child.positions.seek(None, where)
+                child.position.seek(where) if isinstance(where, MessageId) else child.position.seek(None, where)
                 for child, where in targets
             ),
             return_exceptions=True,
@@ -362,28 +364,28 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last id of every partition."""
-        return list(await asyncio.gather(*(child.positions.last_message_id() for child in self.children)))
+        return list(await asyncio.gather(*(child.position.last_message_id() for child in self.children)))
 
-    def taken_ids(self) -> list[MessageId]:
+    def dequeued_ids(self) -> list[MessageId]:
         """Return the id of the last message given out of every partition that has given any. Thread-safe."""
         for child in self.children:
-            child.count_taken()
-        taken = [child.positions.last_dequeued_message_id for child in self.children]
+            child.count_dequeued()
+        taken = [child.position.last_dequeued_message_id for child in self.children]
         return [message_id for message_id in taken if message_id is not None]
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last id and the mark-delete position of every partition."""
-        return list(await asyncio.gather(*(child.positions.last_and_mark() for child in self.children)))
+        return list(await asyncio.gather(*(child.position.last_and_mark() for child in self.children)))
 
     async def last_message_id(self) -> MessageId:
         """Return the last id of a topic without partitions."""
         if len(self.children) != 1:
             raise OperationNotSupported("There is one last id for each partition; use get_last_message_ids()")
-        return await self.children[0].positions.last_message_id()
+        return await self.children[0].position.last_message_id()
 
     async def has_message_available(self) -> bool:
         """Return whether any partition has a message to read."""
-        answers = await asyncio.gather(*(child.positions.has_message_available() for child in self.children))
+        answers = await asyncio.gather(*(child.position.has_message_available() for child in self.children))
         return any(answers)
 
     async def leave(self, topic: str | None, *, force: bool = False) -> None:
@@ -447,8 +449,8 @@ class MultiTopicsConsumer(TopicSubscriptions):
         return not self._ended and all(child.is_connected for child in self.children)
 
 
-def _take_and_prefetch(child: PartitionConsumer) -> Message | None:
-    return child.take(prefetch=True)
+def _dequeue_and_prefetch(child: PartitionConsumer) -> Message | None:
+    return child.dequeue(prefetch=True)
 
 
 async def _all_tried(work: Iterable[Awaitable[None]]) -> None:

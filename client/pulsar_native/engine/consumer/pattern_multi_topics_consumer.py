@@ -115,8 +115,8 @@ class PatternTopicsWatcher:
                 if loop.time() >= poll_at:
                     poll_at = loop.time() + self._period
                     await self._poll()
-                self._take_updates()
-                self._tell(*await self._reconcile())
+                self._apply_updates()
+                self._notify(*await self._reconcile())
             except PulsarException as error:
                 _log.warning("Cannot look for the topics of %r now: %s", self.pattern.text, error)
             except Exception:
@@ -126,7 +126,7 @@ class PatternTopicsWatcher:
     async def _poll(self) -> None:
         # Order of events: what the broker told before it is asked is taken first, and what it tells meanwhile on top of
         # its answer, which may be older; a change that is in both does no harm.
-        self._take_updates()
+        self._apply_updates()
         found = await self._client.lookup.topics_of_namespace(
             self.pattern.namespace,
             self._mode,
@@ -137,7 +137,7 @@ class PatternTopicsWatcher:
         if found.changed:
             self._wanted.replace(found.topics, found.hash)
 
-    def _take_updates(self) -> None:
+    def _apply_updates(self) -> None:
         while self._updates:
             update = self._updates.popleft()
             self._wanted.update(update.new_topics, update.deleted_topics, update.topics_hash)
@@ -170,7 +170,7 @@ class PatternTopicsWatcher:
             self.pattern.namespace, request_id, self._watcher_id, pattern=self.pattern.for_broker, known_hash=known
         )
         # What it told over an earlier connection is older than the answer.
-        self._take_updates()
+        self._apply_updates()
         connection.add_watcher(self._watcher_id, self)
         try:
             answer = await connection.request(request_id, frame, pb.CommandWatchTopicListSuccess)
@@ -223,7 +223,7 @@ class PatternTopicsWatcher:
         if topic in self._consumer.topics:
             await self._consumer.update_partitions(topic)
 
-    def _tell(self, added: list[TopicName], removed: list[TopicName], failures: list[BaseException]) -> None:
+    def _notify(self, added: list[TopicName], removed: list[TopicName], failures: list[BaseException]) -> None:
         for error in failures:
             if not isinstance(error, PulsarException):
                 raise error
@@ -239,7 +239,7 @@ class PatternTopicsWatcher:
 def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], None]], None]) -> TopicsChanged:
     """Return what tells a listener of topics that joined and left, on a thread of the application's side."""
 
-    def tell(added: list[str], removed: list[str]) -> None:
+    def notify(added: list[str], removed: list[str]) -> None:
         try:
             if removed:
                 listener.on_topics_removed(removed)
@@ -248,7 +248,7 @@ def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], 
         except Exception:
             _log.exception("The listener for changed topics failed")
 
-    return lambda added, removed: submit(lambda: tell(added, removed))
+    return lambda added, removed: submit(lambda: notify(added, removed))
 
 
 def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
@@ -256,7 +256,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
     # Told in order, one change after the other, however long a coroutine takes.
     last: list[asyncio.Task[None]] = []
 
-    async def tell(before: asyncio.Task[None] | None, added: list[str], removed: list[str]) -> None:
+    async def notify(before: asyncio.Task[None] | None, added: list[str], removed: list[str]) -> None:
         if before is not None:
             await before
         try:
@@ -268,7 +268,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
             _log.exception("The listener for changed topics failed")
 
     def changed(added: list[str], removed: list[str]) -> None:
-        task = asyncio.get_running_loop().create_task(tell(last[-1] if last else None, added, removed))
+        task = asyncio.get_running_loop().create_task(notify(last[-1] if last else None, added, removed))
         last[:] = [task]
 
     return changed

@@ -17,9 +17,9 @@ from pulsar_native.engine.consumer.ack_grouping_tracker import BY_ENTRY
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.protocol.ack_grouping import bits_of
 from pulsar_native.protocol.entry_decoder import Delivery
-from pulsar_native.protocol.unacked_tracker import EntryKey, in_blocks
+from pulsar_native.protocol.unacked_tracker import in_blocks
 from pulsar_native.wire import commands
-from pulsar_native.wire.entry import parse_entry
+from pulsar_native.wire.entry import EntryKey, parse_entry
 
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
@@ -220,7 +220,7 @@ class ScaledPermits(Permits):
 
     def on_dequeue(self, delivery: Delivery) -> None:
         """Count it no more."""
-        self._memory.take(len(delivery.payload))
+        self._memory.release_received(len(delivery.payload))
         self._passed_bytes += len(delivery.payload)
 
 

@@ -27,15 +27,15 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, Undecryptable
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.topic import TopicName
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
     from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
-    from pulsar_native.engine.consumer.seek import Positions
+    from pulsar_native.engine.consumer.seek import ConsumerPosition
 
 Shows = Callable[[list[Message]], list[Message]]
 
@@ -46,7 +46,7 @@ class ReceiverQueue(Handler):
     permits: Permits
     dead_letter_router: DeadLetterRouter | None
     decoder: EntryDecoder
-    positions: Positions
+    position: ConsumerPosition
     # None while recording is off; told of entries, never of messages.
     stats: ConsumerRecorder | None
     _acks: AckGroupingTracker
@@ -87,43 +87,43 @@ class ReceiverQueue(Handler):
 
     # --- taking (any thread) --------------------------------------------------------------------------------------
 
-    def take(self, prefetch: bool = False) -> Message | None:
+    def dequeue(self, prefetch: bool = False) -> Message | None:
         """Return the next message, None when there is none yet; those behind it may be prefetched. Thread-safe."""
         with self.lock:
             if self._prefetches:
-                return self._take_prefetching(prefetch)
+                return self._dequeue_prefetching(prefetch)
             messages = self._messages
             if not messages and not self._decode_wanted():
                 return None
             message = messages.popleft()
-            self._took(message)
+            self._on_dequeued(message)
             unacked = self._acks.unacked
             if unacked is not None:
                 unacked.add((message.entry.ledger_id, message.entry.entry_id))
             return message
 
-    def _take_prefetching(self, prefetch: bool) -> Message | None:
+    def _dequeue_prefetching(self, prefetch: bool) -> Message | None:
         """Return the next message of a consumer that prefetches: from the buffer, and now perhaps into it."""
         if self.prefetch:
             with contextlib.suppress(IndexError):
                 # Others may take the last one at this moment.
                 return self.prefetch.messages.popleft()
-            self._count_taken()
+            self._count_dequeued()
         if not self._messages:
             if not self._begin_slice():
                 return None
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
             if decoded.is_whole_batch:
-                return self._take_from_batch(decoded, first, prefetch)
+                return self._dequeue_from_batch(decoded, first, prefetch)
             self._open_cut()
         message = self._messages.popleft()
-        self._took(message)
+        self._on_dequeued(message)
         return message
 
-    def _take_from_batch(self, decoded: Decoded, first: int, prefetch: bool) -> Message:
+    def _dequeue_from_batch(self, decoded: Decoded, first: int, prefetch: bool) -> Message:
         (message,) = decoded.messages_between(first, first + 1)
-        self._took(message)
+        self._on_dequeued(message)
         stop = first + 1
         if prefetch:
             # As many as do not make permits due.
@@ -132,7 +132,7 @@ class ReceiverQueue(Handler):
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
-    def _took(self, message: Message) -> None:
+    def _on_dequeued(self, message: Message) -> None:
         """Count a message as given out. Called under the lock."""
         self.last_message = message
         self.permits_to_return += 1
@@ -150,12 +150,12 @@ class ReceiverQueue(Handler):
             self._prefetches = False
             self.reclaim_prefetched()
 
-    def count_taken(self) -> None:
+    def count_dequeued(self) -> None:
         """Bring `last_message` up to what was taken from the prefetch buffer. Thread-safe."""
         with self.lock:
-            self._count_taken()
+            self._count_dequeued()
 
-    def _count_taken(self) -> None:
+    def _count_dequeued(self) -> None:
         taken, last = self.prefetch.taken()
         if last is not None:
             self.last_message = last
@@ -165,13 +165,13 @@ class ReceiverQueue(Handler):
         """Have the prefetch buffer empty: what was not taken is queued again, as itself. Called under the lock."""
         if self.prefetch:
             back = self.prefetch.reclaim()
-            self._count_taken()
+            self._count_dequeued()
             self._all_messages.extendleft(back)
             self._open_cut()
 
-    def take_rows(self) -> EntryRows | None:
+    def dequeue_rows(self) -> EntryRows | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
-        entry_slice = self.take_slice()
+        entry_slice = self.dequeue_slice()
         if entry_slice is None:
             return None
         if entry_slice.entry.decryption_failed:
@@ -179,7 +179,7 @@ class ReceiverQueue(Handler):
             self.decoder.undecrypted_count += 1
         return entry_slice.part
 
-    def take_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
+    def dequeue_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
         """Return as much of the current entry, or of the next one, as there is room for; None when there is none.
 
         Without room all of it. An entry that cannot be decrypted is none for a budget. Thread-safe.
@@ -202,7 +202,7 @@ class ReceiverQueue(Handler):
             if budget is not None and entry.decryption_failed:
                 budget.locked = entry
                 return None
-            count = len(indexes) if budget is None else budget.take(sizes)
+            count = len(indexes) if budget is None else budget.spend(sizes)
             if not count:
                 return None
             for _ in range(count if messages else 0):
@@ -212,7 +212,7 @@ class ReceiverQueue(Handler):
             entry_slice = EntrySlice(entry, indexes[:count])
             last = entry_slice.part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
-            self.positions.set_last_dequeued(place)
+            self.position.set_last_dequeued(place)
             if self._acks.unacked is not None:
                 self._acks.unacked.add(entry.key)
             self._grant(count)
@@ -272,7 +272,7 @@ class ReceiverQueue(Handler):
         self.all_deliveries.clear()
         self._all_messages.clear()
         self._decoded = None
-        self.positions.on_queue_dropped()
+        self.position.on_queue_dropped()
 
     def drop_queued(self) -> None:
         """Forget what was not taken: the topic is not read any more. Thread-safe."""
@@ -348,7 +348,7 @@ class ReceiverQueue(Handler):
         if delivery.attachment != self.attachment:
             return True
         if self._acks.group.covers(key):
-            self.positions.last_decoded = key
+            self.position.last_decoded = key
             self._grant(permits_of(delivery))
             return True
         try:
@@ -357,10 +357,10 @@ class ReceiverQueue(Handler):
             self._wait_for_key(delivery, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
-            self.positions.last_decoded = key
+            self.position.last_decoded = key
             self._grant(self.decoder.on_undecodable(delivery, error, self.connection))
             return True
-        self.positions.last_decoded = key
+        self.position.last_decoded = key
         if decoded is None:
             # A chunk of a message that is not complete yet.
             self._grant(1)

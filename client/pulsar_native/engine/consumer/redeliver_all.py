@@ -73,7 +73,7 @@ class RedeliverAll:
         """Return when the broker has seen the request: permits on its heels make it read on from the old place."""
         connection = self._consumer.connection
         if connection is not None and self._consumer.attachment == self._attachment:
-            await self._consumer.positions.ask_last(connection)
+            await self._consumer.position.ask_last(connection)
 
     async def _quiet(self) -> None:
         """Return when the broker reads nothing, or nothing that counts."""
@@ -82,7 +82,7 @@ class RedeliverAll:
             connection = consumer.connection
             if connection is None:
                 return
-            last = await consumer.positions.ask_last(connection)
+            last = await consumer.position.ask_last(connection)
             newest = consumer.newest
             if last.entry_id() < 0 or consumer.is_active is False:
                 return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 
-class Positions:
+class ConsumerPosition:
     """The places of a `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig) -> None:
@@ -43,7 +43,7 @@ class Positions:
 
     @property
     def last_dequeued_message_id(self) -> MessageId | None:
-        """Id of the last message given out. Under the lock, with an empty prefetch buffer or after `count_taken`."""
+        """Id of the last message given out. Under the lock, with an empty prefetch buffer or after `count_dequeued`."""
         message = self._consumer.last_message
         return self._last_place if message is None else message.message_id()
 
@@ -72,9 +72,9 @@ class Positions:
         start = self._start
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
-    def taken_entry(self) -> tuple[int, int]:
+    def dequeued_entry(self) -> tuple[int, int]:
         """Return ledger and entry of the last message given out, (-1, -1) before the first. Takes the lock."""
-        self._consumer.count_taken()
+        self._consumer.count_dequeued()
         last = self.last_dequeued_message_id
         return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
 
@@ -119,7 +119,7 @@ class Positions:
         last = await self.last_message_id()
         if last.entry_id() < 0:
             return False
-        consumer.count_taken()
+        consumer.count_dequeued()
         place, inclusive = self.last_dequeued_message_id, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive

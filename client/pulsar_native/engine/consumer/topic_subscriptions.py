@@ -162,7 +162,7 @@ class TopicSubscriptions(ABC):
                 child.permits.pause(strict=self.held)
         self.topics = {**self.topics, topic: count}
 
-    def _take_out(self, topic: TopicName) -> list[PartitionConsumer]:
+    def _remove_consumers(self, topic: TopicName) -> list[PartitionConsumer]:
         """Stop to receive from a topic and return its consumers; what they have queued is dropped."""
         gone = [child for child in self.children if child.topic == topic or child.topic.base == topic]
         self.changes = True
@@ -176,7 +176,7 @@ class TopicSubscriptions(ABC):
 
     async def remove_topic(self, topic: TopicName) -> None:
         """Leave a topic that has vanished."""
-        gone = self._take_out(topic)
+        gone = self._remove_consumers(topic)
         for child in gone:
             child.drop_queued()
         await asyncio.gather(*(child.close() for child in gone))
@@ -194,7 +194,7 @@ class TopicSubscriptions(ABC):
         # are taken out: one that is about to go would look like a closed one to who waits for messages.
         if self.pattern is not None:
             self.pattern.leave(topic)
-        own = self._take_out(topic)
+        own = self._remove_consumers(topic)
         try:
             await each_unsubscribed(own, force=force)
         except BaseException:

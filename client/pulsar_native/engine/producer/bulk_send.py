@@ -83,7 +83,7 @@ class BulkSend:
 
     # --- taking rows ------------------------------------------------------------------------------------------------
 
-    def take(self, slices: Iterator[Slice]) -> bool:
+    def add_next(self, slices: Iterator[Slice]) -> bool:
         """Take the next slice; False when there is none, or nothing more is to be sent."""
         if self.failure is not None:
             return False
@@ -97,8 +97,8 @@ class BulkSend:
             return False
         return part is not None
 
-    async def take_async(self, slices: AsyncIterator[Slice]) -> bool:
-        """Take the next slice of an asynchronous source, as `take` does."""
+    async def add_next_async(self, slices: AsyncIterator[Slice]) -> bool:
+        """Take the next slice of an asynchronous source, as `add_next` does."""
         if self.failure is not None:
             return False
         try:

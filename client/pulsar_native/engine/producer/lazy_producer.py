@@ -64,10 +64,10 @@ class LazyPartitionProducer(PartitionProducer):
             return super().enqueue_plain(payload, callback)
         return self.enqueue(payload, b"", None, callback)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+    def enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         """Take a message whose sender waits."""
         if self._is_joined:
-            return super().enqueue_leading(payload, wait)
+            return super().enqueue_reading_inline(payload, wait)
         return self.enqueue(payload, b"", None, wait, flush=True)
 
     def enqueue(
@@ -122,7 +122,7 @@ class LazyPartitionProducer(PartitionProducer):
         """Call `wake` once there is room in the queue. Thread-safe."""
         with self._lock:
             if not self._is_joined and self._max_pending and len(self._waiting) >= self._max_pending:
-                self._room_waiters.add(needed, wake)
+                self._capacity_waiters.add(needed, wake)
                 return
         super().wait_for_room(wake, needed)
 

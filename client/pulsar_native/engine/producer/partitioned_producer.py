@@ -153,10 +153,10 @@ class TopicProducer:
 
     def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
         """Return the shortest way in for such a message whose sender waits: it is sent at once."""
-        return self._enqueue_leading if self.is_partitioned else self.children[0].enqueue_leading
+        return self._enqueue_reading_inline if self.is_partitioned else self.children[0].enqueue_reading_inline
 
-    def _enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
-        return self.route(payload, None).enqueue_leading(payload, wait)
+    def _enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+        return self.route(payload, None).enqueue_reading_inline(payload, wait)
 
     def _enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
         return self.route(payload, None).enqueue_plain(payload, callback)

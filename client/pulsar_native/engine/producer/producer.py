@@ -25,7 +25,7 @@ from pulsar_native.engine.metrics.statistics import ProducerRecorder
 from pulsar_native.engine.producer import backpressure
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.close import close
-from pulsar_native.engine.producer.waiters import FlushWaiters, RoomWaiters
+from pulsar_native.engine.producer.waiters import CapacityWaiters, FlushWaiters
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
@@ -89,7 +89,7 @@ class PartitionProducer(Handler):
         self._fast_path = self.core.fast_path
         self._counts_memory = client.memory.limit > 0
         self._lock = threading.Lock()
-        self._room_waiters = RoomWaiters()
+        self._capacity_waiters = CapacityWaiters()
         self._flush_waiters = FlushWaiters()
         self._batch_timer_armed = False
         self._expiry_armed = False
@@ -148,8 +148,8 @@ class PartitionProducer(Handler):
                 answer.producer_name, answer.last_sequence_id, answer.schema_version, connection.max_message_size
             )
             self.connection = connection
-            ended = self._take_ended()
-            doubtful = self._take(partial(self.core.take_doubtful, answer.last_sequence_id))
+            ended = self._remove_ended()
+            doubtful = self._remove(partial(self.core.remove_doubtful, answer.last_sequence_id))
             for op in self.core.pending:
                 connection.write(op.parts)
         self._fail_ended(ended)
@@ -245,22 +245,22 @@ class PartitionProducer(Handler):
                 size = core.reserved_bytes
             core.open_fast_path(count, size)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+    def enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
         """Take a message whose sender waits, in a batch of its own, and try to read its receipt in this thread.
 
         Else as `enqueue` with `flush`. Blocks a few ms at most.
         """
         connection = self.connection
-        leads = False
+        reads_inline = False
         try:
-            leads = connection is not None and connection.begin_lead()
+            reads_inline = connection is not None and connection.begin_inline_read()
             full = self.enqueue(payload, b"", None, wait, flush=True)
-            if leads and full is None and connection is not None:
-                connection.lead(wait)
+            if reads_inline and full is None and connection is not None:
+                connection.read_inline(wait)
             return full
         finally:
-            if leads and connection is not None:
-                connection.end_lead()
+            if reads_inline and connection is not None:
+                connection.end_inline_read()
 
     def _give_back_ahead(self) -> bool:
         """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
@@ -388,23 +388,23 @@ class PartitionProducer(Handler):
         with self._lock:
             self.core.transactions.add(transaction)
 
-    def part(self, transaction: TransactionCore) -> None:
+    def leave_transaction(self, transaction: TransactionCore) -> None:
         """Forget a transaction that is sealed; what of it has no receipt fails and is never written again."""
         with self._lock:
-            ended = self._take_ended()
+            ended = self._remove_ended()
             self.core.transactions.discard(transaction)
         self._fail_ended(ended)
 
-    def _take_ended(self) -> list[SendOp]:
+    def _remove_ended(self) -> list[SendOp]:
         """Take what must not be written any more out of the queue. Called under the lock."""
-        return self._take(partial(self.core.take_ended, time.monotonic()))
+        return self._remove(partial(self.core.remove_ended, time.monotonic()))
 
-    def _take(self, take: Callable[[], list[SendOp]]) -> list[SendOp]:
+    def _remove(self, remove: Callable[[], list[SendOp]]) -> list[SendOp]:
         """Take entries of transactions out of the queue. Called under the lock."""
         if not self.core.transactions:
             return []
         before = list(self.core.pending)
-        taken = take()
+        taken = remove()
         if taken and self._flush_waiters:
             ready = self._flush_waiters.without(set(taken), before)
             if ready:
@@ -447,14 +447,14 @@ class PartitionProducer(Handler):
         """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
             if self._max_pending and self.core.pending_messages + needed > self._max_pending:
-                self._room_waiters.add(needed, wake)
+                self._capacity_waiters.add(needed, wake)
                 return
         wake()
 
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
         """Send the open batch and call `done` when everything sent before has its receipt. Thread-safe."""
         with self._lock:
-            ended = self._take_ended()
+            ended = self._remove_ended()
             self._write(self.core.close_batch())
             self._give_back_ahead()
             if self.core.pending:
@@ -472,7 +472,7 @@ class PartitionProducer(Handler):
             outcome, op = self.core.receipt(receipt.sequence_id)
         self._received(receipt, outcome, op)
 
-    def take_receipt(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
+    def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
         """Complete the oldest entry in this thread, not the loop's, if that concerns nobody but this callback's owner.
 
         Return whether it was so; else nothing is done.
@@ -486,7 +486,7 @@ class PartitionProducer(Handler):
                 or len(op.callbacks) != 1
                 or op.callbacks[0] is not callback
                 or self._flush_waiters
-                or self._room_waiters
+                or self._capacity_waiters
             ):
                 return False
             outcome, op = self.core.receipt(receipt.sequence_id)
@@ -495,7 +495,7 @@ class PartitionProducer(Handler):
 
     def _received(self, receipt: pb.CommandSendReceipt, outcome: SendReceipt, op: SendOp | None) -> None:
         if op is not None:
-            ledger, entry = commands.place_of(receipt.message_id)
+            ledger, entry = commands.entry_key(receipt.message_id)
             if op.was_damaged and entry < 0:
                 # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
                 self._completed(op, backpressure.lost_to_deduplication(self.topic.full), None)
@@ -545,14 +545,14 @@ class PartitionProducer(Handler):
         op.complete(error, place, self.topic.full)
         if self._flush_waiters:
             self._flush_waiters.completed(op, error)
-        if self._room_waiters:
+        if self._capacity_waiters:
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
         with self._lock:
             alive = self.state is State.READY or self.state is State.CONNECTING
             # A closed producer wakes all: they get its error.
-            woken = self._room_waiters.take(self._max_pending - self.core.pending_messages if alive else None)
+            woken = self._capacity_waiters.pop_ready(self._max_pending - self.core.pending_messages if alive else None)
         for wake in woken:
             wake()
 
@@ -582,7 +582,7 @@ class PartitionProducer(Handler):
             due = self.core.batch_due()
             delay = due - time.monotonic()
             if delay <= 0:
-                ended = self._take_ended()
+                ended = self._remove_ended()
                 self._write(self.core.close_batch())
                 # Stay armed for one more round: under steady traffic the next batch then needs no wake-up.
                 delay = self.config.batching_max_publish_delay_ms / 1000

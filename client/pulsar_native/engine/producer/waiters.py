@@ -48,7 +48,7 @@ class FlushWaiters:
         return [done for op, done in moved if op is None]
 
 
-class RoomWaiters:
+class CapacityWaiters:
     """Those who wait for room in the queue, each for so many messages or chunks."""
 
     __slots__ = ("_waiting",)
@@ -63,12 +63,12 @@ class RoomWaiters:
         """Have `wake` called when there is room for so many."""
         self._waiting.append((needed, wake))
 
-    def take(self, room: int | None) -> list[Callable[[], None]]:
+    def pop_ready(self, capacity: int | None) -> list[Callable[[], None]]:
         """Return who is to be woken, in order, up to one whose chunks do not fit yet; None is room for all.
 
         Whoever is woken and finds the room taken again waits anew.
         """
         woken: list[Callable[[], None]] = []
-        while self._waiting and (room is None or self._waiting[0][0] <= room):
+        while self._waiting and (capacity is None or self._waiting[0][0] <= capacity):
             woken.append(self._waiting.popleft()[1])
         return woken
