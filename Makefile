@@ -28,8 +28,8 @@ test-quick:     ## tests of the client that need no broker, about a minute, with
 	@dev/setup dev && PULSAR_TEST_PROFILE=quick .envs/dev/bin/pytest tests/client -q -n auto \
 		-m "not broker and not slow and not spark and not airflow"
 
-test-client:    ## tests of the client, with the shared support and integration
-	@$(PY) dev/test.py support client integration
+test-client:    ## tests of the client, with the shared support, integration and compat
+	@$(PY) dev/test.py support client integration compat
 
 test-spark:     ## tests of the Spark source
 	@$(PY) dev/test.py spark

@@ -57,9 +57,6 @@ maximum_signature_line_length = 100
 # Annotations name classes without their module, and both APIs have the same names: that is no broken reference.
 suppress_warnings = ["ref.python"]
 
-# Pages of the table of contents that a checkout may lack.
-OPTIONAL_PAGES = ("migration",)
-
 # Public modules, the one that owns a name first: names are shown as they are imported, not where they are defined.
 PUBLIC_MODULES = (
     "pulsar_native.exceptions",
@@ -180,13 +177,6 @@ def _check_public_names(app: Any, env: Any) -> None:
         logging.getLogger(__name__).warning("%s is public and not in the reference", name)
 
 
-def _drop_missing(app: Any, docname: str, source: list[str]) -> None:
-    """Take optional pages that are not there out of the table of contents."""
-    if docname == "index":
-        gone = {page for page in OPTIONAL_PAGES if not (ROOT / "docs" / f"{page}.md").exists()}
-        source[0] = "\n".join(line for line in source[0].split("\n") if line not in gone)
-
-
 def _skip_member(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     """Leave out what another page describes."""
     if what != "module" or not isinstance(obj, (type, types.FunctionType)):
@@ -199,6 +189,5 @@ def setup(app: Any) -> None:
     """Connect the hooks, and name what is public by its public module."""
     app.connect("builder-inited", _own_public_names)
     app.connect("env-check-consistency", _check_public_names)
-    app.connect("source-read", _drop_missing)
     app.connect("autodoc-process-docstring", _process_docstring)
     app.connect("autodoc-skip-member", _skip_member)
