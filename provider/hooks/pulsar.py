@@ -83,6 +83,10 @@ class PulsarHook(BaseHook):
         """Return the service URL, also where the connection has host and port instead. Blocks like `client_config`."""
         return self._read().service_url
 
+    def deployment_id(self) -> str | None:
+        """Return the connection's name of this Airflow, None where it has none. Blocks like `client_config`."""
+        return self._read().deployment_id
+
     def connection_options(self) -> dict[str, str | int | bool]:
         """Return what the connection says apart from secrets, by the names of its fields; blocks like `client_config`.
 
@@ -183,7 +187,7 @@ class PulsarHook(BaseHook):
 class _MaskedOauth2(AuthenticationOauth2):
     """OAuth2 whose tokens are masked as they come: they are not known when the connection is read.
 
-    Called off the loop by both faces, where Airflow's blocking way to tell the supervisor is the right one.
+    Called off the loop by both APIs, where Airflow's blocking way to tell the supervisor is the right one.
     """
 
     _told: str = ""

@@ -12,7 +12,7 @@ from pulsar_native import _validation
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.asyncio._base import Closeable
-from pulsar_native.engine.consumer.ack_receipts import settle
+from pulsar_native.engine.consumer.ack_receipts import completing
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
@@ -70,9 +70,9 @@ class Receiving(Closeable):
         check_generation(self._generation)
         inner = self._inner
         # Those who wait already go first.
-        message = None if inner.has_waiters() else inner.take()
+        message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
-            message = await self._wait_for(inner.take, deadline)
+            message = await self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
         return await self._attend(message) if self._attends else message
@@ -237,8 +237,8 @@ class Consumer(Receiving):
         deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             while True:
-                taken = None if self._inner.has_waiters() else rows.take()
-                taken = taken or await self._wait_for(rows.take, deadline)
+                taken = None if self._inner.has_waiters() else rows.collect()
+                taken = taken or await self._wait_for(rows.collect, deadline)
                 if taken and not rows.full:
                     continue
                 if self._inner.held:
@@ -286,7 +286,7 @@ class Consumer(Receiving):
             await self._inner.acknowledge_in(work, _validation.ids_of(message))
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        done = None if receipt is None else settle(receipt)
+        done = None if receipt is None else completing(receipt)
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, done)
         elif isinstance(message, ArrowBatch):
@@ -317,7 +317,7 @@ class Consumer(Receiving):
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        self._inner.acknowledge_cumulative(message_id, None if receipt is None else settle(receipt))
+        self._inner.acknowledge_cumulative(message_id, None if receipt is None else completing(receipt))
         if receipt is not None:
             await self._answer(receipt)
 
@@ -429,13 +429,13 @@ class Reader(Receiving):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        await work.settle()
+        await work.refresh_ends()
         stalled_at = self._loop.time() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
                 await work.go_back()
             soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_rows() or await self._wait_for(self._inner.take_rows, soon)
+            taken = self._inner.dequeue_rows() or await self._wait_for(self._inner.dequeue_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = self._loop.time() + timeout_millis / 1000
@@ -446,7 +446,7 @@ class Reader(Receiving):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                await work.settle()
+                await work.refresh_ends()
         for batch in work.rest():
             yield batch
 

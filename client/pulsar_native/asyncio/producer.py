@@ -235,7 +235,7 @@ class Producer(Closeable):
         slices: Iterator[Slice] | AsyncIterator[Slice],
         progress: Callable[[int], Any] | None,
     ) -> MessageIds:
-        while await work.take_async(slices) if isinstance(slices, AsyncIterator) else work.take(slices):
+        while await work.add_next_async(slices) if isinstance(slices, AsyncIterator) else work.add_next(slices):
             while (full := work.push()) is not None:
                 await self._room(full)
             # The loop reads the receipts of what was sent.

@@ -98,7 +98,7 @@ class TableView(Closeable, TableMapping):
             except TimeoutError:
                 if not await self._inner.has_message_available():
                     # Nothing is left but what the task has in its hands.
-                    ends = self._inner.taken_ids()
+                    ends = self._inner.dequeued_ids()
 
     def __repr__(self) -> str:
         return self._shown(self._inner.description, self._subscription)

@@ -1,4 +1,4 @@
-"""What the client needs of an authentication plug-in, and the plug-in that does nothing.
+"""Authentication plug-in interface, and the plug-in without credentials.
 
 Rules for every plug-in: nothing is read, fetched or started in the constructor; `auth_data` and `http_headers` may
 block and are called off the event loop, at every connection and every challenge of the broker; no secret appears in
@@ -15,7 +15,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 
 
 class Authentication:
-    """Identify the client to brokers; base of the ready plug-ins and of your own.
+    """Authenticate the client to brokers; base class of the built-in plug-ins and of your own.
 
     A plug-in is used by many connections at once and must be thread-safe. `method_name` is the name of the broker's
     authentication provider (CommandConnect.auth_method_name).
@@ -41,7 +41,7 @@ class Authentication:
         return b"" if plugin is None else plugin.auth_data()
 
     def http_headers(self) -> dict[str, str]:
-        """Return the headers that identify a request to the admin interface; may block like `auth_data`."""
+        """Return the headers that authenticate a request to the admin interface; may block like `auth_data`."""
         plugin = self._named()
         return {} if plugin is None else plugin.http_headers()
 
@@ -51,24 +51,24 @@ class Authentication:
         return None if plugin is None else plugin.tls_certificate()
 
     def secrets(self) -> list[str]:
-        """Return every secret text that may show up in logs, derived forms included, for masking. Never raises."""
+        """Return every secret text that may appear in logs, derived forms included, for masking. Never raises."""
         plugin = self._named()
         return [] if plugin is None else plugin.secrets()
 
     def start(self) -> None:
-        """Be told that a client starts to use the plug-in."""
+        """Start the plug-in: called when a client starts to use it."""
         plugin = self._named()
         if plugin is not None:
             plugin.start()
 
     def close(self) -> None:
-        """Be told that the client is closed."""
+        """Close the plug-in: called when the client is closed."""
         plugin = self._named()
         if plugin is not None:
             plugin.close()
 
     def _named(self) -> Authentication | None:
-        # Of a plug-in that does not call the base's constructor there is none.
+        # A plug-in that does not call the base's constructor has none.
         return getattr(self, "_plugin", None)
 
     def __copy__(self) -> Self:

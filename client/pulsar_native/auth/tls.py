@@ -1,7 +1,7 @@
-"""TLS: identification by a client certificate, and the one place where a client's TLS settings become a context.
+"""TLS: authentication by a client certificate, and construction of a client's TLS context.
 
-Rules: certificate files are read when a context is made, at each connection, so replaced files are taken up by the
-next connection. Nothing below TLS 1.2.
+Rules: certificate files are read when a context is created, at each connection, so replaced files apply to the next
+connection. Nothing below TLS 1.2.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pulsar_native.exceptions import CertificateFileError, InvalidConfiguration
 
 
 class AuthenticationTLS(Authentication):
-    """Identify by a client certificate (mutual TLS); both paths name PEM files.
+    """Authenticate with a client certificate (mutual TLS); both paths name PEM files.
 
     Thread-safe, never blocks, and picklable: paths are references.
     """
@@ -74,7 +74,7 @@ def _load_authorities(context: ssl.SSLContext, path: str | None) -> None:
 
 def _load_certificate(context: ssl.SSLContext, certificate_path: str, private_key_path: str) -> None:
     try:
-        # Without a password of its own, OpenSSL would stop and ask the terminal for an encrypted key's.
+        # Without a password argument, OpenSSL would prompt on the terminal for an encrypted key's.
         context.load_cert_chain(certificate_path, private_key_path, password="")
     except OSError as error:
         raise CertificateFileError(

@@ -91,9 +91,9 @@ class Receiving(Closeable):
         check_generation(self._generation)
         inner = self._inner
         # Those who wait already go first.
-        message = None if inner.has_waiters() else inner.take()
+        message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
-            message = self._wait_for(inner.take, deadline)
+            message = self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
         return self._attend(message) if self._attends else message
@@ -333,8 +333,8 @@ class Consumer(Receiving):
         deadline = _validation.deadline(timeout_millis, time.monotonic())
         try:
             while True:
-                taken = None if self._inner.has_waiters() else rows.take()
-                taken = taken or self._wait_for(rows.take, deadline)
+                taken = None if self._inner.has_waiters() else rows.collect()
+                taken = taken or self._wait_for(rows.collect, deadline)
                 if taken and not rows.full:
                     continue
                 if self._inner.held:
@@ -565,13 +565,13 @@ class Reader(Receiving):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        self._engine.run(work.settle())
+        self._engine.run(work.refresh_ends())
         stalled_at = time.monotonic() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
                 self._engine.run(work.go_back())
             soon = min(time.monotonic() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_rows() or self._wait_for(self._inner.take_rows, soon)
+            taken = self._inner.dequeue_rows() or self._wait_for(self._inner.dequeue_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = time.monotonic() + timeout_millis / 1000
@@ -581,5 +581,5 @@ class Reader(Receiving):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                self._engine.run(work.settle())
+                self._engine.run(work.refresh_ends())
         yield from work.rest()

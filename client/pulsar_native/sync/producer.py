@@ -328,7 +328,7 @@ class Producer(Closeable):
             return self._sent(work, slices, progress)
 
     def _sent(self, work: BulkSend, slices: Iterator[Slice], progress: Callable[[int], Any] | None) -> MessageIds:
-        while work.take(slices):
+        while work.add_next(slices):
             while (full := work.push()) is not None:
                 wait = Wait()
                 full.wait_for_room(wait.wake)

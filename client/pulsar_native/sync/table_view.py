@@ -83,7 +83,7 @@ class TableView(Closeable, TableMapping):
                 self._table.waiters.remove(wait.wake)
             if not applied and not self._engine.run(self._inner.has_message_available()):
                 # Nothing is left but what the listener thread has in its hands.
-                ends = self._inner.taken_ids()
+                ends = self._inner.dequeued_ids()
 
     def __repr__(self) -> str:
         return self._shown(self._inner.description, self._subscription)

@@ -1,8 +1,8 @@
-"""Hashes of keys: the same key goes to the same partition whoever sends it.
+"""Hash functions of keys: the same key selects the same partition in every client.
 
-Two are the Java client's, Boost's is the official Python client's. Rules: Java's string hash runs over UTF-16 code
-units, the others over UTF-8 bytes; all lose their sign bit. A key of bytes is hashed as the base64 text that stands in
-the metadata, as Java does.
+JavaStringHash and Murmur3 equal the Java client's, Boost's hash the official Python client's. Rules: Java's string hash
+runs over UTF-16 code units, the others over UTF-8 bytes; all lose their sign bit. A key of bytes is hashed as the
+base64 text in the metadata, as Java does.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ def choose_partition(key: str, scheme: HashingScheme, partitions: int) -> int:
 
 
 def topics_hash(topics: Iterable[str]) -> str:
-    """Return the hash by which client and broker compare lists of topics without sending them. Pure.
+    """Return the hash by which client and broker compare topic lists without sending them. Pure.
 
-    CRC32C of the sorted names joined by commas, its four bytes in little-endian order as hex; "00000000" for none.
+    CRC32C of the sorted names joined by commas, its four bytes in little-endian order as hex; "00000000" for an empty
+    list.
     """
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()

@@ -18,7 +18,7 @@ def test_rows_and_bytes_are_never_exceeded_and_nothing_that_fits_is_left(
     taken: list[int] = []
     left: list[int] = []
     for number, sizes in enumerate(entries):
-        count = budget.take(sizes)
+        count = budget.spend(sizes)
         taken += sizes[:count]
         if budget.full:
             left = [*sizes[count:], *(each for entry in entries[number + 1 :] for each in entry)]

@@ -435,7 +435,7 @@ async def test_large_frames_in_both_directions_at_once(
     taken: list[Any] = []
 
     def all_there() -> bool:
-        message = consumer.take()
+        message = consumer.dequeue()
         if message is not None:
             taken.append(message)
         return len(taken) == 3 and len(outcomes) == 6

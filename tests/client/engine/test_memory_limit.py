@@ -98,9 +98,9 @@ def test_what_was_received_takes_room_but_never_the_last() -> None:
     assert memory.try_reserve(20) and memory.try_reserve(20) and not memory.try_reserve(1)
     assert memory.is_over(1) and memory.is_over(0.95) and not memory.has_room(1)
     memory.wait_for_room(lambda: woken.append("sender"))
-    memory.take(5)
+    memory.release_received(5)
     assert not woken
-    memory.take(25)
+    memory.release_received(25)
     assert woken == ["sender"] and (memory.used, memory.received) == (80, 40)
     # Over the limit by what was received alone: one message may be sent, and whoever waits to send is told.
     memory.receive(100)
@@ -113,7 +113,7 @@ def test_what_was_received_takes_room_but_never_the_last() -> None:
 def test_without_limit_nothing_is_counted() -> None:
     memory = MemoryLimit(0)
     memory.receive(1 << 40)
-    memory.take(1 << 40)
+    memory.release_received(1 << 40)
     assert memory.used == 0 and memory.has_room(1 << 50) and not memory.is_over(0)
 
 

@@ -190,10 +190,10 @@ async def test_closing_drops_what_waits_and_tells_nobody(ends: Callable[[], Ends
 
 
 def test_what_is_left_of_pieces() -> None:
-    pieces = [b"abc", b"", memoryview(b"de"), b"f"]
+    buffers = [b"abc", b"", memoryview(b"de"), b"f"]
     for sent in range(7):
-        rest = _after(pieces, sent)
-        assert b"".join(bytes(piece) for piece in rest or ()) == b"abcdef"[sent:]
+        rest = _after(buffers, sent)
+        assert b"".join(bytes(buffer) for buffer in rest or ()) == b"abcdef"[sent:]
         assert (rest is None) == (sent == 6)
 
 
@@ -307,53 +307,53 @@ async def test_no_socket_is_left_when_nobody_waits_any_more(black_hole: tuple[st
 # --- looking in the loop's stead ----------------------------------------------------------------------------------
 
 
-async def led(pair: Ends) -> None:
+async def begin_inline(pair: Ends) -> None:
     """Have the test lead; the first time only asks for it."""
-    assert not pair.transport.begin_lead()
+    assert not pair.transport.begin_inline_read()
     await asyncio.sleep(0)
-    assert pair.transport.begin_lead()
+    assert pair.transport.begin_inline_read()
 
 
 @pytest.mark.asyncio
 async def test_what_a_leader_does_not_take_is_the_loops(ends: Callable[[], Ends]) -> None:
     pair = ends()
-    await led(pair)
-    assert not pair.transport.begin_lead(), "one at a time"
+    await begin_inline(pair)
+    assert not pair.transport.begin_inline_read(), "one at a time"
     pair.there.send(b"mine")
     assert pair.transport.peek(10) == b"mine"
     for _ in range(20):
         await asyncio.sleep(0)
     assert not pair.received
-    pair.transport.take(4)
+    pair.transport.discard(4)
     pair.there.send(b"yours")
     assert pair.transport.peek(10) == b"yours"
-    pair.transport.end_lead()
+    pair.transport.end_inline_read()
     await until(lambda: pair.received == b"yours")
     pair.there.send(b" too")
     await until(lambda: pair.received == b"yours too")
-    pair.transport.pause_leading()
+    pair.transport.pause_inline_reads()
     tries = 1
-    while not pair.transport.begin_lead():
+    while not pair.transport.begin_inline_read():
         tries += 1
     assert tries > 50
     assert pair.transport.peek(0.001) == b""
-    pair.transport.end_lead()
+    pair.transport.end_inline_read()
     pair.close()
 
 
 @pytest.mark.asyncio
 async def test_a_connection_may_end_while_somebody_leads(ends: Callable[[], Ends]) -> None:
     pair = ends()
-    await led(pair)
+    await begin_inline(pair)
     pair.there.close()
     assert pair.transport.peek(10) == b""
-    pair.transport.end_lead()
+    pair.transport.end_inline_read()
     await until(lambda: pair.reasons)
-    assert not pair.transport.begin_lead()
+    assert not pair.transport.begin_inline_read()
     pair = ends()
-    await led(pair)
+    await begin_inline(pair)
     pair.transport.close()
     assert pair.transport.peek(10) == b""
-    pair.transport.take(1)
-    pair.transport.end_lead()
-    assert not pair.transport.begin_lead()
+    pair.transport.discard(1)
+    pair.transport.end_inline_read()
+    assert not pair.transport.begin_inline_read()

@@ -160,9 +160,9 @@ def test_an_incomplete_message_is_given_up_after_its_last_chunks_time() -> None:
 def test_all_entries_of_a_message_are_acknowledged_once() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=2)
-    assert topic.assembly.given
-    assert topic.assembly.take_entries((7, 1)) == ((7, 0), (7, 1))
-    assert topic.assembly.take_entries((7, 1)) == () and not topic.assembly.given
+    assert topic.assembly.delivered
+    assert topic.assembly.pop_entries((7, 1)) == ((7, 0), (7, 1))
+    assert topic.assembly.pop_entries((7, 1)) == () and not topic.assembly.delivered
 
 
 def test_up_to_a_position_no_chunk_of_a_later_message_is_acknowledged() -> None:
@@ -173,7 +173,7 @@ def test_up_to_a_position_no_chunk_of_a_later_message_is_acknowledged() -> None:
     assert topic.assembly.safe_position((7, 2)) == (7, 0)
     topic.send("b", 1, of=2)  # 3: complete, not acknowledged
     assert topic.assembly.safe_position((7, 2)) == (7, 0)
-    assert topic.assembly.safe_position((7, 3)) == (7, 3) and not topic.assembly.given
+    assert topic.assembly.safe_position((7, 3)) == (7, 3) and not topic.assembly.delivered
     assert topic.assembly.safe_position((7, 9)) == (7, 9)
 
 
@@ -182,9 +182,9 @@ def test_what_is_forgotten_when() -> None:
     topic.send("a", 0, 1, of=2)
     topic.send("b", 0, of=2)
     topic.assembly.drop_incomplete()
-    assert not topic.assembly and topic.assembly.given
+    assert not topic.assembly and topic.assembly.delivered
     topic.assembly.clear()
-    assert not topic.assembly.given
+    assert not topic.assembly.delivered
 
 
 @given(st.data())

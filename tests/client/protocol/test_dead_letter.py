@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import (
-    DeadLetters,
+    DeadLetterTracker,
     Verdict,
     dead_letter_topic,
     letter_properties,
@@ -25,7 +25,7 @@ entries = st.tuples(st.just(1), st.integers(0, 3))
 
 @pytest.mark.proves("C149")
 def test_the_last_delivery_is_remembered_and_a_later_one_sent_at_once() -> None:
-    dead: DeadLetters[str] = DeadLetters(2)
+    dead: DeadLetterTracker[str] = DeadLetterTracker(2)
     assert [dead.delivered(KEY, count, "x") for count in (0, 1)] == [Verdict.GIVE] * 2
     assert dead.refused([KEY]) == ([], [KEY])
     assert dead.delivered(KEY, 2, "last") is Verdict.GIVE and len(dead) == 1
@@ -35,7 +35,7 @@ def test_the_last_delivery_is_remembered_and_a_later_one_sent_at_once() -> None:
 
 @pytest.mark.proves("C149", "C152")
 def test_what_is_on_its_way_is_neither_given_out_nor_asked_for() -> None:
-    dead: DeadLetters[str] = DeadLetters(1)
+    dead: DeadLetterTracker[str] = DeadLetterTracker(1)
     dead.delivered(KEY, 1, "x")
     dead.refused([KEY])
     assert dead.refused([KEY]) == ([], [])
@@ -52,7 +52,7 @@ def test_what_is_on_its_way_is_neither_given_out_nor_asked_for() -> None:
 
 @pytest.mark.proves("C152")
 def test_a_new_attachment_forgets_what_is_remembered_but_not_what_is_on_its_way() -> None:
-    dead: DeadLetters[str] = DeadLetters(1)
+    dead: DeadLetterTracker[str] = DeadLetterTracker(1)
     for number in (1, 2):
         dead.delivered((1, number), 1, "x")
     dead.refused([(1, 2)])
@@ -62,7 +62,7 @@ def test_a_new_attachment_forgets_what_is_remembered_but_not_what_is_on_its_way(
 
 
 def test_an_acknowledged_entry_is_no_dead_letter() -> None:
-    dead: DeadLetters[str] = DeadLetters(1)
+    dead: DeadLetterTracker[str] = DeadLetterTracker(1)
     dead.delivered(KEY, 1, "x")
     dead.acknowledged(KEY)
     dead.acknowledged(KEY)
@@ -70,7 +70,7 @@ def test_an_acknowledged_entry_is_no_dead_letter() -> None:
 
 
 def test_only_so_many_buried_entries_are_known_again() -> None:
-    dead: DeadLetters[str] = DeadLetters(1)
+    dead: DeadLetterTracker[str] = DeadLetterTracker(1)
     for number in range(10_001):
         dead.arrived((1, number))
     assert dead.delivered((1, 0), 0, "x") is Verdict.GIVE
@@ -82,14 +82,14 @@ class DeadLettersModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.dead: DeadLetters[int] = DeadLetters(2)
+        self.dead: DeadLetterTracker[int] = DeadLetterTracker(2)
         self.state: dict[tuple[int, int], str] = {}
 
     @rule(entry=entries, count=st.integers(0, 4))
     def delivered(self, entry: tuple[int, int], count: int) -> None:
         verdict = self.dead.delivered(entry, count, count)
         known = self.state.get(entry, "open")
-        expected = {"sending": Verdict.DROP, "buried": Verdict.ACKNOWLEDGE}.get(known)
+        expected = {"sending": Verdict.DROP, "dead-lettered": Verdict.ACKNOWLEDGE}.get(known)
         if expected is None:
             expected = Verdict.SEND if count > 2 else Verdict.GIVE
             self.state[entry] = "sending" if count > 2 else "last" if count == 2 else "open"
@@ -108,7 +108,7 @@ class DeadLettersModel(RuleBasedStateMachine):
     def settled(self, entry: tuple[int, int], well: bool) -> None:
         if self.state.get(entry) == "sending":
             (self.dead.arrived if well else self.dead.failed)(entry)
-            self.state[entry] = "buried" if well else "open"
+            self.state[entry] = "dead-lettered" if well else "open"
 
     @rule(entry=entries)
     def acknowledged(self, entry: tuple[int, int]) -> None:

@@ -21,9 +21,9 @@ from pulsar_native.protocol.entry_decoder import (
     Corrupt,
     Decoded,
     Delivery,
-    EvenPlaces,
     StartFilter,
     Undecryptable,
+    UniformSpans,
     decode,
 )
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -148,7 +148,7 @@ def test_places_of_messages_of_one_size_are_those_a_walk_finds(
 ) -> None:
     payload = batch_entry([b"x" * length] * count, first_sequence_id=200, singles=[{"partition_key": key}] * count)
     result = decoded(payload)
-    assert result.places is not None and isinstance(result.places, EvenPlaces) == (count >= 8)
+    assert result.places is not None and isinstance(result.places, UniformSpans) == (count >= 8)
     body = result.entry.body
     assert list(result.places) == split_batch(body, count)
     assert result.payload_bytes() == count * length and result.sizes(range(count)) == [length] * count

@@ -22,8 +22,8 @@ def test_a_refused_entry_comes_back_after_its_delay_and_a_slice(delay: float, no
     assert due is not None
     wanted = now + max(delay, 0.1)
     assert wanted - 1e-6 <= due <= wanted + 0.256 + 1e-6
-    assert refused.take_due(due - 0.01) == []
-    assert refused.take_due(due) == [(1, 1)]
+    assert refused.pop_due(due - 0.01) == []
+    assert refused.pop_due(due) == [(1, 1)]
     assert (len(refused), refused.next_due()) == (0, None)
 
 
@@ -36,7 +36,7 @@ def test_refusals_of_one_slice_come_back_together(start: float) -> None:
         refused.add((1, 9 - number), at)
     due = refused.next_due()
     assert due is not None
-    assert refused.take_due(due) == [(1, 7), (1, 8), (1, 9)]
+    assert refused.pop_due(due) == [(1, 7), (1, 8), (1, 9)]
 
 
 def test_a_second_refusal_starts_the_delay_anew_and_an_acknowledgement_ends_it() -> None:
@@ -44,10 +44,10 @@ def test_a_second_refusal_starts_the_delay_anew_and_an_acknowledgement_ends_it()
     refused.add((1, 1), 0.0)
     refused.add((1, 2), 0.0)
     refused.add((1, 1), 5.0)
-    assert refused.take_due(2.0) == [(1, 2)]
+    assert refused.pop_due(2.0) == [(1, 2)]
     refused.remove((1, 1))
     refused.remove((1, 1))
-    assert refused.take_due(100.0) == [] and refused.next_due() is None
+    assert refused.pop_due(100.0) == [] and refused.next_due() is None
     refused.add((1, 1), 0.0)
     refused.clear()
     assert len(refused) == 0
@@ -58,7 +58,7 @@ def test_what_is_due_is_taken_in_order_and_the_rest_stays(times: dict[tuple[int,
     refused = NegativeAcksTracker(1.0)
     for entry, at in times.items():
         refused.add(entry, at)
-    taken = refused.take_due(now)
+    taken = refused.pop_due(now)
     assert taken == sorted(taken)
     assert len(refused) == len(times) - len(taken)
     for entry, at in times.items():
@@ -78,7 +78,7 @@ def test_the_precision_is_a_number_of_bits(bits: int) -> None:
     due: list[float] = []
     while (at := refused.next_due()) is not None:
         due.append(at)
-        assert refused.take_due(at)
+        assert refused.pop_due(at)
     assert 2 <= len(due) <= 4
     assert all(abs(at / width - round(at / width)) < 1e-6 for at in due)
 

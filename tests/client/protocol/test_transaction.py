@@ -202,8 +202,8 @@ def test_what_is_over_is_taken_out_wherever_it_is(core: TransactionCore) -> None
     add(made, b"behind", None)
     made.close_batch()
     add(made, b"open", core)
-    assert made.take_ended(109.9) == []
-    taken = made.take_ended(110.0)
+    assert made.remove_ended(109.9) == []
+    taken = made.remove_ended(110.0)
     assert [(op.sequence_id, op.transaction) for op in taken] == [(1, core), (3, core)]
     assert [op.sequence_id for op in made.pending] == [0, 2] and made.pending_messages == 2
     assert not made.transactions
@@ -219,11 +219,11 @@ def test_what_may_be_stored_is_taken_out_unless_the_broker_deduplicates(core: Tr
     made.disconnected()
     # Not written yet, so written for the first time on the next connection.
     add(made, b"later", core)
-    assert made.take_doubtful(0) == []
-    assert [op.sequence_id for op in made.take_doubtful(-1)] == [0]
+    assert made.remove_doubtful(0) == []
+    assert [op.sequence_id for op in made.remove_doubtful(-1)] == [0]
     assert [op.sequence_id for op in made.pending] == [1, 2] and made.pending_messages == 2
     made.disconnected()
-    assert [op.sequence_id for op in made.take_doubtful(-1)] == [2]
+    assert [op.sequence_id for op in made.remove_doubtful(-1)] == [2]
 
 
 def test_a_plain_batch_stays_open_when_a_transaction_ends(core: TransactionCore) -> None:
@@ -232,7 +232,7 @@ def test_a_plain_batch_stays_open_when_a_transaction_ends(core: TransactionCore)
     add(made, b"in it", core)
     add(made, b"plain", None)
     core.expire()
-    assert len(made.take_ended(101.0)) == 1
+    assert len(made.remove_ended(101.0)) == 1
     assert made.batch_is_open
     with pytest.raises(InvalidTxnStatusError):
         add(made, b"late", core)

@@ -116,10 +116,10 @@ def test_a_late_entry_waits_longer_with_each_redelivery() -> None:
         late.delivered((1, number), count)
     late.expired([(1, 3), (1, 0), (1, 1), (1, 2)], 10.0)
     assert len(late) == 4
-    assert late.take_due(10.999) == []
-    assert late.take_due(12.0) == [(1, 0), (1, 1)]
-    assert late.take_due(100.0) == [(1, 2), (1, 3)]
-    assert len(late) == 0 and late.take_due(1000.0) == []
+    assert late.pop_due(10.999) == []
+    assert late.pop_due(12.0) == [(1, 0), (1, 1)]
+    assert late.pop_due(100.0) == [(1, 2), (1, 3)]
+    assert len(late) == 0 and late.pop_due(1000.0) == []
 
 
 def test_what_is_done_does_not_come_due() -> None:
@@ -130,14 +130,14 @@ def test_what_is_done_does_not_come_due() -> None:
     late.remove((1, 5))
     late.remove((1, 5))
     late.remove_up_to((1, 2))
-    assert late.take_due(2.0) == [(1, 3), (1, 4)]
+    assert late.pop_due(2.0) == [(1, 3), (1, 4)]
     # The count goes with the entry; the broker may begin to count anew, too.
     late.expired([(1, 3)], 0.0)
-    assert late.take_due(1.0) == [(1, 3)]
+    assert late.pop_due(1.0) == [(1, 3)]
     late.delivered((1, 7), 3)
     late.delivered((1, 7), 0)
     late.expired([(1, 7)], 0.0)
-    assert late.take_due(1.0) == [(1, 7)]
+    assert late.pop_due(1.0) == [(1, 7)]
     late.expired([(1, 8)], 0.0)
     late.clear()
     assert len(late) == 0

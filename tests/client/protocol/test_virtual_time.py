@@ -113,7 +113,7 @@ def test_redelivery() -> None:
     refused.add((1, 1), DAY)
     due = refused.next_due()
     assert due is not None and DAY + 60 <= due < DAY + 61
-    assert refused.take_due(DAY + 59.9) == [] and refused.take_due(due) == [(1, 1)]
+    assert refused.pop_due(DAY + 59.9) == [] and refused.pop_due(due) == [(1, 1)]
     watched = UnackedMessageTracker(10.0, 1.0)
     watched.add((1, 1))
     ticks = 0

@@ -50,7 +50,7 @@ class Child:
         self.waiting: deque[Given | PulsarException] = deque()
         self.acknowledged: list[Any] = []
 
-    def take(self) -> Given | None:
+    def dequeue(self) -> Given | None:
         if not self.waiting:
             return None
         given = self.waiting.popleft()
@@ -91,13 +91,13 @@ def test_an_error_gives_what_came_before_it_and_delays_the_next_fetch(caplog: py
     child = Child()
     child.waiting.extend([Given(0), ReadError("damaged"), Given(1)])
     poller = intake_of(child)
-    assert entries(poller.take(100.0)) == [0]
+    assert entries(poller.poll(100.0)) == [0]
     assert "damaged" in caplog.text and FAILED == 1.0
-    assert poller.take(100.999) == [] and poller.may_have_more
-    assert entries(poller.take(101.0)) == [1]
+    assert poller.poll(100.999) == [] and poller.may_have_more
+    assert entries(poller.poll(101.0)) == [1]
     # Only every thousandth is told.
     child.waiting.append(ReadError("again"))
-    poller.take(102.0)
+    poller.poll(102.0)
     assert "again" not in caplog.text
 
 
@@ -106,13 +106,13 @@ def test_a_limit_and_the_interval_delay_the_next_fetch() -> None:
     child = Child()
     child.waiting.extend(Given(number) for number in range(9))
     poller = intake_of(child, pull_threshold_for_queue=3, pull_batch_size=2, pull_interval=20)
-    taken = poller.take(0.0)
-    assert entries(taken) == [0, 1] and poller.take(0.019) == []
-    more = poller.take(0.020)
+    taken = poller.poll(0.0)
+    assert entries(taken) == [0, 1] and poller.poll(0.019) == []
+    more = poller.poll(0.020)
     assert entries(more) == [2, 3]
-    assert poller.take(0.05) == [] and THROTTLED == 0.050
+    assert poller.poll(0.05) == [] and THROTTLED == 0.050
     poller.finish([*taken, *more])
-    assert poller.take(0.09) == [] and entries(poller.take(0.11)) == [4, 5]
+    assert poller.poll(0.09) == [] and entries(poller.poll(0.11)) == [4, 5]
 
 
 @pytest.mark.proves("C211")
@@ -120,11 +120,11 @@ def test_a_position_that_goes_backwards_is_reported(caplog: pytest.LogCaptureFix
     child = Child()
     child.waiting.extend([Given(5), Given(6)])
     poller = intake_of(child, broadcasting=True)
-    poller.take(0)
+    poller.poll(0)
     assert not caplog.text
     child.waiting.append(Given(4))
     with caplog.at_level(logging.WARNING):
-        assert entries(poller.take(0)) == [4]
+        assert entries(poller.poll(0)) == [4]
     assert "goes backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
 
 
@@ -133,7 +133,7 @@ def test_what_nobody_wants_is_acknowledged_and_taken_on_at_once() -> None:
     child = Child()
     child.waiting.extend([Given(0, "b"), Given(1, "b"), Given(2)])
     poller = intake_of(child)
-    assert entries(poller.take(0)) == [2]
+    assert entries(poller.poll(0)) == [2]
     assert [message.entry.entry_id for message in child.acknowledged] == [0, 1]
 
 
@@ -141,11 +141,11 @@ def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> No
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
     poller = intake_of(child)
-    begun, waiting = poller.take(0)
+    begun, waiting = poller.poll(0)
     begun.started = 1.0
     child.attachment += 1
     child.waiting.extend([Given(0), Given(1), Given(2)])
-    again = poller.take(1)
+    again = poller.poll(1)
     assert entries(again) == [1, 2] and not poller.holds(waiting) and poller.holds(begun)
     assert poller.finish([begun, waiting]) == 1
     assert [message.entry.entry_id for message in child.acknowledged] == [0]
@@ -157,7 +157,7 @@ def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: s
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
     poller = intake_of(child, orderly=True)
-    begun, waiting = poller.take(0)
+    begun, waiting = poller.poll(0)
     begun.started = 1.0
     poller.check_right()
     assert poller.holds(waiting)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer.ack_receipts import AllDone, settle
+from pulsar_native.engine.consumer.ack_receipts import AllDone, completing
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -47,7 +47,7 @@ async def take(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> l
     messages: list[Message] = []
     async with asyncio.timeout(10):
         while len(messages) < count:
-            message = consumer.take()
+            message = consumer.dequeue()
             if message is None:
                 await asyncio.sleep(0.005)
             else:
@@ -57,7 +57,7 @@ async def take(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> l
 
 def acknowledging(consumer: MultiTopicsConsumer, message: Message) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    consumer.acknowledge_message(message, settle(future))
+    consumer.acknowledge_message(message, completing(future))
     return future
 
 
@@ -94,7 +94,7 @@ async def test_of_two_requests_at_once_either_error_counts(
     consumer = await subscribed(cores(fake.url), **RECEIPTS)
     messages = await take(fake, consumer, 5)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    consumer.children[0].acknowledge_cumulative(messages[1].message_id(), settle(future))
+    consumer.children[0].acknowledge_cumulative(messages[1].message_id(), completing(future))
     other = acknowledging(consumer, messages[4])
     outcomes = await asyncio.wait_for(asyncio.gather(future, other, return_exceptions=True), 10)
     assert [type(outcome) for outcome in outcomes] == [UnknownError] * 2

@@ -33,7 +33,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
     messages: list[Message] = []
 
     def enough() -> bool:
-        while len(messages) < count and (message := consumer.take()) is not None:
+        while len(messages) < count and (message := consumer.dequeue()) is not None:
             messages.append(message)
         return len(messages) >= count
 
@@ -43,7 +43,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
 
 async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.1) -> None:
     await asyncio.sleep(seconds)
-    assert consumer.take() is None
+    assert consumer.dequeue() is None
 
 
 def acks(broker: FakeBroker) -> list[pb.CommandAck]:
@@ -133,7 +133,7 @@ async def test_messages_of_an_older_attachment_give_no_permits(
     await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 2)
     await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
     # What was queued is dropped, as the broker delivers it again.
-    assert consumer.take() is None
+    assert consumer.dequeue() is None
     deliver(fake, *singles(3, 8))
     assert [message.data() for message in await take(consumer, 4)] == [b"3", b"4", b"5", b"6"]
     assert permits(fake) == [10, 10]
@@ -257,7 +257,7 @@ async def test_closing_sends_the_last_acknowledgements_first_and_wakes_who_waits
     assert kinds == [Kind.ACK, Kind.ACK, Kind.CLOSE_CONSUMER]
     assert woken
     with pytest.raises(AlreadyClosed):
-        consumer.take()
+        consumer.dequeue()
     with pytest.raises(AlreadyClosed):
         consumer.acknowledge([MessageId(-1, 1, 4)])
 
@@ -464,7 +464,7 @@ async def test_a_seek_subscribes_again_at_once_and_drops_what_was_queued(
     asked = fake.seen(Kind.SEEK)[0].command.seek
     # The index sought and those behind it.
     assert list(asked.message_id.ack_set) == [0b110]
-    assert consumer.take() is None and len(fake.seen(Kind.SUBSCRIBE)) == 2
+    assert consumer.dequeue() is None and len(fake.seen(Kind.SUBSCRIBE)) == 2
     deliver(fake, delivery(0, batch_entry([b"a", b"b", b"c"]), 1, ack_set=[0b110]))
     assert [message.data() for message in await take(consumer, 2)] == [b"b", b"c"]
 

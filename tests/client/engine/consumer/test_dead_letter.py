@@ -44,7 +44,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
     messages: list[Message] = []
     async with asyncio.timeout(10):
         while len(messages) < count:
-            message = consumer.take()
+            message = consumer.dequeue()
             if message is None:
                 await asyncio.sleep(0.005)
             else:
@@ -54,7 +54,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
 
 async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.2) -> None:
     await asyncio.sleep(seconds)
-    assert consumer.take() is None
+    assert consumer.dequeue() is None
 
 
 def refuse(consumer: MultiTopicsConsumer, message: Message) -> None:
@@ -154,7 +154,7 @@ async def test_attempts_that_fail_come_slower_and_slower(
 async def until_requested(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> None:
     async with asyncio.timeout(10):
         while len(fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)) < count:
-            assert consumer.take() is None
+            assert consumer.dequeue() is None
             await asyncio.sleep(0.01)
 
 

@@ -180,7 +180,7 @@ async def test_a_topic_that_fails_is_tried_again_and_leaves_the_others_alone(fak
     fake.answers[Kind.SUBSCRIBE] = refuse
     place.update(["a2", "a3"])
     await until(lambda: names(consumer) == {"a1", "a3"})
-    assert consumer.take() is None and consumer.is_connected
+    assert consumer.dequeue() is None and consumer.is_connected
     await until(lambda: names(consumer) == {"a1", "a2", "a3"})
     assert refusals == 0
 

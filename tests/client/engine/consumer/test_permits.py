@@ -42,7 +42,7 @@ def singles(first: int, last: int, size: int = 10) -> list[bytes]:
 
 def take_all(consumer: Any) -> int:
     number = 0
-    while consumer.take() is not None:
+    while consumer.dequeue() is not None:
         number += 1
     return number
 
@@ -127,7 +127,7 @@ async def test_a_queue_halves_in_need_and_gives_each_consumer_one_entry(
     seen = len(permits(fake))
     for left in range(9, -1, -1):
         assert len(permits(fake)) == seen, left
-        assert consumer.take() is not None
+        assert consumer.dequeue() is not None
     await until(lambda: sum(permits(fake)) == entry + 11)
     assert core.memory.received == 0
     # With memory again, the queue grows again.
@@ -151,10 +151,10 @@ async def test_what_is_handed_back_once_is_kept_the_second_time_and_chunks_alway
     await deliver(fake, consumer, *singles(0, 3), delivery(0, chunk, 3), delivery(0, batch, 4))
     consumer.pause(strict=True)
     await until(lambda: redelivered(fake) == [0, 1, 2, 4])
-    assert [each.entry_id for each in child.all_deliveries] == [3] and consumer.take() is None
+    assert [each.entry_id for each in child.all_deliveries] == [3] and consumer.dequeue() is None
     fake.peers[-1].send(*singles(1, 3), *singles(5, 6))
     await until(lambda: redelivered(fake) == [0, 1, 2, 4, 5])
-    assert [each.entry_id for each in child.all_deliveries] == [3, 1, 2] and consumer.take() is None
+    assert [each.entry_id for each in child.all_deliveries] == [3, 1, 2] and consumer.dequeue() is None
     assert permits(fake) == [20]
     # Three, the batch of five, and one were handed back, and one chunk was opened: ten, half the queue.
     consumer.resume()

@@ -67,7 +67,7 @@ class Application:
         try:
             return self.prefetch.popleft()
         except IndexError:
-            return self.consumer.take()
+            return self.consumer.dequeue()
 
     async def taken(self, count: int) -> list[int]:
         return values(await self.messages(count))
@@ -195,10 +195,10 @@ async def test_a_seek_leaves_nothing_in_hand_and_no_place_reached(
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
     assert await application.taken(5) == list(range(5))
     await application.consumer.seek(MessageId.earliest)
-    assert application.take() is None and application.consumer.taken_ids() == []
+    assert application.take() is None and application.consumer.dequeued_ids() == []
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
     assert await application.taken(3) == list(range(3))
-    assert [place.batch_index() for place in application.consumer.taken_ids()] == [2]
+    assert [place.batch_index() for place in application.consumer.dequeued_ids()] == [2]
 
 
 @pytest.mark.asyncio
@@ -311,12 +311,20 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
 
     def rows() -> None:
         nonlocal expected
-        taken = consumer.take_slice(BatchBudget(chance.randrange(1, 60), 1 << 20))
+        taken = consumer.dequeue_slice(BatchBudget(chance.randrange(1, 60), 1 << 20))
         if taken is not None and taken[1] is not None:
             assert values(taken[1].messages()) == list(range(expected, expected + len(taken[1].messages())))
             expected += len(taken[1].messages())
 
-    others = (pause, put_back, rows, child.has_queued, child.queued_messages, child.count_taken, consumer.taken_ids)
+    others = (
+        pause,
+        put_back,
+        rows,
+        child.has_queued,
+        child.queued_messages,
+        child.count_dequeued,
+        consumer.dequeued_ids,
+    )
     while expected < first:
         for _ in range(chance.randrange(1, 60)):
             message = application.take()
@@ -326,7 +334,7 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
             assert int(message.data()) == expected
             expected += 1
         chance.choice(others)()
-    child.count_taken()
+    child.count_dequeued()
     assert application.take() is None and child.permits_to_return < child.flow_threshold
     await until(lambda: sum(permits(fake)) + child.permits_to_return == 50 + first)
 
