@@ -146,6 +146,11 @@ class AuthenticationOauth2(Authentication):
         self._lock = threading.Lock()
         self._lock_pid = os.getpid()
 
+    def check(self) -> None:
+        """Raise `InvalidConfiguration` for parameters that cannot be used, without waiting for the first use."""
+        if self._mistake is not None:
+            raise self._mistake
+
     def auth_data(self) -> bytes:
         """Return the access token, fetched when there is none or the last one is about to expire.
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_native.enums import HashingScheme
 from pulsar_native.wire.checksum import crc32c
-from pulsar_native.wire.hashing import choose_partition, java_string_hash, murmur3_32, topics_hash
+from pulsar_native.wire.hashing import boost_hash, choose_partition, java_string_hash, murmur3_32, topics_hash
 
 
 # Values computed with Java's String.hashCode and Pulsar's Murmur3_32Hash.
@@ -99,3 +99,17 @@ def test_topics_hash_is_the_checksum_of_the_sorted_names_in_little_endian() -> N
     assert topics_hash(reversed(names)) == topics_hash(names)
     assert topics_hash([]) == "00000000"
     assert topics_hash(["123456789"]) == "839206e3"
+
+
+# Measured with pulsar-client 3.13.0 over seven partitions.
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [("key1", 1), ("test", 5), ("my-key", 0), ("中文", 1), ("a", 4), ("user-42", 0), ("0", 2)],
+)
+def test_boost_hash_gives_the_official_partitions(key: str, partition: int) -> None:
+    assert choose_partition(key, HashingScheme.BoostHash, 7) == partition
+
+
+def test_boost_hash_of_long_keys_is_positive() -> None:
+    assert len({boost_hash(b"x" * size) for size in range(40)}) == 40
+    assert all(0 <= boost_hash(b"\xff" * size) < 1 << 31 for size in range(40))

@@ -13,7 +13,7 @@ from pulsar_native.engine.consumer.ack_receipts import AllDone, completing
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import (
     AlreadyClosed,
-    Interrupted,
+    NotConnected,
     PulsarException,
     Timeout,
     TransactionConflict,
@@ -136,7 +136,7 @@ async def test_a_seek_ends_the_waiting(fake: FakeBroker, cores: Cores, subscribe
     waiting = acknowledging(consumer, messages[0])
     await asyncio.to_thread(fake.wait, Kind.ACK)
     await consumer.seek(MessageId(-1, 1, 0))
-    with pytest.raises(Interrupted, match="seek"):
+    with pytest.raises(NotConnected, match="seek"):
         await asyncio.wait_for(waiting, 10)
 
 
