@@ -395,6 +395,7 @@ class DeduplicatedSender:
 
     def _check_deduplication(self, partition: int, lane: _Lane) -> None:
         """Go on with another producer once the broker is seen to know the first one's rows."""
+        del self._lanes[partition]
         lane.producer.close()
         if self._stored(self._place(partition)) < 0:
             raise OperationNotSupported(
