@@ -71,6 +71,7 @@ class Broker:
             receiver_queue_size=queue_size or self._options.receiver_queue_size,
             subscription_role_prefix=self._options.subscription_prefix,
             start_message_id_inclusive=True,
+            is_read_compacted=self._options.read_compacted,
         )
 
     @contextmanager
