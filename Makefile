@@ -24,8 +24,8 @@ check:          ## format, lint, types, import directions
 format:         ## put the code into its format and mend what the linter can
 	@dev/setup dev && .envs/dev/bin/ruff check --quiet --fix . ; .envs/dev/bin/ruff format .
 
-test-client:    ## tests of the client, with the shared support and integration
-	@$(PY) dev/test.py support client integration
+test-client:    ## tests of the client, with the shared support, integration and compat
+	@$(PY) dev/test.py support client integration compat
 
 test-spark:     ## tests of the Spark source
 	@$(PY) dev/test.py spark

@@ -52,6 +52,8 @@ SUITES = (
     Suite("client", ("dev",)),
     # Mostly waiting, for time-outs and for brokers.
     Suite("integration", ("dev",), processes=2),
+    # Programs on the official client and on ours.
+    Suite("compat", ("dev",)),
     Suite("spark", ("spark",)),
     Suite("provider", ("airflow", "spark", "browser")),
 )

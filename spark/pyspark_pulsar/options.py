@@ -105,6 +105,9 @@ def _nanoseconds(name: str, text: str) -> int:
     return max(1, _integer(name, text) // 1_000_000)
 
 
+# Over what waits for its receipts, and for tasks; the connector's own default.
+MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
+
 _CLIENT: dict[str, _Setting] = {
     "operationTimeoutMs": ("operation_timeout_seconds", _seconds),
     "connectionTimeoutMs": ("connection_timeout_ms", _integer),
@@ -227,7 +230,12 @@ class ReadOptions:
 
     def client_config(self) -> ClientConfig:
         """Return the client's configuration, still without credentials."""
-        return ClientConfig(service_url=self.service_url, **dict(self.client_settings))
+        settings = {"memory_limit_bytes": MEMORY_LIMIT_BYTES, **dict(self.client_settings)}
+        url = self.service_url
+        if settings.get("use_tls") and url.startswith("pulsar://"):
+            # The client goes by the scheme alone.
+            url = url.replace("pulsar://", "pulsar+ssl://", 1)
+        return ClientConfig(service_url=url, **settings)
 
     def _check(self) -> None:
         if self.topics_pattern is not None and self.admin_url is None:

@@ -34,6 +34,8 @@ SETTINGS = {
     "AIRFLOW__CORE__PARALLELISM": "2",
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     "AIRFLOW__SCHEDULER__ENABLE_TRACEMALLOC": "False",
+    # Without it operators would ask Airflow for a variable, which those run alone cannot.
+    "AIRFLOW__PULSAR__DEPLOYMENT_ID": "tests",
 }
 os.environ.update(
     SETTINGS,

@@ -1,4 +1,4 @@
-"""The admin interface of a Pulsar cluster: the small part that loading, sensing and testing need."""
+"""Admin interface of a Pulsar cluster: the part that loading, sensing and testing need."""
 
 from pulsar_native.admin.client import AdminClient
 from pulsar_native.admin.errors import AdminError, AlreadyExists, NotFound

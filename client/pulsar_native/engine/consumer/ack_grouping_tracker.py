@@ -22,8 +22,8 @@ from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
-    Interrupted,
     InvalidMessage,
+    NotConnected,
     OperationNotSupported,
     PulsarException,
 )
@@ -35,13 +35,13 @@ from pulsar_native.protocol.entry_decoder import Decoded
 from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
 from pulsar_native.protocol.transaction import AckPosition
 from pulsar_native.protocol.unacked_tracker import (
-    EntryKey,
     UnackedMessageRedeliveryTracker,
     UnackedMessageTracker,
     in_blocks,
 )
 from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.connection import Connection
@@ -568,7 +568,7 @@ class AckGroupingTracker:
             self._dead_letter_router.on_seek()
         if self._receipts is not None:
             self._receipts.fail(
-                Interrupted("The subscription was moved by a seek before the broker had answered the acknowledgement")
+                NotConnected("The subscription was moved by a seek before the broker had answered the acknowledgement")
             )
 
     def reattached(self) -> None:
