@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 class TaskState:
     """A few JSON values of a task instance, kept over its tries and clearing. Blocks for Airflow's answer."""
 
-    def __init__(self, context: Context, key: str, *, never_expires: bool = False) -> None:
-        """Name the value; one that `never_expires` stays as long as its run, whatever retention Airflow is set to."""
+    def __init__(self, context: Context, key: str) -> None:
         self._store: Any = context.get("task_state_store")
         self._key = key
-        self._never_expires = never_expires
 
     def get(self) -> dict[str, Any] | None:
         """Return the value, None for none."""
@@ -27,23 +25,11 @@ class TaskState:
         return found if isinstance(found, dict) else None
 
     def set(self, value: Mapping[str, Any]) -> None:
-<<<<<<< HEAD
-        """Replace the value; raises Airflow's error when it cannot be stored."""
-        if self._store is None:
-            return
-        if self._never_expires:
-            from airflow.sdk import NEVER_EXPIRE
-
-            self._store.set(self._key, dict(value), retention=NEVER_EXPIRE)
-        else:
-            self._store.set(self._key, dict(value))
-=======
         """Replace the value, which never expires; raises Airflow's error when it cannot be stored."""
         from airflow.sdk import NEVER_EXPIRE
 
         if self._store is not None:
             self._store.set(self._key, dict(value), retention=NEVER_EXPIRE)
->>>>>>> main
 
     def delete(self) -> None:
         """Delete the value."""
