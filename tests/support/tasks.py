@@ -14,8 +14,8 @@ class StateStore(dict[str, Any]):
     """Airflow's task state store, in memory."""
 
     def set(self, key: str, value: Any, **_: object) -> None:
-        """Keep a value."""
-        self[key] = value
+        """Keep a value as JSON keeps it: what the caller changes afterwards is not kept."""
+        self[key] = json.loads(json.dumps(value))
 
     def delete(self, key: str) -> None:
         """Forget a value."""

@@ -97,22 +97,42 @@ class AdminClient:
         path = f"/namespaces/{_namespace(namespace)}/topics"
         return sorted(_strings(self._ask(f"list the topics of {namespace}", "GET", path, query={"mode": "ALL"})))
 
-    def set_retention(self, namespace: str, minutes: int, mb: int) -> None:
+    def set_retention(self, namespace_or_topic: str, minutes: int, mb: int) -> None:
         """Keep acknowledged messages for `minutes` and up to `mb` megabytes per topic.
 
-        -1 is unlimited, 0 (of either) disables retention.
+        -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect soon, and
+        the broker must have topic policies enabled.
         """
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}
-        path = f"/namespaces/{_namespace(namespace)}/retention"
-        self._ask(f"set the retention of {namespace}", "POST", path, body=body)
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
+            self._ask(f"set the retention of {namespace_or_topic}", "POST", path, body=body)
+        else:
+            self._ask_topic("set the retention of", "POST", namespace_or_topic, "/retention", body=body)
 
-    def get_retention(self, namespace: str) -> tuple[int, int] | None:
-        """Return the retention set for the namespace as (minutes, megabytes), None where the broker's default
-        applies.
+    def get_retention(self, namespace_or_topic: str, *, applied: bool = False) -> tuple[int, int] | None:
+        """Return the retention set for the namespace or topic itself as (minutes, megabytes), None for none.
+
+        For a topic, `applied` returns the effective policy: the topic's own, else the namespace's, else the broker's.
         """
-        answer = self._ask(f"get the retention of {namespace}", "GET", f"/namespaces/{_namespace(namespace)}/retention")
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
+            answer = self._ask(f"get the retention of {namespace_or_topic}", "GET", path)
+        else:
+            query = {"applied": applied}
+            answer = self._ask_topic("get the retention of", "GET", namespace_or_topic, "/retention", query=query)
         if not answer.body.strip():
             return None
+        found = _object(answer)
+        return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
+
+    def get_applied_retention(self, topic: str) -> tuple[int, int]:
+        """Return the retention that holds for a topic as (minutes, megabytes), wherever it was set.
+
+        -1 is without limit, 0 is not at all. The broker must have topic policies on (they are by default).
+        """
+        base = TopicName.parse(topic).base.full
+        answer = self._ask_topic("get the retention of", "GET", base, "/retention", query={"applied": True})
         found = _object(answer)
         return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
 

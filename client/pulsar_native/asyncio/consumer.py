@@ -78,7 +78,7 @@ class Receiving(Closeable):
         return await self._attend(message) if self._attends else message
 
     async def _attend(self, message: Message) -> Message:
-        version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
+        version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
             schema = await self._inner.client.writer_schema(message.topic_name(), version)
             message.entry.schema.learn(version, schema)
@@ -130,7 +130,9 @@ class Receiving(Closeable):
     async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970).
 
-        A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
+        Goes on behind the message sought, or with it where `start_message_id_inclusive` was set; `latest` is the last
+        message for a reader that is inclusive. On a durable subscription a message left out so counts as acknowledged,
+        since it would come again with the next consumer. A position in
         one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
         full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
         are known.
@@ -215,7 +217,7 @@ class Consumer(Receiving):
 
     def negative_acknowledge_now(self, message: Message | MessageId) -> None:
         """Ask for a message again without delay."""
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
     async def receive_arrow(
@@ -309,7 +311,7 @@ class Consumer(Receiving):
     async def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         if txn is not None:
             work = _validation.work_of(txn, self._inner.client)
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
@@ -328,7 +330,10 @@ class Consumer(Receiving):
         if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
+        if self._inner.is_closed:
+            # Everything unacknowledged comes again anyway.
+            return
         self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     async def reconsume_later(
@@ -351,10 +356,11 @@ class Consumer(Receiving):
         """
         return await self._inner.positions()
 
-    async def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything unacknowledged again, now."""
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Ask for everything unacknowledged again, now; does nothing on a closed consumer. A plain function."""
         check_generation(self._generation)
-        self._inner.redeliver_all()
+        if not self._inner.is_closed:
+            self._inner.redeliver_all()
 
     async def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; `force` also when others are connected to it.

@@ -112,9 +112,17 @@ class AuthenticationOauth2(Authentication):
     method_name = "token"
 
     def __init__(self, auth_params_string: str) -> None:
-        self._parameters: _Parameters | None = _Parameters.parse(
-            auth_params_string, "auth_params_string of AuthenticationOauth2"
-        )
+        if not isinstance(auth_params_string, str):
+            raise InvalidConfiguration(
+                f"The auth_params_string of AuthenticationOauth2 must be a str, not {type(auth_params_string).__name__}"
+            )
+        self._parameters: _Parameters | None = None
+        # What is wrong with the parameters is told at the first use, as by the official client.
+        self._mistake: InvalidConfiguration | None = None
+        try:
+            self._parameters = _Parameters.parse(auth_params_string, "auth_params_string of AuthenticationOauth2")
+        except InvalidConfiguration as error:
+            self._mistake = error
         self._reference: SecretReference | None = None
         self._text = auth_params_string
         self._prepare()
@@ -127,6 +135,7 @@ class AuthenticationOauth2(Authentication):
         """
         made = cls.__new__(cls)
         made._parameters = None
+        made._mistake = None
         made._reference = SecretReference.parse(reference)
         made._text = ""
         made._prepare()
@@ -184,6 +193,8 @@ class AuthenticationOauth2(Authentication):
     def _current_parameters(self) -> _Parameters:
         if self._parameters is not None:
             return self._parameters
+        if self._mistake is not None:
+            raise AuthenticationError(str(self._mistake)) from self._mistake
         assert self._reference is not None
         return _Parameters.parse(self._reference.read(), str(self._reference))
 

@@ -10,7 +10,7 @@ import os
 import ssl
 
 from pulsar_native.auth.base import Authentication
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import CertificateFileError, InvalidConfiguration
 
 
 class AuthenticationTLS(Authentication):
@@ -46,8 +46,8 @@ def client_tls_context(
     """Return the TLS context of one connection.
 
     Blocking for reading the files; thread-safe. Without `trust_certs_file_path` the system's authorities are trusted.
-    `allow_insecure_connection` accepts any certificate of any host. Raises `InvalidConfiguration` naming the unusable
-    file.
+    `allow_insecure_connection` accepts any certificate of any host. Raises `CertificateFileError` naming the file that
+    cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -69,7 +69,7 @@ def _load_authorities(context: ssl.SSLContext, path: str | None) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except OSError as error:  # ssl.SSLError is one
-        raise InvalidConfiguration(f"The trusted certificates {path!r} cannot be used: {_reason(error)}") from error
+        raise CertificateFileError(f"The trusted certificates {path!r} cannot be used: {_reason(error)}") from error
 
 
 def _load_certificate(context: ssl.SSLContext, certificate_path: str, private_key_path: str) -> None:
@@ -77,7 +77,7 @@ def _load_certificate(context: ssl.SSLContext, certificate_path: str, private_ke
         # Without a password argument, OpenSSL would prompt on the terminal for an encrypted key's.
         context.load_cert_chain(certificate_path, private_key_path, password="")
     except OSError as error:
-        raise InvalidConfiguration(
+        raise CertificateFileError(
             f"The client certificate {certificate_path!r} with the key {private_key_path!r} cannot be used: "
             f"{_reason(error)}"
         ) from error

@@ -20,11 +20,11 @@ from pulsar_native.engine.transport import Buffer, Transport, dial
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
+    ConnectTimeout,
     ErrorGettingAuthenticationData,
     InvalidUrl,
     ProtocolViolation,
     PulsarException,
-    Timeout,
     TooManyLookupRequestException,
 )
 from pulsar_native.protocol.connection import (
@@ -185,7 +185,7 @@ class Connection:
             async with asyncio.timeout(limit):
                 await self._ready
         except TimeoutError as error:
-            raise Timeout(
+            raise ConnectTimeout(
                 f"The broker accepted the connection but did not answer the handshake within {limit:g} s; is this its "
                 "binary port, and does TLS match the URL's scheme?",
                 broker=str(physical),
@@ -297,7 +297,7 @@ class Connection:
     # --- inline reads: a caller that waits for its receipt reads it itself ------------------------------------------
 
     def begin_inline_read(self) -> bool:
-        """Reserve reading for this thread until `end_inline_read`; return False when it may not read. Thread-safe."""
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
         transport = self._transport
         return transport is not None and transport.begin_inline_read()
 

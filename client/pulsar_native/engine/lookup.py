@@ -24,6 +24,8 @@ from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
     BrokerMetadataError,
+    ConnectError,
+    ConnectTimeout,
     LookupError,
     PulsarException,
     ServiceUnitNotReady,
@@ -254,7 +256,8 @@ class Lookup:
     ) -> T:
         """Retry until it succeeds, the deadline passes, or the error is permanent.
 
-        A patient attempt may outlast the deadline: it limits its own requests; only the retries are limited here.
+        A broker that does not answer within the connect time-out ends it, one that refuses a connection does not. A
+        patient attempt may outlast the deadline: it bounds its own requests; only trying again is bounded here.
         """
         loop = self._engine.loop
         backoff = Backoff(
@@ -267,6 +270,9 @@ class Lookup:
             try:
                 async with asyncio.timeout_at(None if patient else deadline):
                     return await attempt()
+            except ConnectTimeout as error:
+                error.topic, error.attempts = topic.full, attempts
+                raise
             except TimeoutError as error:
                 # The deadline set here, or a broker that did not respond: the error before it is more helpful.
                 if isinstance(error, PulsarException):
@@ -283,6 +289,15 @@ class Lookup:
             last.attempts = attempts
             delay = backoff.next(loop.time())
             if loop.time() + delay >= deadline:
-                raise last
+                raise _in_time(last)
             await asyncio.sleep(delay)
         raise AssertionError("unreachable")
+
+
+def _in_time(error: PulsarException) -> PulsarException:
+    """Return the last error at the deadline: where no broker could be reached it is a time-out, too."""
+    if type(error) is not ConnectError:
+        return error
+    late = ConnectTimeout(error.message, topic=error.topic, broker=error.broker, attempts=error.attempts)
+    late.__cause__ = error
+    return late

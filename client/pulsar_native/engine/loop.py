@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 
 T = TypeVar("T")
@@ -107,6 +108,8 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._gate = threading.RLock()
         self._ended = False
+        # The thread it has for itself, if it has one.
+        self.own_thread: threading.Thread | None = None
 
     def on_loop(self) -> bool:
         """Return True if the caller runs on the engine's thread. Thread-safe."""
@@ -128,7 +131,7 @@ class Engine:
         return task
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the engine's thread and wait for it (sync API). Ctrl-C ends the wait immediately."""
+        """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C raises `Interrupted`."""
         check_generation(self.generation)
         if self.on_loop():
             coroutine.close()
@@ -143,9 +146,14 @@ class Engine:
         if future is None:
             coroutine.close()
             raise AlreadyClosed("The client is closed")
+        wait = Wait()
+        future.add_done_callback(lambda _: wait.wake())
         try:
-            return future.result(timeout)
-        except (KeyboardInterrupt, concurrent.futures.TimeoutError):
+            if not wait.wait(timeout):
+                future.cancel()
+                raise TimeoutError
+            return future.result()
+        except KeyboardInterrupt:
             future.cancel()
             raise
         except concurrent.futures.CancelledError as error:
@@ -170,17 +178,21 @@ def acquire_thread_engine() -> Engine:
         return process.engine
 
 
-def release_thread_engine(made_in: int) -> None:
-    """Release the engine; the last user ends its thread. Thread-safe, does nothing in a forked child."""
+def release_thread_engine(made_in: int) -> threading.Thread | None:
+    """Give the engine back; the last user ends its thread, which is returned. Thread-safe, nothing in a forked child.
+
+    It may be called by the garbage collector, anywhere; so waiting for the thread's end is the caller's affair.
+    """
     process = _process
     if made_in != process.generation:
-        return
+        return None
     with process.lock:
         process.users -= 1
         if process.users > 0 or process.engine is None:
-            return
+            return None
         engine, process.engine = process.engine, None
     engine.end()
+    return engine.own_thread
 
 
 def _start_thread() -> Engine:
@@ -189,7 +201,9 @@ def _start_thread() -> Engine:
     def body() -> None:
         loop = asyncio.new_event_loop()
         try:
-            ready.set_result(Engine(loop, threading.get_ident()))
+            engine = Engine(loop, threading.get_ident())
+            engine.own_thread = threading.current_thread()
+            ready.set_result(engine)
             loop.run_forever()
             _finish(loop)
         finally:

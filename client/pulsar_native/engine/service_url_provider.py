@@ -113,8 +113,9 @@ class ServiceUrlProvider:
         url = ServiceUrl.parse(info.service_url)
         config = self._config
         self.info = info
-        self.url = ServiceUrl("pulsar+ssl", url.addresses) if config.use_tls and url.scheme == "pulsar" else url
-        self.use_tls = self.url.use_tls or config.use_tls
+        self.url = url
+        # Of a broker's two addresses that a lookup over HTTP gives, the one with TLS may be wanted.
+        self.use_tls = url.use_tls or (config.use_tls and url.is_http)
         self.hosts = self.rotation(self.url)
         self.generation += 1
         self.is_known = True

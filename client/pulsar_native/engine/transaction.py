@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import (
     ConnectError,
-    Interrupted,
     InvalidTxnStatusError,
     NotConnected,
     PulsarException,
     TransactionConflict,
     TransactionNotFound,
+    UnknownError,
 )
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_op import Callback
@@ -63,7 +63,7 @@ class Operation:
         if self._is_open:
             self._is_open = False
             if error is not None and not isinstance(error, PulsarException):
-                error = Interrupted(f"Something in the transaction failed with {type(error).__name__}")
+                error = UnknownError(f"Something in the transaction failed with {type(error).__name__}")
             self._work.finish(error)
 
     def withdraw(self) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_native.engine.loop import Engine, track_socket
-from pulsar_native.exceptions import ConnectError
+from pulsar_native.exceptions import ConnectError, ConnectTimeout
 from pulsar_native.service_url import Address
 
 # The kernel rejects more buffers than this in one vectored write (IOV_MAX is 1024 on Linux).
@@ -119,7 +119,7 @@ class Transport:
     # --- inline reads -----------------------------------------------------------------------------------------------
 
     def begin_inline_read(self) -> bool:
-        """Reserve reading for this thread until `end_inline_read`; return False when it may not read. Thread-safe."""
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
         watch = self._watch
         if watch is None:
             self._prepare_inline_read()
@@ -309,7 +309,8 @@ async def dial(
         except BaseException:
             sock.close()
             raise
-    raise ConnectError(_why(address, last, timeout), broker=str(address)) from last
+    kind = ConnectTimeout if _is_own_time_out(last) else ConnectError
+    raise kind(_why(address, last, timeout), broker=str(address)) from last
 
 
 async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tuple[Any, ...]]:
@@ -323,11 +324,15 @@ async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tup
         ) from error
 
 
+def _is_own_time_out(error: OSError | None) -> bool:
+    # It has no number, that of the system has one.
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
 def _why(address: Address, error: OSError | None, timeout: float) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS with {address} failed: {error.reason or error}"
-    # The time-out set here has no errno, the system's has one.
-    if isinstance(error, TimeoutError) and error.errno is None:
+    if _is_own_time_out(error):
         return f"Connecting to {address} took longer than connection_timeout_ms ({timeout:g} s)"
     reason = os.strerror(error.errno) if error is not None and error.errno else str(error)
     return f"Cannot connect to {address}: {reason}"

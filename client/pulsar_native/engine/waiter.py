@@ -1,14 +1,33 @@
 """Blocking waits of a thread for the engine: one lock per wait, released once, cheaper than an event or a future.
 
-Rules: a wait can be interrupted by Ctrl-C at any time and ends at its deadline; waking twice is harmless. Thread-safe.
+Rules: a wait in the main thread can be interrupted by Ctrl-C at any time, then it raises `Interrupted`; a wait ends at
+its deadline; waking twice is harmless. Thread-safe.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import time
+from threading import get_ident
 
-from pulsar_native.exceptions import PulsarException, Timeout
+from pulsar_native.exceptions import Interrupted, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
+
+# Python runs the handler of a signal in the main thread, which does not hear of it while it waits for a lock and
+# another thread has got the signal. So it looks up this often.
+_LOOK_UP_SECONDS = 0.1
+_main_thread = threading.main_thread().ident
+
+
+def _after_fork_in_child() -> None:
+    # The thread that forks is the child's main one.
+    global _main_thread
+    _main_thread = threading.get_ident()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Wait:
@@ -29,8 +48,24 @@ class Wait:
             return
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds; return False on a time-out."""
-        return self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        """Wait for it up to `timeout` seconds; return whether it happened. Ctrl-C raises `Interrupted`."""
+        if get_ident() != _main_thread:
+            return self._lock.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        try:
+            if timeout is not None and timeout <= _LOOK_UP_SECONDS:
+                return self._lock.acquire(timeout=max(timeout, 0))
+            return self._lock.acquire(timeout=_LOOK_UP_SECONDS) or self._wait_on(timeout)
+        except KeyboardInterrupt as error:
+            raise Interrupted("The call was interrupted") from error
+
+    def _wait_on(self, timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout - _LOOK_UP_SECONDS
+        while True:
+            left = _LOOK_UP_SECONDS if deadline is None else min(deadline - time.monotonic(), _LOOK_UP_SECONDS)
+            if self._lock.acquire(timeout=max(left, 0)):
+                return True
+            if left <= 0:
+                return False
 
 
 class AckWait(Wait):

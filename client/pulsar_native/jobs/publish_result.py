@@ -6,6 +6,7 @@ client's thread while the task's thread asks, hence one lock. Knows nothing of A
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # What a manifest names one by one; a bigger failure says how many more there are.
 _SHOWN = 1000
+_FEW = 20
 
 
 @dataclass
@@ -96,6 +98,7 @@ class PublishResult:
             self._expected = self.accepted
             if self.resolved == self._expected:
                 return True
+            self._settled.clear()
         return self._settled.wait(seconds)
 
     # ---- the telling side --------------------------------------------------------------------------------------------
@@ -157,9 +160,18 @@ class PublishResult:
     def stored_ids(self) -> list[str]:
         """Return the ids of what was stored, batches as one ("7:12:0:0..99"); at most 1,000, then how many more."""
         with self._lock:
-            found = [
-                f"{ledger}:{entry}:{index}:{first}" + (f"..{last}" if last > first else "")
-                for index, part in sorted(self._partitions.items())
-                for ledger, entry, first, last in part.entries
-            ]
-        return found if len(found) <= _SHOWN else [*found[:_SHOWN], f"and {len(found) - _SHOWN} more entries"]
+            count = sum(len(part.entries) for part in self._partitions.values())
+            found = self._ids(_SHOWN)
+        return found if count <= _SHOWN else [*found, f"and {count - _SHOWN} more entries"]
+
+    def first_ids(self) -> list[str]:
+        """Return the ids of the first entries, in the form of `stored_ids`."""
+        with self._lock:
+            return self._ids(_FEW)
+
+    def _ids(self, limit: int) -> list[str]:
+        entries = ((index, entry) for index, part in sorted(self._partitions.items()) for entry in part.entries)
+        return [
+            f"{ledger}:{entry}:{index}:{first}" + (f"..{last}" if last > first else "")
+            for index, (ledger, entry, first, last) in itertools.islice(entries, limit)
+        ]

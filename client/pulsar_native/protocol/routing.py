@@ -14,7 +14,7 @@ from typing import Protocol
 from pulsar_native.config import Router
 from pulsar_native.enums import HashingScheme
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.message import OutgoingMessage
+from pulsar_native.message import OutgoingMessage, RoutedMessage
 from pulsar_native.wire.hashing import choose_partition
 
 
@@ -89,12 +89,14 @@ class CustomRouting:
         self._router = router
 
     def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int:
-        """Return the application router's partition; raise `InvalidConfiguration` before sending when it is out of
-        range.
-        """
-        chosen = self._router(message, partitions)
-        if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < partitions:
-            raise InvalidConfiguration(f"The message router answered {chosen!r}; it must be 0 <= n < {partitions}")
+        """Return the router's answer; one out of range raises `InvalidConfiguration` before anything is sent."""
+        answer = self._router(RoutedMessage(message), partitions)
+        try:
+            chosen = int(answer)
+        except (TypeError, ValueError, OverflowError):
+            chosen = -1
+        if not 0 <= chosen < partitions:
+            raise InvalidConfiguration(f"The message router answered {answer!r}; it must be 0 <= n < {partitions}")
         return chosen
 
     def choose_plain(self, payload: bytes, partitions: int, now: float) -> int:

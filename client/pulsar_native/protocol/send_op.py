@@ -20,7 +20,9 @@ from pulsar_native.wire.checksum import crc32c
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[PulsarException | None, MessageId | None], None]
-ResultCallback = Callable[[Result, MessageId | None], Any]
+ResultCallback = Callable[[Result, MessageId], Any]
+# The id of a message that is not stored, for callbacks of the official form: they always get one.
+UNSTORED = MessageId()
 # Callback of a message: an internal one, or a tuple with one of the official client's signature.
 SendCallback = Callback | tuple[ResultCallback]
 
@@ -32,7 +34,7 @@ def as_callback(told: SendCallback | None) -> Callback | None:
     (callback,) = told
 
     def on_result(error: PulsarException | None, message_id: MessageId | None) -> None:
-        callback(Result.Ok if error is None else error.result, message_id)
+        callback(Result.Ok if error is None else error.result, message_id or UNSTORED)
 
     return on_result
 
@@ -96,7 +98,7 @@ class SendOp:
                     message_id = self._id(place, topic)
             try:
                 if type(callback) is tuple:
-                    callback[0](result, message_id)
+                    callback[0](result, message_id or UNSTORED)
                 else:
                     callback(error, message_id)  # type: ignore[operator]
             except Exception:

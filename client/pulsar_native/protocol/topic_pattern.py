@@ -48,7 +48,7 @@ class TopicPattern:
 
     @staticmethod
     def parse(pattern: re.Pattern[str] | str) -> TopicPattern:
-        """Return the pattern of a text, or raise `InvalidConfiguration`. Does no I/O."""
+        """Return the pattern of a text, or raise `InvalidConfiguration` or `InvalidTopicName`. Does no I/O."""
         try:
             compiled = re.compile(pattern)
         except re.error as error:
@@ -100,7 +100,7 @@ def _split(text: str) -> tuple[str, str]:
     domain, separator, behind = rest.partition("://")
     if separator:
         if domain not in ("persistent", "non-persistent"):
-            raise InvalidConfiguration(
+            raise InvalidTopicName(
                 f"Invalid domain {domain!r} in the topic pattern {text!r}: it must be persistent or non-persistent, "
                 "and flags belong into re.compile"
             )
@@ -109,7 +109,7 @@ def _split(text: str) -> tuple[str, str]:
     if len(parts) == 1 and not separator:
         parts = ["public", "default", rest]
     if len(parts) != 3 or not parts[2]:
-        raise InvalidConfiguration(
+        raise InvalidTopicName(
             f"Invalid topic pattern {text!r}: write 'topic', 'tenant/namespace/topic' or "
             "'persistent://tenant/namespace/topic', where the topic is the regular expression"
         )
@@ -117,7 +117,7 @@ def _split(text: str) -> tuple[str, str]:
     try:
         checked = TopicName.parse(f"persistent://{tenant}/{namespace}/any")
     except InvalidTopicName as error:
-        raise InvalidConfiguration(
+        raise InvalidTopicName(
             f"Invalid topic pattern {text!r}: tenant and namespace must be plain names ({error.message})"
         ) from error
     return checked.namespace, f"{tenant}/{namespace}/{local}"

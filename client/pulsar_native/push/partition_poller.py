@@ -164,7 +164,7 @@ class PartitionPoller:
         if message is None:
             return None
         decoder = message.entry.schema
-        version = decoder.wanted(message.schema_version()) if decoder.needs_writer else None
+        version = decoder.wanted(message.schema_version_bytes()) if decoder.needs_writer else None
         if version is None:
             return message
         self._first = message

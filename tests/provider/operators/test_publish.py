@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_pulsar.operators.publish import PublishFailed, PublishNotRepeatable, PublishOperator
+from airflow_provider_pulsar.operators.publish import PublishFailed, PublishOperator
 from broker import Standalone
-from pulsar_native import AdminClient, Client, Message, MessageId
+from pulsar_native import AdminClient
 from support.brokers import Broker, NewTopic
-from support.tasks import StateStore, clear_and_run, context_of, dag_in, define_connection, states_of, xcom_of
+from support.publish_tasks import publish, read_all
+from support.tasks import context_of, dag_in, define_connection, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -39,35 +36,6 @@ ROWS = [
     {"carrier": "AA", "delay": None, "at": "2013-01-01T06:00:00Z"},
     {"carrier": "B6", "delay": -3, "at": "2013-01-01T07:30:00+01:00"},
 ]
-
-
-@pytest.fixture
-def once(namespace: Callable[[], str], admin: AdminClient, topic: NewTopic) -> Callable[..., str]:
-    """Give a factory of topics in a namespace with deduplication."""
-    name = namespace()
-    admin.set_deduplication(name, True)
-
-    def create(partitions: int = 0) -> str:
-        return topic(partitions=partitions, namespace=name)
-
-    return create
-
-
-def read_all(broker: Broker, topic: str) -> list[Message]:
-    """Return everything in a topic, partition by partition."""
-    found = []
-    with Client(broker.service_url) as client:
-        for name in client.get_topic_partitions(topic):
-            with client.create_reader(name, MessageId.earliest) as reader:
-                while reader.has_message_available():
-                    found.append(reader.read_next(5000))
-    return found
-
-
-def publish(topic: str, messages: object = None, **options: Any) -> PublishOperator:
-    """Return the operator; without deduplication unless asked for."""
-    options.setdefault("deduplicate", False)
-    return PublishOperator(task_id="a_task", topic=topic, messages=messages, **options)
 
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
@@ -259,20 +227,6 @@ def _spelled_out(ids: list[str]) -> set[str]:
     return found
 
 
-def test_with_deduplication_nothing_is_stored_behind_a_failed_message(once: Callable[..., str], broker: Broker) -> None:
-    name = once(partitions=3)
-    store = StateStore()
-    bad = [f"m{n}" for n in range(50)]
-    bad[20] = "x" * 6_000_000
-    with pytest.raises(PublishFailed) as caught:
-        publish(name, bad, deduplicate=True).execute(context_of(store=store))
-    assert caught.value.manifest["stored"] == 20 and caught.value.manifest["repeatable"]
-    good = [f"m{n}" for n in range(50)]
-    manifest = publish(name, good, deduplicate=True).execute(context_of(store=store))
-    assert (manifest["stored"], manifest["duplicates"]) == (30, 20)
-    assert sorted(message.data().decode() for message in read_all(broker, name)) == sorted(good)
-
-
 @pytest.mark.proves("K5")
 def test_a_forbidden_topic_fails_at_once(
     secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch, topic: NewTopic
@@ -302,140 +256,6 @@ def test_rows_that_end_in_an_error_fail_the_task(broker: Broker, topic: NewTopic
         publish(name, rows).execute(context_of())
     assert caught.value.manifest["stored"] == 1
     assert [message.data() for message in read_all(broker, name)] == [b"a"]
-
-
-# ---- once ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.proves("A8")
-def test_a_cleared_run_leaves_each_message_once(airflow_home: Path, once: Callable[..., str], broker: Broker) -> None:
-    plain, keyed = once(partitions=4), once(partitions=4)
-    dag = dag_in(
-        airflow_home,
-        "publishing_once",
-        f"""
-        rows = [{{"n": n, "k": str(n % 11)}} for n in range(3000)]
-        PublishOperator(task_id="plain", topic={plain!r}, messages=lambda: rows)
-        PublishOperator.partial(task_id="keyed", topic={keyed!r}, key_field="k").expand(messages=[rows[:5], rows[5:9]])
-        """,
-    )
-    run = dag.test()
-    assert set(states_of(run).values()) == {"success"}, states_of(run)
-    again = clear_and_run(dag, run)
-    assert again.run_id == run.run_id
-    assert set(states_of(again).values()) == {"success"}, states_of(again)
-    manifest = xcom_of(again, "plain")
-    assert (manifest["count"], manifest["stored"], manifest["duplicates"]) == (3000, 0, 3000)
-    assert _numbers(broker, plain) == Counter(range(3000))
-    assert _numbers(broker, keyed) == Counter(range(9))
-    other = dag.test()
-    assert other.run_id != run.run_id
-    assert _numbers(broker, plain) == Counter(dict.fromkeys(range(3000), 2))
-
-
-def _numbers(broker: Broker, topic: str) -> Counter[int]:
-    return Counter(json.loads(message.data())["n"] for message in read_all(broker, topic))
-
-
-_CRASHING = """
-import json, os, sys, time
-sys.path.insert(0, {tests!r})
-from support.tasks import context_of
-from airflow_provider_pulsar.operators.publish import PublishOperator
-
-def rows():
-    for n in range(4000):
-        if n == 2500:
-            print("half", flush=True)
-        if n >= 2500:
-            time.sleep(0.01)
-        yield {{"n": n}}
-
-PublishOperator(task_id="a_task", topic={topic!r}, messages=rows).execute(context_of())
-"""
-
-
-@pytest.mark.proves("A8")
-def test_a_crash_in_the_middle_and_a_retry_leave_each_message_once(once: Callable[..., str], broker: Broker) -> None:
-    name = once(partitions=4)
-    script = _CRASHING.format(topic=name, tests=str(Path(__file__).parents[2]))
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip() == "half":
-                break
-        time.sleep(0.3)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    before = sum(_numbers(broker, name).values())
-    assert 0 < before < 4000
-    manifest = publish(name, lambda: ({"n": n} for n in range(4000)), deduplicate=True).execute(context_of())
-    assert _numbers(broker, name) == Counter(range(4000))
-    assert (manifest["duplicates"], manifest["stored"]) == (before, 4000 - before)
-    for index in range(4):
-        part = [json.loads(m.data())["n"] for m in read_all(broker, f"{name}-partition-{index}")]
-        assert part == sorted(part)
-
-
-def test_without_deduplication_at_the_broker_nothing_is_sent(broker: Broker, topic: NewTopic) -> None:
-    name = topic(partitions=2)
-    with pytest.raises(AirflowFailException, match=r"deduplication is disabled.*set-deduplication"):
-        publish(name, ["a"], deduplicate=True).execute(context_of())
-    assert read_all(broker, name) == []
-
-
-def test_without_an_admin_url_missing_deduplication_is_warned_of(
-    broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    conn = define_connection(monkeypatch, "pulsar_plain", service_url=broker.service_url)
-    publish(topic(), ["a"], deduplicate=True, pulsar_conn_id=conn).execute(context_of())
-    assert "publishes its messages again" in capsys.readouterr().out
-
-
-def test_what_the_broker_has_forgotten_is_not_published_again(
-    once: Callable[..., str], broker: Broker, admin: AdminClient
-) -> None:
-    name = once()
-    store = StateStore()
-    publish(name, ["a", "b"], deduplicate=True).execute(context_of(store=store))
-    # As after the broker's inactivity time: another name is one it does not know.
-    store["published"] = {**store["published"], "last": 5}
-    with pytest.raises(AirflowFailException, match="no longer knows"):
-        publish(name, ["a", "b"], deduplicate=True).execute(context_of(store=store))
-    assert len(read_all(broker, name)) == 2
-
-
-def test_more_partitions_between_two_tries_are_noticed(
-    once: Callable[..., str], broker: Broker, admin: AdminClient
-) -> None:
-    name = once(partitions=2)
-    store = StateStore()
-    publish(name, ["a", "b", "c"], deduplicate=True).execute(context_of(store=store))
-    admin.update_partitions(name, 3)
-    with pytest.raises(AirflowFailException, match=r"had 2 partitions .* has 3 now"):
-        publish(name, ["a", "b", "c"], deduplicate=True).execute(context_of(store=store))
-    assert len(read_all(broker, name)) == 3
-
-
-def test_what_a_retry_cannot_mend_forbids_it() -> None:
-    from pulsar_native import Result
-    from pulsar_native.jobs.publish_result import PublishResult
-
-    receipts = PublishResult(2)
-    for _ in range(4):
-        receipts.accept(1, keyed=False)
-    receipts.receipt(0, Result.Ok, MessageId(0, 1, 0))
-    receipts.receipt(1, Result.Timeout, None)
-    receipts.receipt(2, Result.Ok, MessageId(0, 1, 1))
-    assert not receipts.is_repeatable()  # the fourth is not known yet
-    receipts.receipt(3, Result.Timeout, None)
-    assert receipts.is_repeatable()
-    receipts.accept(1, keyed=False)
-    receipts.accept(1, keyed=False)
-    receipts.receipt(4, Result.Ok, MessageId(0, 1, 2))
-    receipts.receipt(5, Result.Ok, MessageId(1, 1, 0))
-    assert not receipts.is_repeatable()
-    assert issubclass(PublishNotRepeatable, AirflowFailException)
 
 
 # ---- kill ------------------------------------------------------------------------------------------------------------

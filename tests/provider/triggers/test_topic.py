@@ -106,6 +106,27 @@ async def test_refused_credentials_and_a_missing_connection_end_it_at_once(
 
 
 @pytest.mark.asyncio
+async def test_every_new_sight_is_logged(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_pulsar.triggers import topic as module
+
+    name = topic()
+    trigger = TopicTrigger(name, 3, poll_interval=0.1, end_time=time.time() + 30)
+    told: list[str] = []
+    monkeypatch.setattr(trigger.log, "info", lambda text, *values: told.append(text % values))
+    waiting = asyncio.create_task(event_of(trigger))
+    await asyncio.sleep(1)
+    assert told == [f"Waiting for 3 messages in {name}: the topic does not exist"], "the same is not told at every look"
+    monkeypatch.setattr(module, "_LOG_SECONDS", 0.3)
+    await asyncio.sleep(1)
+    assert 2 <= len(told) <= 6, "but after a while"
+    await asyncio.to_thread(send, client, name, 2)
+    await asyncio.sleep(0.5)
+    assert told[-1].endswith(": 2 messages are there")
+    await asyncio.to_thread(send, client, name, 1)
+    assert (await asyncio.wait_for(waiting, 20))["status"] == "found"
+
+
+@pytest.mark.asyncio
 async def test_cancelled_it_leaves_no_connection_open(client: Client, topic: NewTopic) -> None:
     name = topic()
     send(client, name, 1)

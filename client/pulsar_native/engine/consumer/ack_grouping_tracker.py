@@ -22,8 +22,8 @@ from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
-    Interrupted,
     InvalidMessage,
+    NotConnected,
     OperationNotSupported,
     PulsarException,
 )
@@ -576,7 +576,7 @@ class AckGroupingTracker:
             self._dead_letter_router.on_seek()
         if self._receipts is not None:
             self._receipts.fail(
-                Interrupted("The subscription was moved by a seek before the broker had answered the acknowledgement")
+                NotConnected("The subscription was moved by a seek before the broker had answered the acknowledgement")
             )
 
     def reattached(self) -> None:

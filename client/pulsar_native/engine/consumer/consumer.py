@@ -264,6 +264,16 @@ class PartitionConsumer(ReceiverQueue):
         self.check_usable()
         self._acks.add_ids(ids, done)
 
+    def acknowledge_skipped(self, place: MessageId) -> None:
+        """Note the message a seek went behind as done, where nothing of its entry is left. Thread-safe."""
+        if place.batch_index() + 1 < place.batch_size() or (place.batch_index() >= 0 and not place.batch_size()):
+            # The rest of the batch is still to come; the broker knows from the seek what is left of it.
+            return
+        entry = MessageId(
+            place.partition(), place.ledger_id(), place.entry_id(), first_chunk=place.first_chunk_message_id()
+        )
+        self.acknowledge([entry])
+
     def acknowledge_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
         """Acknowledge entries; sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()

@@ -303,7 +303,7 @@ class DeadLetterRouter:
     async def _producer(self, topic: str, message: Message) -> TopicProducer:
         if self._closed:
             raise AlreadyClosed("The consumer is closed", topic=self._consumer.topic.full)
-        key = (topic, message.schema_version())
+        key = (topic, message.schema_version_bytes())
         task = self._producers.get(key)
         if task is not None and task.done() and not _is_usable(task):
             task = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -23,6 +24,9 @@ class ListenerThreads:
     def __init__(self, count: int) -> None:
         self._count = count
         self._queues: list[SimpleQueue[Drain | None]] = []
+        self._threads: list[threading.Thread] = []
+        # Read before each message: whether listeners may still be called.
+        self.is_open = True
         self._next = 0
         self._lock = threading.Lock()
 
@@ -34,17 +38,27 @@ class ListenerThreads:
                     queue: SimpleQueue[Drain | None] = SimpleQueue()
                     self._queues.append(queue)
                     name = f"pulsar-native-listener-{number}"
-                    threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
+                    thread = threading.Thread(target=_work, args=(queue,), name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
             queue = self._queues[self._next % self._count]
             self._next += 1
         return queue.put
 
     def stop(self) -> None:
-        """End the threads after their queued work."""
+        """Have the threads end after the message they are at. Does not block."""
+        self.is_open = False
         with self._lock:
             for queue in self._queues:
                 queue.put(None)
             self._queues = []
+
+    def join(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the threads to end, but for the one that calls this."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _work(queue: SimpleQueue[Drain | None]) -> None:

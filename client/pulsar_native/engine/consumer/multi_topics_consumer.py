@@ -357,7 +357,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         """Seek to the result of `seek_targets`; when one fails the others have moved all the same."""
         results = await asyncio.gather(
             *(
-                child.position.seek(where) if isinstance(where, MessageId) else child.position.seek(None, where)
+                child.position.move(where) if isinstance(where, MessageId) else child.position.seek(None, where)
                 for child, where in targets
             ),
             return_exceptions=True,
@@ -384,6 +384,10 @@ class MultiTopicsConsumer(TopicSubscriptions):
         if len(self.children) != 1:
             raise OperationNotSupported("There is one last id for each partition; use get_last_message_ids()")
         return await self.children[0].position.last_message_id()
+
+    def has_queued(self) -> bool:
+        """Return whether a message can be taken at once. Thread-safe."""
+        return any(child.has_queued() for child in self.children)
 
     async def has_message_available(self) -> bool:
         """Return True if any partition has a message to read."""

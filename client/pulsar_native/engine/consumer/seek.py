@@ -154,17 +154,38 @@ class ConsumerPosition:
 
     # --- seek (loop) ------------------------------------------------------------------------------------------------
 
-    async def seek(self, position: MessageId | None, publish_time: int = 0) -> None:
-        """Seek the subscription to an id or a publish time (ms) and subscribe again from there."""
+    async def move(self, position: MessageId) -> None:
+        """Move as the application asks for it: behind the message, or with the configuration's word to it.
+
+        On a durable subscription the message left out counts as acknowledged: it would come again otherwise, with the
+        next consumer.
+        """
+        inclusive = self._inclusive_by_config
+        if position == MessageId.latest and inclusive and not self._durable:
+            await self.step_back()
+            return
+        await self.seek(position, inclusive=inclusive)
+        is_message = position.entry_id() >= 0 and position != MessageId.latest
+        if self._durable and not inclusive and is_message:
+            self._consumer.acknowledge_skipped(position)
+
+    async def seek(self, position: MessageId | None, publish_time: int = 0, *, inclusive: bool = True) -> None:
+        """Move the subscription to an id or a publish time (ms) and subscribe again from there.
+
+        `inclusive` tells whether a durable subscription goes on with the message itself.
+        """
         consumer = self._consumer
         connection = await self._ready()
         words = None
+        sought = position
         if position is not None and self._durable:
             # Everything from its first chunk on is redelivered.
             position = position.first_chunk_message_id() or position
-        if position is not None and position.batch_index() > 0 and position.batch_size() > 0:
+        if position is not None and position.batch_size() > 0:
             size = position.batch_size()
-            words = words_of(((1 << size) - 1) & ~((1 << position.batch_index()) - 1), size)
+            first = position.batch_index() + (1 if self._durable and not inclusive else 0)
+            if 0 < first < size:
+                words = words_of(((1 << size) - 1) & ~((1 << first) - 1), size)
         request_id = consumer.client.next_request_id()
         self.is_seeking = True
         try:
@@ -177,7 +198,7 @@ class ConsumerPosition:
             )
             await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
             with consumer.lock:
-                self._forget(position)
+                self._forget(position, sought, inclusive)
             consumer.detached()
             connection.remove_consumer(consumer.consumer_id)
         finally:
@@ -188,7 +209,7 @@ class ConsumerPosition:
         if position is None and not self._durable:
             await self._pin_after_seek(connection)
 
-    def _forget(self, position: MessageId | None) -> None:
+    def _forget(self, position: MessageId | None, sought: MessageId | None, inclusive: bool) -> None:
         self._consumer.reclaim_prefetched()
         self._consumer.last_message = self._last_place = None
         self._consumer.forget_deliveries()
@@ -196,7 +217,8 @@ class ConsumerPosition:
         self._start = MessageId.earliest if position is None else position
         self._start_inclusive = self._durable or self._inclusive_by_config or position is None
         if self._durable:
-            self.filter = StartFilter(position, True)
+            # Of a message in chunks `position` is the first one, and `sought`, the last one, its place.
+            self.filter = StartFilter(position, True) if inclusive else StartFilter(sought, False)
 
     async def _pin_after_seek(self, connection: Connection) -> None:
         """Replace the sought time by a position: an unload drops the cursor, and with it the position of the time."""

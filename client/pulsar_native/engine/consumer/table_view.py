@@ -14,19 +14,24 @@ from typing import Any
 
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.schema import SchemaType
 
 _log = logging.getLogger("pulsar_native.table_view")
 
 Action = Callable[[str, Any], Any]
-"""Called with a key and its value; a value of None means that the key was removed."""
+"""Called with a key and its value; None (b"" under the schema of bytes) tells that the key was removed."""
 
 _Place = tuple[int, int, int]
 
 
 class Table:
-    """Keys with their values, and listeners. Thread-safe."""
+    """Keys with their values, and who listens. Thread-safe.
 
-    def __init__(self) -> None:
+    Listeners are told of a removal with None, under the schema of bytes with b"" as by the official client.
+    """
+
+    def __init__(self, schema_type: SchemaType) -> None:
+        self._removed = b"" if schema_type is SchemaType.BYTES else None
         self.values: dict[str, Any] = {}
         self._listeners: list[Action] = []
         # Held while listeners are called, which keeps their calls in order. They may call back from the same thread.
@@ -63,8 +68,9 @@ class Table:
             self.values.pop(key, None)
         else:
             self.values[key] = value
+        told = self._removed if value is None else value
         for listener in self._listeners:
-            _call(listener, key, value)
+            _call(listener, key, told)
 
     def for_each(self, action: Action) -> None:
         """Call `action` for every key; its exceptions propagate."""
@@ -118,6 +124,10 @@ class TableMapping(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._table.values
 
+    def _shown(self, topic: str, subscription: str | None) -> str:
+        named = "" if subscription is None else f", subscription={subscription}"
+        return f"TableView(topic={topic}{named})"
+
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of all keys and values."""
         return dict(self._table.values)
@@ -139,7 +149,8 @@ class TableMapping(Mapping[str, Any]):
         self._table.for_each(callback)
 
     def listen(self, callback: Action) -> None:
-        """Call `callback` with every key that changes from now on, and its new value; None when it was removed.
+        """Call with every key that changes from now on, and its new value; None, b"" under the schema of bytes,
+        when it was removed.
 
         One call at a time, from a listener thread (on the loop in the asyncio API). Exceptions are logged.
         """

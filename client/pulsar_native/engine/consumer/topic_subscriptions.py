@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, NotConnected, PulsarException
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    NotConnected,
+    OperationNotSupported,
+    PulsarException,
+)
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
@@ -253,23 +259,23 @@ class TopicSubscriptions(ABC):
         if topic is not None:
             child = self._by_topic.get(topic)
             if child is None:
-                raise self._unread("message id", topic)
+                raise self._unread("message id", topic, OperationNotSupported)
             return child
         if len(self.topics) == 1 and message_id.partition() >= 0:
             name = next(iter(self.topics)).with_partition(message_id.partition())
             child = self._by_topic.get(name.full)
             if child is not None:
                 return child
-        raise InvalidConfiguration(
+        raise OperationNotSupported(
             "The message id does not say its topic, and this consumer reads several; "
             "use the message itself, or MessageId.deserialize(..., topic=...)"
         )
 
-    def _unread(self, what: str, topic: str) -> PulsarException:
+    def _unread(self, what: str, topic: str, kind: type[PulsarException] = InvalidConfiguration) -> PulsarException:
         if self.changes:
             # The topic may have been removed a moment ago.
             return NotConnected(f"The {what} is of {topic}, which this consumer does not read, or no longer")
-        return InvalidConfiguration(f"The {what} is of {topic}, which this consumer does not read")
+        return kind(f"The {what} is of {topic}, which this consumer does not read")
 
     def add_task(self, task: asyncio.Task[None]) -> None:
         """Have a task end with the consumer."""
