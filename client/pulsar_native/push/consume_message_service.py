@@ -276,7 +276,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
         except PulsarException as error:
             if isinstance(step, Again):
                 raise
-            _log.warning("%s cannot become a dead letter yet: %s", message.message_id(), error)
+            _log.warning("%s cannot be sent to the dead-letter topic, retrying: %s", message.message_id(), error)
         # The retry topic may accept what the dead-letter topic rejects: it is redelivered once more.
         again = next_step(times, times + 1, FALLBACK_LEVEL + times, config.delay_levels_ms)
         assert isinstance(again, Again)
@@ -427,7 +427,9 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
                 await letters.send_to_dlq(left[0].position)
                 self._counts.dead_letters += work.poller.finish([left.pop(0)])
         except PulsarException as error:
-            _log.warning("%s cannot become a dead letter yet: %s", left[0].position.message_id(), error)
+            _log.warning(
+                "%s cannot be sent to the dead-letter topic, retrying: %s", left[0].position.message_id(), error
+            )
             self._suspend(key_queue, left, context)
         else:
             key_queue.attempts = 0

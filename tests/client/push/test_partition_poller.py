@@ -125,7 +125,7 @@ def test_poll_backward_position_logged(caplog: pytest.LogCaptureFixture) -> None
     child.waiting.append(Given(4))
     with caplog.at_level(logging.WARNING):
         assert entries(poller.poll(0)) == [4]
-    assert "goes backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
+    assert "went backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
 
 
 @pytest.mark.proves("C212")

@@ -14,7 +14,7 @@ def batch_collector(config: ConsumerConfig, now: float) -> BatchCollector:
     """Return the collector of one batch receive; raises for a receiver queue of 0."""
     if config.receiver_queue_size == 0:
         raise InvalidConfiguration(
-            "batch_receive() needs a queue: with receiver_queue_size=0 messages are asked for one by one; use "
+            "batch_receive() needs a queue: with receiver_queue_size=0 messages are requested one by one; use "
             "receive(), or a receiver_queue_size above 0"
         )
     return BatchCollector(config.batch_receive_policy, now)
