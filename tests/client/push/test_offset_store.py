@@ -44,7 +44,7 @@ def test_offset_store_damaged_raises(tmp_path: Path, caplog: pytest.LogCaptureFi
     store = OffsetStore(str(tmp_path), "m", "g")
     store.save(FIRST)
     store.path.write_text("x")
-    with caplog.at_level(logging.WARNING), pytest.raises(InvalidConfiguration, match="begin anew"):
+    with caplog.at_level(logging.WARNING), pytest.raises(InvalidConfiguration, match="remove the damaged files"):
         store.load()
     assert str(store.path) in caplog.text
 

@@ -35,7 +35,8 @@ class ArrowReceiver:
                 raise InvalidConfiguration(f"{name} must be a whole number from 1 on, not {value!r}")
         if consumer.chain is not None:
             raise InvalidConfiguration(
-                "receive_arrow() creates no message objects, which the consumer's interceptors need; use receive() or batch_receive()"
+                "receive_arrow() creates no message objects, which the consumer's interceptors need; "
+                "use receive() or batch_receive()"
             )
         if consumer.asks_for_each:
             raise InvalidConfiguration(

@@ -68,9 +68,9 @@ class Table:
             self.values.pop(key, None)
         else:
             self.values[key] = value
-        told = self._removed if value is None else value
+        shown = self._removed if value is None else value
         for listener in self._listeners:
-            _call(listener, key, told)
+            _call(listener, key, shown)
 
     def for_each(self, action: Action) -> None:
         """Call `action` for every key; its exceptions propagate."""
