@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import secrets
 import stat
@@ -51,7 +52,7 @@ def remove_stale() -> None:
 
 
 def _host() -> str:
-    return re.sub(r"[^\w.-]", "-", os.uname().nodename) or "localhost"
+    return re.sub(r"[^\w.-]", "-", platform.node()) or "localhost"
 
 
 def _start_of(pid: int) -> str:
