@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Write docs/features.md: every feature row of docs/rows.toml, whether a test proves it, and which.
+"""List every feature row of docs/rows.toml with the tests that prove it, and write the list to .results/features.md.
 
-Standard library only. Rules: only tests that passed in the last whole run of their room (.results/ROOM.json) prove
-anything; a test that names an unknown row, and a room with tests but no results, are errors.
+Standard library only. Rules: only tests of the last whole run of their suite (.results/SUITE.json) count; a row is
+proved when every test that names it passed, at least one; a failed one unproves it, whatever the others say. A proof is
+real (a broker, Airflow, Spark, the Java client or a browser took part), fake (a peer of tests/support that does what a
+real one cannot be made to do) or unit. A test that names an unknown row, and a suite without results, are errors.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,24 +19,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments import ROOT
-from test import RESULTS, ROOMS
+from test import RESULTS, SUITES
 
 ROWS = ROOT / "docs" / "rows.toml"
-PAGE = ROOT / "docs" / "features.md"
+COMPARISON = ROOT / "docs" / "features.md"
+LIST = RESULTS / "features.md"
+KINDS = ("real", "fake", "unit")
 
 
 class FeaturesError(Exception):
-    """Say what is wrong with the rows or the results."""
+    """Raised when rows or results contradict each other."""
 
 
 @dataclass
 class Row:
-    """One feature: its id, the area it belongs to, our sentence about it, and the tests that prove it."""
+    """One feature: its id, the area it belongs to, our sentence, and the tests that name it (name to kind)."""
 
     id: str
     area: str
     text: str
-    tests: list[str] = field(default_factory=list)
+    passed: dict[str, str] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    @property
+    def state(self) -> str:
+        """proved, open (no test passed), or failed (a test that names it did not pass)."""
+        return "failed" if self.failed else "proved" if self.passed else "open"
+
+    @property
+    def kind(self) -> str:
+        """Return the strongest kind among the proofs, "" for none."""
+        return next((kind for kind in KINDS if kind in self.passed.values()), "")
 
 
 def read_rows(path: Path = ROWS) -> dict[str, Row]:
@@ -48,75 +64,89 @@ def read_rows(path: Path = ROWS) -> dict[str, Row]:
     return rows
 
 
-def add_proofs(rows: Mapping[str, Row], folder: Path = RESULTS) -> None:
-    """Add the passed tests of every room to the rows they name."""
-    for room in ROOMS:
-        if not (ROOT / room.folder).is_dir():
+def add_proofs(rows: Mapping[str, Row], folder: Path = RESULTS) -> list[str]:
+    """Add the tests of every suite to the rows they name; return the commits the suites were run at."""
+    commits: dict[str, None] = {}
+    for suite in SUITES:
+        if not (ROOT / suite.folder).is_dir():
             continue
-        written = folder / f"{room.name}.json"
+        written = folder / f"{suite.name}.json"
         if not written.exists():
-            raise FeaturesError(f"no results of {room.folder}: run `make test` first")
-        for name, test in json.loads(written.read_text())["tests"].items():
+            raise FeaturesError(f"no results of {suite.folder}: run `make test` first")
+        content = json.loads(written.read_text())
+        commits[content.get("commit", "unknown")] = None
+        for name, test in content["tests"].items():
             for proved in test["rows"]:
                 if proved not in rows:
                     raise FeaturesError(f"{name} proves the unknown row {proved}")
                 if test["outcome"] == "passed":
-                    rows[proved].tests.append(name)
+                    rows[proved].passed[name] = test.get("kind", "unit")
+                else:
+                    rows[proved].failed.add(name)
+    return list(commits)
 
 
-def page(rows: Mapping[str, Row]) -> str:
-    """Return the text of docs/features.md."""
+def page(rows: Mapping[str, Row], commits: Sequence[str]) -> str:
+    """Return the list as Markdown."""
     areas: dict[str, list[Row]] = {}
     for row in rows.values():
         areas.setdefault(row.area, []).append(row)
-    proved = sum(1 for row in rows.values() if row.tests)
     lines = [
-        "# Features and their proofs",
+        "# Features and the tests that prove them",
         "",
-        "Written by `make features` from `docs/rows.toml` and the results of the last test run; not edited by hand.",
-        'A row is proved when a test marked `@pytest.mark.proves("…")` with its id passed against the real thing.',
-        "",
-        f"**{proved} of {len(rows)} rows are proved.**",
+        f"Results of commit {', '.join(commits)}. {summary(rows)}.",
         "",
         "| area | proved | rows |",
         "| --- | ---: | ---: |",
-        *(f"| {area} | {sum(1 for row in of if row.tests)} | {len(of)} |" for area, of in areas.items()),
+        *(f"| {area} | {sum(row.state == 'proved' for row in of)} | {len(of)} |" for area, of in areas.items()),
     ]
     for area, of in areas.items():
-        lines += ["", f"## {area}", "", "| row | feature | state | proved by |", "| --- | --- | --- | --- |"]
+        lines += ["", f"## {area}", "", "| row | feature | state | kind | tests |", "| --- | --- | --- | --- | --- |"]
         lines += [_line(row) for row in of]
     return "\n".join(lines) + "\n"
 
 
+def summary(rows: Mapping[str, Row]) -> str:
+    """Return the counts in words."""
+    proved = [row for row in rows.values() if row.state == "proved"]
+    kinds = ", ".join(f"{sum(row.kind == kind for row in proved)} {kind}" for kind in KINDS)
+    failed = sum(row.state == "failed" for row in rows.values())
+    return f"{len(proved)} of {len(rows)} rows proved ({kinds})" + (f", {failed} failed" if failed else "")
+
+
 def _line(row: Row) -> str:
     # Parameters of a test are left out: one name for all of them.
-    names = sorted({test.partition("[")[0].removeprefix("tests/") for test in row.tests})
+    names = sorted({test.partition("[")[0].removeprefix("tests/") for test in row.failed or row.passed})
     tests = "<br>".join(f"`{name}`" for name in names)
     text = row.text.replace("|", "\\|")
-    return f"| {row.id} | {text} | {'proved' if names else 'open'} | {tests} |"
+    return f"| {row.id} | {text} | {row.state} | {row.kind} | {tests} |"
+
+
+def unknown_in_comparison(rows: Mapping[str, Row], path: Path = COMPARISON) -> list[str]:
+    """Return the row ids that docs/features.md names and docs/rows.toml does not know."""
+    named = re.findall(r"\b([CNAKSD]\d+)\b", path.read_text())
+    return sorted({name for name in named if name not in rows})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 if the page was written (or, with --check, is what it should be)."""
-    parser = argparse.ArgumentParser(prog="dev/features.py", description="Write docs/features.md from test results.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is not up to date")
+    """Run the command line; 0 when no row is failed."""
+    parser = argparse.ArgumentParser(prog="dev/features.py", description="List the features and their proofs.")
+    parser.add_argument("--open", action="store_true", help="print only rows that are not proved")
     options = parser.parse_args(arguments)
     try:
         rows = read_rows()
-        add_proofs(rows)
+        commits = add_proofs(rows)
     except FeaturesError as error:
         print(f"features: {error}", file=sys.stderr)
         return 1
-    text = page(rows)
-    if options.check:
-        if PAGE.exists() and PAGE.read_text() == text:
-            return 0
-        print("features: docs/features.md is not up to date: run `make features`", file=sys.stderr)
-        return 1
-    PAGE.write_text(text)
-    proved = sum(1 for row in rows.values() if row.tests)
-    print(f"features: {proved} of {len(rows)} rows proved; wrote {PAGE.relative_to(ROOT)}")
-    return 0
+    for row in rows.values():
+        if not options.open or row.state != "proved":
+            names = sorted({test.partition("[")[0].removeprefix("tests/") for test in row.failed or row.passed})
+            print(f"{row.id:5} {row.state:6} {row.kind:4}  {row.text}")
+            print("".join(f"        {name}\n" for name in names), end="")
+    LIST.write_text(page(rows, commits))
+    print(f"features: {summary(rows)}; commit {', '.join(commits)}; written to {LIST.relative_to(ROOT)}")
+    return 1 if any(row.state == "failed" for row in rows.values()) else 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Run the tests: checks first, then each room in its own environment, all against one real broker.
+"""Run the tests: checks first, then each suite in its own environment, all against one real broker.
 
-`dev/test.py` runs everything; `dev/test.py ROOM … [-- pytest arguments]` only those rooms, without the checks. Standard
-library only: it runs before anything is installed. Rules: a room whose folder exists must have tests; a skipped test is
-a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and count as neither
-passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
+`dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks.
+Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
+skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
+count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALLOWED_SKIPS: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Room:
+class Suite:
     """A folder of tests and what must be set up for it; the first environment is the one they run in."""
 
     name: str
@@ -47,13 +47,15 @@ class Room:
         return f"tests/{self.name}"
 
 
-ROOMS = (
-    Room("support", ("dev",)),
-    Room("client", ("dev",)),
+SUITES = (
+    Suite("support", ("dev",)),
+    Suite("client", ("dev",)),
     # Mostly waiting, for time-outs and for brokers.
-    Room("integration", ("dev",), processes=2),
-    Room("spark", ("spark",)),
-    Room("provider", ("airflow", "spark", "browser")),
+    Suite("integration", ("dev",), processes=2),
+    # Programs on the official client and on ours.
+    Suite("compat", ("dev",)),
+    Suite("spark", ("spark",)),
+    Suite("provider", ("airflow", "spark", "browser")),
 )
 
 
@@ -80,33 +82,33 @@ def say(text: str) -> None:
     print(f"test: {text}", flush=True)
 
 
-def run_room(room: Room, more: Sequence[str], env: dict[str, str], *, slow: bool = False) -> Count:
-    """Run one room's tests with their output shown, and count them; pytest dying without results is one failure."""
-    written = RESULTS / f"{room.name}.json"
+def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: bool = False) -> Count:
+    """Run one suite's tests with their output shown, and count them; pytest dying without results is one failure."""
+    written = RESULTS / f"{suite.name}.json"
     if more:
-        # Part of a room proves nothing about the whole: the room's own results stay.
+        # Part of a suite proves nothing about the whole: the suite's own results stay.
         written = RESULTS / "last.json"
     else:
-        env = {**env, "PULSAR_TEST_ROOM": room.name}
+        env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
-    say(f"{room.name}: starts")
-    command = [str(python_of(room.needs[0])), "-m", "pytest", room.folder, "-q", *_selection(slow, more)]
-    if room.processes > 1 and not more:
+    say(f"{suite.name}: starts")
+    command = [str(python_of(suite.needs[0])), "-m", "pytest", suite.folder, "-q", *_selection(slow, more)]
+    if suite.processes > 1 and not more:
         # Files stay whole: their tests share brokers.
-        command += ["-n", str(room.processes), "--dist", "loadfile"]
+        command += ["-n", str(suite.processes), "--dist", "loadfile"]
     code = _run(command, env)
     if not written.exists():
-        say(f"{room.name}: pytest ended with {code} and wrote no results")
+        say(f"{suite.name}: pytest ended with {code} and wrote no results")
         return Count(failed=1)
     result = json.loads(written.read_text())
     count = _count(result["tests"])
     if code not in (0, 1, 5) or (code == 1 and not count.failed):
-        say(f"{room.name}: pytest ended with {code}")
+        say(f"{suite.name}: pytest ended with {code}")
         count.failed += 1
     elif not result["tests"]:
-        say(f"{room.name}: {room.folder} has no tests")
+        say(f"{suite.name}: {suite.folder} has no tests")
         count.failed += 1
-    say(f"{room.name}: {count} in {result['seconds']:.0f} s")
+    say(f"{suite.name}: {count} in {result['seconds']:.0f} s")
     return count
 
 
@@ -146,7 +148,7 @@ def _count(tests: dict[str, dict[str, str]]) -> Count:
 @contextlib.contextmanager
 def shared_broker() -> Iterator[dict[str, str]]:
     """Give the environment that points tests to a broker started here, or to the one they already point to."""
-    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_ROOM"}
+    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
     env.pop("PYTHONPATH", None)
     if "PULSAR_TEST_SERVICE_URL" in env and "PULSAR_TEST_ADMIN_URL" in env:
         yield env
@@ -166,30 +168,30 @@ def shared_broker() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def choose(names: Sequence[str], missing_only: bool) -> list[Room]:
-    """Return the rooms to run; those without a folder are told and left out."""
+def choose(names: Sequence[str], missing_only: bool) -> list[Suite]:
+    """Return the suites to run; those without a folder are told and left out."""
     chosen = []
-    for room in ROOMS:
-        if names and room.name not in names:
+    for suite in SUITES:
+        if names and suite.name not in names:
             continue
-        if not (ROOT / room.folder).is_dir():
-            say(f"{room.name}: no tests yet")
-        elif not (missing_only and (RESULTS / f"{room.name}.json").exists()):
-            chosen.append(room)
+        if not (ROOT / suite.folder).is_dir():
+            say(f"{suite.name}: no tests yet")
+        elif not (missing_only and (RESULTS / f"{suite.name}.json").exists()):
+            chosen.append(suite)
     return chosen
 
 
-def run(rooms: Sequence[Room], more: Sequence[str], *, with_checks: bool, slow: bool) -> Count:
-    """Set up, check, run the rooms one after another, and return the sum."""
-    environments.make("broker", *dict.fromkeys(need for room in rooms for need in room.needs))
+def run(suites: Sequence[Suite], more: Sequence[str], *, with_checks: bool, slow: bool) -> Count:
+    """Set up, check, run the suites one after another, and return the sum."""
+    environments.make("broker", *dict.fromkeys(need for suite in suites for need in suite.needs))
     total = Count()
     if with_checks:
         total.failed += checks.main([])
     RESULTS.mkdir(exist_ok=True)
-    if rooms:
+    if suites:
         with shared_broker() as env:
-            for room in rooms:
-                total.add(run_room(room, more, env, slow=slow))
+            for suite in suites:
+                total.add(run_suite(suite, more, env, slow=slow))
     return total
 
 
@@ -199,19 +201,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cut = words.index("--") if "--" in words else len(words)
     words, more = words[:cut], words[cut + 1 :]
     parser = argparse.ArgumentParser(prog="dev/test.py", epilog="What follows -- goes to pytest, such as -k or -x.")
-    parser.add_argument("rooms", nargs="*", metavar="room", help=", ".join(room.name for room in ROOMS))
-    parser.add_argument("--missing", action="store_true", help="only rooms without results in .results/")
+    parser.add_argument("suites", nargs="*", metavar="suite", help=", ".join(suite.name for suite in SUITES))
+    parser.add_argument("--missing", action="store_true", help="only suites without results in .results/")
     parser.add_argument("--long", action="store_true", help="the tests marked slow too")
     options = parser.parse_args(words)
-    if unknown := set(options.rooms) - {room.name for room in ROOMS}:
-        parser.error(f"no such room: {', '.join(sorted(unknown))} (there are {', '.join(room.name for room in ROOMS)})")
+    if unknown := set(options.suites) - {suite.name for suite in SUITES}:
+        parser.error(
+            f"no such suite: {', '.join(sorted(unknown))} (there are {', '.join(suite.name for suite in SUITES)})"
+        )
     # Ctrl-C as well: a shell's background jobs start with it ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
     try:
-        rooms = choose(options.rooms, options.missing)
-        total = run(rooms, more, with_checks=not options.rooms and not options.missing, slow=options.long)
+        suites = choose(options.suites, options.missing)
+        total = run(suites, more, with_checks=not options.suites and not options.missing, slow=options.long)
     except (environments.SetupError, BrokerError) as error:
         say(str(error))
         return 1

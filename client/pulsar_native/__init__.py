@@ -1,12 +1,15 @@
-"""A complete Apache Pulsar client in Python, without native code of its own: the blocking face.
+"""A complete Apache Pulsar client in Python, without native code of its own: the sync API.
 
-A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio face with the same
+A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio API with the same
 names is `pulsar_native.asyncio`.
 """
 
 from pulsar_native import exceptions
+from pulsar_native._log_target import ConsoleLogger, FileLogger
 from pulsar_native._version import __version__
 from pulsar_native.admin import AdminClient
+from pulsar_native.arrow.batch import ArrowBatch, EntryRange
+from pulsar_native.arrow.columns import ALL_COLUMNS, arrow_schema
 from pulsar_native.auth import (
     Authentication,
     AuthenticationAthenz,
@@ -15,30 +18,24 @@ from pulsar_native.auth import (
     AuthenticationTLS,
     AuthenticationToken,
 )
-from pulsar_native.blocking import Client, Consumer, ListenerContainer, Producer, Reader, TableView, Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
+    ConsumerBatchReceivePolicy,
     ConsumerConfig,
+    ConsumerDeadLetterPolicy,
     ConsumerEventListener,
+    ConsumerKeySharedPolicy,
     DeadLetterPolicy,
+    DeadLetterPolicyBuilder,
+    KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     ProducerConfig,
     ReaderConfig,
+    RedeliveryBackoff,
     TopicsChangedListener,
 )
-from pulsar_native.container import (
-    ConsumeConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    ConsumeOrder,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    ContainerConfig,
-    ContainerStats,
-    MessageModel,
-    ShutdownReport,
-)
-from pulsar_native.encryption import (
+from pulsar_native.crypto import (
     CryptoKeyReader,
     DefaultCryptoKeyReader,
     EncryptionContext,
@@ -53,6 +50,7 @@ from pulsar_native.enums import (
     HashingScheme,
     InitialPosition,
     KeySharedMode,
+    LoggerLevel,
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerCryptoFailureAction,
@@ -67,6 +65,7 @@ from pulsar_native.exceptions import (
     BrokerMetadataError,
     BrokerPersistenceError,
     BulkSendError,
+    CertificateFileError,
     ChecksumError,
     ConnectError,
     ConsumerAssignError,
@@ -109,24 +108,35 @@ from pulsar_native.exceptions import (
     UnknownError,
     UnsupportedVersionError,
 )
+from pulsar_native.functions import Context, Function, IdentitySerDe, PickleSerDe, SerDe
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy
-from pulsar_native.message import Message, NewMessage, OutgoingMessage
+from pulsar_native.message import Message, NewMessage, OutgoingMessage, RoutedMessage
+from pulsar_native.message_batch import MessageBatch
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.policies import ConsumerBatchReceivePolicy, ConsumerDeadLetterPolicy, ConsumerKeySharedPolicy
-from pulsar_native.received_rows import EntryRange, ReceivedRows
-from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff
+from pulsar_native.push.config import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrder,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageModel,
+    PushConsumerConfig,
+    PushConsumerStats,
+    ShutdownReport,
+)
 from pulsar_native.schema import BytesSchema
 from pulsar_native.service_info import AutoClusterFailover, PolledServiceInfo, ServiceInfo, ServiceInfoProvider
 from pulsar_native.stats import ClientStats, CloseReport, ConsumerClose, ConsumerStats, ProducerClose, ProducerStats
+from pulsar_native.sync import Client, Consumer, Producer, PushConsumer, Reader, TableView, Transaction
 from pulsar_native.txn_id import TxnId
-from pulsar_native.wire.columns import ALL_COLUMNS, arrow_schema
 
 __all__ = [
     "ALL_COLUMNS",
     "AdminClient",
     "AlreadyClosed",
+    "ArrowBatch",
     "Authentication",
     "AuthenticationAthenz",
     "AuthenticationBasic",
@@ -142,6 +152,7 @@ __all__ = [
     "BrokerPersistenceError",
     "BulkSendError",
     "BytesSchema",
+    "CertificateFileError",
     "ChecksumError",
     "Client",
     "ClientConfig",
@@ -149,6 +160,7 @@ __all__ = [
     "CloseReport",
     "CompressionType",
     "ConnectError",
+    "ConsoleLogger",
     "ConsumeConcurrentlyContext",
     "ConsumeConcurrentlyStatus",
     "ConsumeFromWhere",
@@ -170,19 +182,22 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerStats",
     "ConsumerType",
-    "ContainerConfig",
-    "ContainerStats",
+    "Context",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
     "DeadLetterPolicy",
+    "DeadLetterPolicyBuilder",
     "DefaultCryptoKeyReader",
     "EncryptionContext",
     "EncryptionKey",
     "EncryptionKeyInfo",
     "EntryRange",
     "ErrorGettingAuthenticationData",
+    "FileLogger",
+    "Function",
     "HashingScheme",
+    "IdentitySerDe",
     "IncompatibleSchema",
     "InitialPosition",
     "Interrupted",
@@ -193,10 +208,11 @@ __all__ = [
     "InvalidUrl",
     "KeySharedMode",
     "KeySharedPolicy",
-    "ListenerContainer",
+    "LoggerLevel",
     "LookupError",
     "MemoryBufferIsFull",
     "Message",
+    "MessageBatch",
     "MessageId",
     "MessageIds",
     "MessageModel",
@@ -208,6 +224,7 @@ __all__ = [
     "OperationNotSupported",
     "OutgoingMessage",
     "PartitionsRoutingMode",
+    "PickleSerDe",
     "PolledServiceInfo",
     "Producer",
     "ProducerAccessMode",
@@ -223,14 +240,18 @@ __all__ = [
     "ProducerQueueIsFull",
     "ProducerStats",
     "PulsarException",
+    "PushConsumer",
+    "PushConsumerConfig",
+    "PushConsumerStats",
     "ReadError",
     "Reader",
     "ReaderConfig",
     "ReaderInterceptor",
-    "ReceivedRows",
     "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",
+    "RoutedMessage",
+    "SerDe",
     "ServiceInfo",
     "ServiceInfoProvider",
     "ServiceUnitNotReady",

@@ -15,7 +15,7 @@ from pulsar_native.enums import Result
 
 
 class PulsarException(Exception):
-    """Tell that a Pulsar operation failed; the base of every error raised by this client.
+    """Raised when a Pulsar operation failed; the base of every error raised by this client.
 
     Attributes:
         topic: the topic concerned, if one was.
@@ -30,19 +30,27 @@ class PulsarException(Exception):
 
     def __init__(
         self,
-        message: str = "",
-        *,
+        *args: Any,
         topic: str | None = None,
         broker: str | None = None,
         request_id: int | None = None,
         attempts: int | None = None,
+        msg: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        """Make an error: of a text, of nothing, or of a `Result` and a text as the official asyncio module does."""
+        super().__init__(*args if msg is None else (*args, msg))
+        self.message = str(self.args[0]) if self.args else ""
         self.topic = topic
         self.broker = broker
         self.request_id = request_id
         self.attempts = attempts
+        if len(self.args) > 1:
+            self.message = str(self.args)
+        if self.args and isinstance(self.args[0], Result):
+            self.result = self.args[0]
+            if type(self) is PulsarException:
+                text = f": {self.args[1]}" if len(self.args) > 1 and self.args[1] else ""
+                self.message = f"{int(self.result)} {self.result.name}{text}"
 
     def __str__(self) -> str:
         context = [
@@ -55,12 +63,11 @@ class PulsarException(Exception):
             )
             if value is not None
         ]
-        text = self.message or type(self).__name__
-        return f"{text} [{', '.join(context)}]" if context else text
+        return f"{self.message} [{', '.join(context)}]" if context else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {key: value for key, value in self.__dict__.items() if key != "message"}
-        return (type(self), (self.message,), state)
+        return (type(self), self.args, state)
 
     def error(self) -> Result:
         """Return the official client's result code for this error."""
@@ -68,290 +75,304 @@ class PulsarException(Exception):
 
 
 class UnknownError(PulsarException):
-    """Tell that the broker failed without saying how; trying again may help."""
+    """Raised when the broker failed without saying how; trying again may help."""
 
     retryable = True
     result = Result.UnknownError
 
 
-class InvalidConfiguration(PulsarException, ValueError):
-    """Tell that an option, or a combination of options, is not usable."""
+class InvalidConfiguration(PulsarException, ValueError, TypeError):
+    """Raised when an option, or a combination of options, is not usable.
+
+    It is a ValueError and a TypeError, since the official client raises now one, now the other.
+    """
 
     result = Result.InvalidConfiguration
 
 
 class Timeout(PulsarException, TimeoutError):
-    """Tell that an operation was not finished within its time-out."""
+    """Raised when an operation was not finished within its time-out."""
 
     retryable = True
     result = Result.Timeout
 
 
 class LookupError(PulsarException):
-    """Tell that no broker could be found for a topic."""
+    """Raised when no broker could be found for a topic."""
 
     retryable = True
     result = Result.LookupError
 
 
 class ConnectError(PulsarException, ConnectionError):
-    """Tell that a broker could not be reached."""
+    """Raised when a broker could not be reached."""
 
     retryable = True
     result = Result.ConnectError
 
 
+class ConnectTimeout(ConnectError, Timeout):
+    """Raised when a broker could not be reached in time: within the connect time-out, or the operation time-out."""
+
+
 class ReadError(PulsarException):
-    """Tell that reading from a broker's connection failed."""
+    """Raised when reading from a broker's connection failed."""
 
     retryable = True
     result = Result.ReadError
 
 
 class ProtocolViolation(ReadError):
-    """Tell that the peer sent bytes that are not the Pulsar protocol; the connection is closed."""
+    """Raised when the peer sent bytes that are not the Pulsar protocol; the connection is closed."""
 
 
 class AuthenticationError(PulsarException):
-    """Tell that the broker does not believe who we are."""
+    """Raised when the broker rejects the client's credentials. Not retryable."""
 
     result = Result.AuthenticationError
 
 
+class CertificateFileError(AuthenticationError, InvalidConfiguration):
+    """Raised when a file of certificates or keys cannot be used for TLS."""
+
+
 class AuthorizationError(PulsarException):
-    """Tell that the broker knows us but refuses this operation."""
+    """Raised when the broker knows the client's role but refuses this operation."""
 
     result = Result.AuthorizationError
 
 
-class ErrorGettingAuthenticationData(PulsarException):
-    """Tell that the credentials could not be read or fetched."""
+class ErrorGettingAuthenticationData(AuthenticationError):
+    """Raised when the credentials could not be read or fetched."""
 
     result = Result.ErrorGettingAuthenticationData
 
 
 class BrokerMetadataError(PulsarException):
-    """Tell that the broker failed on its metadata."""
+    """Raised when the broker failed on its metadata."""
 
     retryable = True
     result = Result.BrokerMetadataError
 
 
 class BrokerPersistenceError(PulsarException):
-    """Tell that the broker failed to store or read data."""
+    """Raised when the broker failed to store or read data."""
 
     retryable = True
     result = Result.BrokerPersistenceError
 
 
 class ChecksumError(PulsarException):
-    """Tell that bytes were damaged between producer, broker and consumer."""
+    """Raised when bytes were damaged between producer, broker and consumer."""
 
     result = Result.ChecksumError
 
 
 class ConsumerBusy(PulsarException):
-    """Tell that the subscription already has the only consumer it may have, or one of another type."""
+    """Raised when the subscription already has the only consumer it may have, or one of another type."""
 
     result = Result.ConsumerBusy
 
 
 class NotConnected(PulsarException):
-    """Tell that there is no connection to the broker at this moment."""
+    """Raised when there is no connection to the broker at this moment."""
 
     retryable = True
     result = Result.NotConnected
 
 
 class AlreadyClosed(PulsarException):
-    """Tell that the client, producer, consumer or reader was closed before."""
+    """Raised when the client, producer, consumer or reader was closed before."""
 
     result = Result.AlreadyClosed
 
 
-class InvalidMessage(PulsarException, ValueError):
-    """Tell that a message cannot be sent, or cannot be read, as it is."""
+class InvalidMessage(PulsarException, ValueError, TypeError):
+    """Raised when a message cannot be sent, or cannot be read, as it is.
+
+    It is a ValueError and a TypeError, since the official client raises now one, now the other.
+    """
 
     result = Result.InvalidMessage
 
 
 class ConsumerNotInitialized(PulsarException):
-    """Tell that the consumer is not subscribed yet."""
+    """Raised when the consumer is not subscribed yet."""
 
     result = Result.ConsumerNotInitialized
 
 
 class ProducerNotInitialized(PulsarException):
-    """Tell that the producer is not created yet."""
+    """Raised when the producer is not created yet."""
 
     result = Result.ProducerNotInitialized
 
 
 class ProducerBusy(PulsarException):
-    """Tell that a producer of that name is connected, or an exclusive one holds the topic."""
+    """Raised when a producer of that name is connected, or an exclusive one holds the topic."""
 
     result = Result.ProducerBusy
 
 
 class TooManyLookupRequestException(PulsarException):
-    """Tell that more lookups are under way than the client or the broker allows."""
+    """Raised when more lookups are under way than the client or the broker allows."""
 
     retryable = True
     result = Result.TooManyLookupRequestException
 
 
 class InvalidTopicName(PulsarException, ValueError):
-    """Tell that a topic name is not of the form `{persistent|non-persistent}://tenant/namespace/topic`."""
+    """Raised when a topic name is not of the form `{persistent|non-persistent}://tenant/namespace/topic`."""
 
     result = Result.InvalidTopicName
 
 
 class InvalidUrl(PulsarException, ValueError):
-    """Tell that a service URL cannot be used."""
+    """Raised when a service URL cannot be used."""
 
     result = Result.InvalidUrl
 
 
 class ServiceUnitNotReady(PulsarException):
-    """Tell that the topic's bundle is being moved; the client looks it up again by itself."""
+    """Raised when the topic's bundle is being moved; the client looks it up again by itself."""
 
     retryable = True
     result = Result.ServiceUnitNotReady
 
 
 class OperationNotSupported(PulsarException):
-    """Tell that this object, or this broker, cannot do that."""
+    """Raised when this object, or this broker, cannot do that."""
 
     result = Result.OperationNotSupported
 
 
 class ProducerBlockedQuotaExceededError(PulsarException):
-    """Tell that the backlog quota holds producers back; it ends when consumers catch up."""
+    """Raised when the backlog quota holds producers back; it ends when consumers catch up."""
 
     retryable = True
     result = Result.ProducerBlockedQuotaExceededError
 
 
 class ProducerBlockedQuotaExceededException(PulsarException):
-    """Tell that the backlog quota refuses producers."""
+    """Raised when the backlog quota refuses producers."""
 
     result = Result.ProducerBlockedQuotaExceededException
 
 
 class ProducerQueueIsFull(PulsarException):
-    """Tell that as many messages wait for their receipts as the producer may hold."""
+    """Raised when as many messages wait for their receipts as the producer may hold."""
 
     retryable = True
     result = Result.ProducerQueueIsFull
 
 
 class MessageTooBig(InvalidMessage):
-    """Tell that a message is larger than the broker takes."""
+    """Raised when a message is larger than the broker takes."""
 
     result = Result.MessageTooBig
 
 
 class TopicNotFound(PulsarException):
-    """Tell that the topic, its namespace or its partition does not exist."""
+    """Raised when the topic, its namespace or its partition does not exist."""
 
     result = Result.TopicNotFound
 
 
 class SubscriptionNotFound(PulsarException):
-    """Tell that the subscription does not exist."""
+    """Raised when the subscription does not exist."""
 
     result = Result.SubscriptionNotFound
 
 
 class ConsumerNotFound(PulsarException):
-    """Tell that the broker does not know this consumer."""
+    """Raised when the broker does not know this consumer."""
 
     retryable = True
     result = Result.ConsumerNotFound
 
 
 class UnsupportedVersionError(PulsarException):
-    """Tell that the peer's protocol version cannot do that."""
+    """Raised when the peer's protocol version cannot do that."""
 
     result = Result.UnsupportedVersionError
 
 
 class TopicTerminated(PulsarException):
-    """Tell that the topic was terminated: nothing can be published to it any more."""
+    """Raised when the topic was terminated: nothing can be published to it any more."""
 
     result = Result.TopicTerminated
 
 
 class CryptoError(PulsarException):
-    """Tell that a message could not be encrypted or decrypted."""
+    """Raised when a message could not be encrypted or decrypted."""
 
     result = Result.CryptoError
 
 
 class IncompatibleSchema(PulsarException):
-    """Tell that the schema does not fit the one registered for the topic."""
+    """Raised when the schema does not fit the one registered for the topic."""
 
     result = Result.IncompatibleSchema
 
 
 class ConsumerAssignError(PulsarException):
-    """Tell that the broker could not give this consumer its share of the keys."""
+    """Raised when the broker could not give this consumer its share of the keys."""
 
     result = Result.ConsumerAssignError
 
 
 class CumulativeAcknowledgementNotAllowedError(PulsarException):
-    """Tell that a Shared or Key_Shared subscription cannot acknowledge cumulatively."""
+    """Raised when a Shared or Key_Shared subscription cannot acknowledge cumulatively."""
 
     result = Result.CumulativeAcknowledgementNotAllowedError
 
 
 class TransactionCoordinatorNotFoundError(PulsarException):
-    """Tell that the transaction coordinator is not (yet) on that broker."""
+    """Raised when the transaction coordinator is not (yet) on that broker."""
 
     retryable = True
     result = Result.TransactionCoordinatorNotFoundError
 
 
 class InvalidTxnStatusError(PulsarException):
-    """Tell that the transaction is not in a state that allows this."""
+    """Raised when the transaction is not in a state that allows this."""
 
     result = Result.InvalidTxnStatusError
 
 
 class NotAllowedError(PulsarException):
-    """Tell that the broker's configuration or the topic's kind forbids this."""
+    """Raised when the broker's configuration or the topic's kind forbids this."""
 
     result = Result.NotAllowedError
 
 
 class TransactionConflict(PulsarException):
-    """Tell that another transaction has acknowledged the same message."""
+    """Raised when another transaction has acknowledged the same message."""
 
     result = Result.TransactionConflict
 
 
 class TransactionNotFound(PulsarException):
-    """Tell that the transaction does not exist or has ended."""
+    """Raised when the transaction does not exist or has ended."""
 
     result = Result.TransactionNotFound
 
 
 class ProducerFenced(PulsarException):
-    """Tell that another producer has exclusive access to the topic."""
+    """Raised when another producer has exclusive access to the topic."""
 
     result = Result.ProducerFenced
 
 
 class MemoryBufferIsFull(PulsarException):
-    """Tell that the client's limit of bytes waiting for receipts is reached."""
+    """Raised when the client's limit of bytes waiting for receipts is reached."""
 
     retryable = True
     result = Result.MemoryBufferIsFull
 
 
 class BulkSendError(PulsarException):
-    """Tell that not every message of a `send_many` or `send_table` is stored; the first failure is `__cause__`.
+    """Raised when not every message of a `send_many` or `send_table` is stored; the first failure is `__cause__`.
 
     Attributes:
         stored: ranges of row numbers (from 0) that the broker confirmed.
@@ -381,11 +402,18 @@ class BulkSendError(PulsarException):
         self.result = result
 
 
-class Interrupted(PulsarException):
-    """Tell that a waiting call was interrupted."""
+class Interrupted(KeyboardInterrupt):
+    """Raised in the main thread when Ctrl-C ends a call that waits for the broker or for messages.
 
-    retryable = True
+    It is a KeyboardInterrupt and no PulsarException, so that `except Exception` does not swallow it.
+    """
+
     result = Result.Interrupted
+    retryable = True
+
+    def error(self) -> Result:
+        """Return the official client's result code for this error."""
+        return self.result
 
 
 # Index = the protocol's ServerError number. Whether to try again is an attribute of the class, so this

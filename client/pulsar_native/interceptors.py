@@ -1,9 +1,9 @@
 """What an application may hang into the way of messages: base classes whose methods do nothing.
 
-Rules (client.md C58, C186): interceptors run in the order given; one that raises is logged, is taken for not having
+Rules: interceptors run in the order given; one that raises is logged, is taken for not having
 touched the message, and breaks nothing. They run in the thread that sends, receives or acknowledges, or on the engine's
 loop (acknowledgements of sends, redeliveries, partitions): they must not block there. The live object they are given
-is that of the face, whose awaitable methods the asyncio face's interceptors must not wait for.
+is that of the API, whose awaitable methods the asyncio API's interceptors must not wait for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the faces' methods are asked for, put together as the engine takes it: one function of each kind for both.
+"""What the APIs' methods are asked for, put together as the engine takes it: one function of each kind for both.
 
-Rules: each function takes the arguments of a face's method as `locals()` gives them on its first line. What is no
-option of the description is named here (`_BESIDES`); every other argument is an option by its name, and one that the
-description does not know is a TypeError at once. So a new option is a field of the description and a parameter of both
-faces' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
+Rules: each function takes the arguments of an API's method as `locals()` gives them on its first line. What is no
+option of the configuration is named here (`_BESIDES`); every other argument is an option by its name, and one that the
+configuration does not know is a TypeError at once. So a new option is a field of the configuration and a parameter of
+both APIs' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from pulsar_native.arguments import encoded_fields
+from pulsar_native._message_builder import encoded_fields
 from pulsar_native.config import (
     ClientConfig,
+    Config,
     ConsumerConfig,
     ConsumerEventListener,
-    Description,
+    KeySharedPolicy,
     ProducerConfig,
     ReaderConfig,
     TopicsChangedListener,
 )
-from pulsar_native.engine.consuming.activity import Activity
-from pulsar_native.engine.consuming.listener import ListenerThreads
-from pulsar_native.engine.consuming.pattern import TopicsChanged, topics_told, topics_told_on_loop
-from pulsar_native.engine.interception import ConsumerChain, ProducerChain
+from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
+from pulsar_native.engine.consumer.listener import ListenerThreads
+from pulsar_native.engine.consumer.pattern_multi_topics_consumer import TopicsChanged, topics_told, topics_told_on_loop
+from pulsar_native.engine.interceptors import ConsumerChain, ProducerChain
 from pulsar_native.enums import ConsumerType, InitialPosition, KeySharedMode, RegexSubscriptionMode, SubscriptionMode
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.topic_list import TopicPattern
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema import BytesSchema, Schema, wire_schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
-D = TypeVar("D", bound=Description)
+D = TypeVar("D", bound=Config)
 
 # The arguments of a method that are no options of what it describes.
-_BESIDES: dict[type[Description], frozenset[str]] = {
+_BESIDES: dict[type[Config], frozenset[str]] = {
     # These two configure the C++ core's logging; here all logs go to Python's `logging`.
     ClientConfig: frozenset({"self", "log_conf_file_path", "logger"}),
     ProducerConfig: frozenset({"self", "schema", "interceptors"}),
@@ -61,12 +61,12 @@ _BESIDES: dict[type[Description], frozenset[str]] = {
     ),
     ReaderConfig: frozenset({"self", "schema", "interceptors", "reader_listener"}),
 }
-# None means what the description has by itself.
+# None means what the configuration has by itself.
 _MAY_BE_NONE = frozenset({"properties", "subscription_properties", "encryption_keys", "batch_receive_policy"})
 
 
 def _described(kind: type[D], given: Mapping[str, Any]) -> D:
-    """Return the description made of a method's arguments."""
+    """Return the configuration made of a method's arguments."""
     besides = _BESIDES[kind]
     return kind(
         **{name: value for name, value in given.items() if name not in besides and (value or name not in _MAY_BE_NONE)}
@@ -74,7 +74,7 @@ def _described(kind: type[D], given: Mapping[str, Any]) -> D:
 
 
 def client_config(given: Mapping[str, Any]) -> ClientConfig:
-    """Return the description of a client."""
+    """Return the configuration of a client."""
     return _described(ClientConfig, given)
 
 
@@ -95,7 +95,7 @@ class ConsumerPlan(NamedTuple):
     wire_schema: pb.Schema | None
     chain: ConsumerChain | None = None
     changed: TopicsChanged | None = None
-    activity: Activity | None = None
+    activity: ConsumerEvents | None = None
 
 
 def producer(given: Mapping[str, Any]) -> ProducerPlan:
@@ -104,12 +104,15 @@ def producer(given: Mapping[str, Any]) -> ProducerPlan:
     interceptors: Sequence[ProducerInterceptor] = given["interceptors"]
     # Without interceptors there is no chain: messages go their way untouched.
     chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
-    return ProducerPlan(config, given["schema"] or BytesSchema(), chain)
+    return ProducerPlan(config, _schema(given), chain)
 
 
 def consumer(given: Mapping[str, Any], threads: ListenerThreads | None = None) -> ConsumerPlan:
     """Return what the arguments of `subscribe` ask for; listeners are called in `threads`, else on the loop."""
     config = _described(ConsumerConfig, given)
+    cached = given["broker_consumer_stats_cache_time_ms"]
+    if isinstance(cached, bool) or not isinstance(cached, int):
+        raise InvalidConfiguration(f"broker_consumer_stats_cache_time_ms must be an int, not {type(cached).__name__}")
     on_event: ConsumerEventListener | None = given["consumer_event_listener"]
     on_topics: TopicsChangedListener | None = given["topics_changed_listener"]
     check_event_listener(on_event, config)
@@ -120,7 +123,7 @@ def consumer(given: Mapping[str, Any], threads: ListenerThreads | None = None) -
         changed = topics_told_on_loop(on_topics) if threads is None else topics_told(on_topics, threads.assign())
     activity = None
     if on_event is not None:
-        activity = Activity(on_event, None if threads is None else threads.assign())
+        activity = ConsumerEvents(on_event, None if threads is None else threads.assign())
     return ConsumerPlan(topics, config, *_schemas(given), chain, changed, activity)
 
 
@@ -142,8 +145,23 @@ def table_view(given: Mapping[str, Any]) -> ConsumerPlan:
     return ConsumerPlan([topic], reader_config(config), *_schemas(given))
 
 
+def _schema(given: Mapping[str, Any]) -> Schema[Any]:
+    schema = given["schema"]
+    if schema is None:
+        return BytesSchema()
+    if not isinstance(schema, Schema):
+        raise InvalidConfiguration(f"schema must be a Schema, such as StringSchema(), not {type(schema).__name__}")
+    return schema
+
+
+def _check_callable(given: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if given.get(name) is not None and not callable(given[name]):
+            raise InvalidConfiguration(f"{name} must be callable, not {type(given[name]).__name__}")
+
+
 def _schemas(given: Mapping[str, Any]) -> tuple[VersionedDecoder, pb.Schema | None]:
-    schema: Schema[Any] = given["schema"] or BytesSchema()
+    schema = _schema(given)
     return VersionedDecoder(schema), wire_schema(schema)
 
 
@@ -178,7 +196,7 @@ def topics_of(
         raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
     if isinstance(topic, str):
         return [topic]
-    if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
+    if not isinstance(topic, list) or not all(isinstance(name, str) for name in topic):
         raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
     return list(topic)
 

@@ -119,7 +119,7 @@ class PulsarHook(BaseHook):
         Blocking; needs no running loop. The first stage that fails ends the test and is named: settings, resolve, TCP,
         TLS, credentials, CONNECT, authentication, lookup, admin.
         """
-        from pulsar_native.diagnosis import diagnose
+        from pulsar_native.diagnostics import diagnose
 
         try:
             settings = self._read()
@@ -187,7 +187,7 @@ class PulsarHook(BaseHook):
 class _MaskedOauth2(AuthenticationOauth2):
     """OAuth2 whose tokens are masked as they come: they are not known when the connection is read.
 
-    Called off the loop by both faces, where Airflow's blocking way to tell the supervisor is the right one.
+    Called off the loop by both APIs, where Airflow's blocking way to tell the supervisor is the right one.
     """
 
     _told: str = ""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pulsar_native._http import parse_json_object
 from pulsar_native.auth import (
     Authentication,
     AuthenticationBasic,
@@ -26,7 +27,6 @@ from pulsar_native.auth import (
     AuthenticationToken,
 )
 from pulsar_native.exceptions import ErrorGettingAuthenticationData, InvalidConfiguration, PulsarException
-from pulsar_native.json_object import parse_json_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""Descriptions of clients, producers, consumers and readers: strict, frozen, picklable without secrets."""
+"""Configuration of clients, producers, consumers and readers: strict, frozen, picklable without secrets."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
     ConsumerConfig,
+    ConsumerDeadLetterPolicy,
+    ConsumerKeySharedPolicy,
     DeadLetterPolicy,
+    KeySharedPolicy,
+    MultiplierRedeliveryBackoff,
     ProducerConfig,
     ReaderConfig,
+    checked_ranges,
 )
-from pulsar_native.enums import ConsumerType, PartitionsRoutingMode
+from pulsar_native.enums import ConsumerType, KeySharedMode, PartitionsRoutingMode
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName, InvalidUrl
 from pulsar_native.message_id import MessageId
-from pulsar_native.policies import ConsumerDeadLetterPolicy
-from pulsar_native.redelivery_backoff import MultiplierRedeliveryBackoff
 from pulsar_native.service_url import Address
 
 URL = "pulsar://localhost:6650"
@@ -130,16 +133,14 @@ def test_a_clients_options_are_checked(options: dict[str, Any], kind: type[Excep
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"topic": " "}, "needs a topic"),
+        ({"topic": 5}, "needs a topic"),
         ({"topic": None}, "needs a topic"),
-        ({"producer_name": ""}, "producer_name"),
-        ({"producer_name": "  "}, "producer_name"),
         ({"initial_sequence_id": -2}, "initial_sequence_id"),
         ({"send_timeout_millis": -1}, "send_timeout_millis"),
         ({"max_pending_messages": -1}, "max_pending_messages"),
         ({"batching_max_messages": 0}, "batching_max_messages"),
-        ({"batching_max_allowed_size_in_bytes": 0}, "batching_max_allowed_size_in_bytes"),
-        ({"batching_max_publish_delay_ms": 0}, "batching_max_publish_delay_ms"),
+        ({"batching_max_allowed_size_in_bytes": -1}, "batching_max_allowed_size_in_bytes"),
+        ({"batching_max_publish_delay_ms": -1}, "batching_max_publish_delay_ms"),
         ({"properties": {"a": 1}}, "mapping of str to str"),
         ({"properties": ["a"]}, "mapping of str to str"),
         ({"message_routing_mode": PartitionsRoutingMode.CustomPartition}, "needs a message_router"),
@@ -208,6 +209,13 @@ def test_a_dead_letter_policy_is_checked(options: dict[str, Any], told: str) -> 
         DeadLetterPolicy.from_mapping({"max_redeliver_count": 3, **options})
 
 
+def test_empty_names_are_none() -> None:
+    producer = ProducerConfig(topic="t", producer_name="", encryption_key="  ")
+    assert (producer.producer_name, producer.encryption_key) == (None, None)
+    with pytest.raises(InvalidTopicName):
+        ProducerConfig(topic=" ")
+
+
 @pytest.mark.proves("C106")
 def test_the_official_spelling_of_the_policy() -> None:
     policy = ConsumerDeadLetterPolicy(3, "dead", "first", retry_letter_topic="again")
@@ -228,9 +236,9 @@ def test_a_batch_receive_policy_needs_a_limit() -> None:
         BatchReceivePolicy(max_num_messages=0, max_num_bytes=-1, timeout_ms=0)
 
 
-def test_use_tls_changes_the_scheme_but_not_the_ports() -> None:
+def test_use_tls_changes_nothing() -> None:
     parsed = ClientConfig(service_url="pulsar://a:1,b:2", use_tls=True).parsed_url()
-    assert parsed.use_tls and parsed.addresses == (Address("a", 1), Address("b", 2))
+    assert not parsed.use_tls and parsed.addresses == (Address("a", 1), Address("b", 2))
 
 
 # --- pickling ---------------------------------------------------------------------------------------------------
@@ -287,3 +295,89 @@ def test_the_other_descriptions_are_picklable(kind: type[Any], options: dict[str
 def test_choices_are_members_and_switches_are_switches(kind: Any, options: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidConfiguration, match=told):
         kind(**options)
+
+
+@pytest.mark.parametrize("good", [[(0, 0)], [(0, 65_535)], [[7, 9], [1, 6]], ((10, 20), (21, 21))])
+def test_ranges_that_can_be(good: Any) -> None:
+    assert checked_ranges("ranges", good) == tuple(tuple(each) for each in good)
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (None, "at least one"),
+        ([], "at least one"),
+        ("0-5", "at least one"),
+        ({(0, 1)}, "at least one"),
+        ([5], "pairs of int"),
+        ([(1, 2, 3)], "pairs of int"),
+        ([(0.0, 5)], "pairs of int"),
+        ([(False, 5)], "pairs of int"),
+        ([("0", "5")], "pairs of int"),
+        ([(-1, 5)], "0 <= first <= last <= 65535"),
+        ([(0, 65_536)], "0 <= first <= last <= 65535"),
+        ([(5, 4)], "0 <= first <= last <= 65535"),
+        ([(0, 5), (5, 9)], r"overlap: \(0, 5\) and \(5, 9\)"),
+        ([(50, 60), (0, 100)], "overlap"),
+        ([(1, 2), (1, 2)], "overlap"),
+    ],
+)
+def test_ranges_that_cannot_be(bad: Any, told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        checked_ranges("ranges", bad)
+    with pytest.raises(InvalidConfiguration, match="sticky_ranges"):
+        ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=bad)
+
+
+def test_policies() -> None:
+    split = ConsumerKeySharedPolicy()
+    assert (split.key_shared_mode, split.allow_out_of_order_delivery, split.sticky_ranges) == (
+        KeySharedMode.AutoSplit,
+        False,
+        [],
+    )
+    policy = ConsumerKeySharedPolicy(KeySharedMode.Sticky, True, [(0, 5)])
+    assert policy == KeySharedPolicy(
+        key_shared_mode=KeySharedMode.Sticky, allow_out_of_order_delivery=True, sticky_ranges=((0, 5),)
+    )
+    assert pickle.loads(pickle.dumps(policy)) == policy
+    for wrong in ({"key_shared_mode": 1}, {"allow_out_of_order_delivery": "yes"}, {"sticky_ranges": [(0, 5)]}):
+        with pytest.raises(InvalidConfiguration, match=next(iter(wrong))):
+            ConsumerKeySharedPolicy(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfiguration, match="KeyShared"):
+        ConsumerConfig(subscription_name="s", consumer_type=ConsumerType.Shared, key_shared_policy=policy)
+
+
+@pytest.mark.proves("C147")
+def test_the_defaults_are_javas() -> None:
+    backoff = MultiplierRedeliveryBackoff()
+    assert [backoff.next(count) for count in range(8)] == [
+        10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 600_000, 600_000,
+    ]  # fmt: skip
+    assert backoff.next(-1) == 10_000 and backoff.next(10**6) == 600_000
+    assert pickle.loads(pickle.dumps(backoff)) == backoff
+
+
+@pytest.mark.proves("C147")
+@pytest.mark.parametrize(
+    ("options", "delays"),
+    [
+        ({"min_delay_ms": 100, "max_delay_ms": 100}, [100, 100, 100]),
+        ({"min_delay_ms": 0, "max_delay_ms": 1000}, [0, 0, 0]),
+        ({"min_delay_ms": 100, "max_delay_ms": 1000, "multiplier": 1.5}, [100, 150, 225, 337, 506, 759, 1000]),
+        ({"min_delay_ms": 100, "max_delay_ms": 1000, "multiplier": 1}, [100, 100, 100]),
+    ],
+)
+def test_other_delays(options: dict[str, Any], delays: list[int]) -> None:
+    backoff = MultiplierRedeliveryBackoff(**options)
+    assert [backoff.next(count) for count in range(len(delays))] == delays
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"min_delay_ms": -1}, {"min_delay_ms": 700_000}, {"multiplier": 0.5}, {"multiplier": "2"}, {"max_delay_ms": True},
+     {"multiplier": float("nan")}],
+)  # fmt: skip
+def test_what_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfiguration):
+        MultiplierRedeliveryBackoff(**options)

@@ -34,7 +34,7 @@ def fields(message_id: MessageId) -> tuple[int, ...]:
     )
 
 
-# What a Java client 4.2.4 wrote (client.md F.10).
+# What a Java client 4.2.4 wrote.
 JAVA = {
     "earliest": (MessageId.earliest, "08 ffffffffffffffffff01 10 ffffffffffffffffff01 30 00"),
     "latest": (MessageId.latest, "08 ffffffffffffffff7f 10 ffffffffffffffff7f 30 00"),

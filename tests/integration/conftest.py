@@ -1,4 +1,4 @@
-"""What the integration tests share: both faces, clients of the shared broker, and reading back what was published."""
+"""What the integration tests share: both APIs, clients of the shared broker, and reading back what was published."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any, TypeVar
 import pytest
 
 from pulsar_native import Client, MessageId
+from support.apis import Api
 from support.brokers import Broker
-from support.containers import Started
-from support.faces import Face
+from support.push_consumers import Started
 
 T = TypeVar("T")
 
 
 @pytest.fixture(params=["blocking", "asyncio"])
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Give each of the two faces in turn."""
-    made = Face(request.param)
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    """Give each of the two APIs in turn."""
+    made = Api(request.param)
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(face: Face, broker: Broker) -> Any:
-    """Give a client of the face on the shared broker."""
-    return face.client(broker.service_url)
+def client(api: Api, broker: Broker) -> Any:
+    """Give a client of the API on the shared broker."""
+    return api.client(broker.service_url)
 
 
 @pytest.fixture
-def consume(face: Face) -> Iterator[Started]:
-    """Give a function that starts listener containers of the face, which are shut down after the test."""
-    made = Started(face)
+def consume(api: Api) -> Iterator[Started]:
+    """Give a function that starts push consumers of the API, which are shut down after the test."""
+    made = Started(api)
     yield made
     made.close()
 
 
 @pytest.fixture
 def plain_client(broker: Broker) -> Iterator[Client]:
-    """Give a blocking client, where the face makes no difference."""
+    """Give a blocking client, where the API makes no difference."""
     with Client(broker.service_url) as made:
         yield made
 

@@ -18,8 +18,8 @@ from pulsar_native import (
     MessageId,
     Timeout,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_BROKER, Command, NewRelay
 
@@ -35,12 +35,12 @@ def backlog(stats: Stats) -> Callable[[str], int]:
     return lambda name: int(stats(name)["subscriptions"]["sub"]["msgBacklog"])
 
 
-def publish(face: Face, client: Any, name: str, count: int, *, batch: bool = False) -> list[MessageId]:
+def publish(api: Api, client: Any, name: str, count: int, *, batch: bool = False) -> list[MessageId]:
     """Publish numbered messages, one entry each or all in one batch."""
     producer = client.create_producer(
         name, batching_enabled=batch, batching_max_publish_delay_ms=60_000, max_pending_messages=0
     )
-    ids = face.send_all(producer, [b"%d" % number for number in range(count)])
+    ids = api.send_all(producer, [b"%d" % number for number in range(count)])
     producer.close()
     return ids
 
@@ -65,10 +65,10 @@ def numbers_left(client: Any, name: str, kind: ConsumerType = ConsumerType.Exclu
 @pytest.mark.proves("C134")
 @pytest.mark.parametrize("kind", list(ConsumerType))
 def test_one_acknowledgement_removes_one_message(
-    face: Face, client: Any, topic: NewTopic, kind: ConsumerType, backlog: Callable[[str], int], eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, kind: ConsumerType, backlog: Callable[[str], int], eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, 10)
+    publish(api, client, name, 10)
     consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST)
     messages = take(consumer, 10)
     consumer.acknowledge(messages[4])
@@ -84,13 +84,13 @@ def test_one_acknowledgement_removes_one_message(
 @pytest.mark.proves("C112")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 def test_half_a_batch_can_be_acknowledged(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, kind: ConsumerType,
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, kind: ConsumerType,
     eventually: Eventually,
 ) -> None:  # fmt: skip
     name = topic()
-    publish(face, client, name, 100, batch=True)
+    publish(api, client, name, 100, batch=True)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", kind, initial_position=EARLIEST, batch_index_ack_enabled=True
     )
     messages = take(consumer, 100)
@@ -107,10 +107,10 @@ def test_half_a_batch_can_be_acknowledged(
 
 
 def test_without_batch_index_a_batch_is_done_with_its_last_message(
-    face: Face, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, 5, batch=True)
+    publish(api, client, name, 5, batch=True)
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST)
     messages = take(consumer, 5)
     consumer.acknowledge([messages[0], messages[2]])
@@ -124,10 +124,10 @@ def test_without_batch_index_a_batch_is_done_with_its_last_message(
 
 
 def test_an_id_from_elsewhere_acknowledges_too(
-    face: Face, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
 ) -> None:
     name = topic()
-    ids = publish(face, client, name, 6)
+    ids = publish(api, client, name, 6)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     # As another process would have it: bytes, without the topic's name.
     consumer.acknowledge([MessageId.deserialize(each.serialize()) for each in ids[:5]])
@@ -139,9 +139,9 @@ def test_an_id_from_elsewhere_acknowledges_too(
 
 @pytest.mark.proves("C136")
 @pytest.mark.parametrize("batch_index", [True, False])
-def test_cumulative_in_the_middle_of_a_batch(face: Face, client: Any, topic: NewTopic, batch_index: bool) -> None:
+def test_cumulative_in_the_middle_of_a_batch(api: Api, client: Any, topic: NewTopic, batch_index: bool) -> None:
     name = topic()
-    publish(face, client, name, 10, batch=True)
+    publish(api, client, name, 10, batch=True)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST, batch_index_ack_enabled=batch_index)
     consumer.acknowledge_cumulative(take(consumer, 10)[3])
     consumer.close()
@@ -149,10 +149,10 @@ def test_cumulative_in_the_middle_of_a_batch(face: Face, client: Any, topic: New
 
 
 def test_cumulative_takes_everything_before(
-    face: Face, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, 20)
+    publish(api, client, name, 20)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     messages = take(consumer, 20)
     consumer.acknowledge_cumulative(messages[11])
@@ -165,10 +165,10 @@ def test_cumulative_takes_everything_before(
 @pytest.mark.proves("C137")
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 def test_shared_subscriptions_refuse_cumulative(
-    face: Face, client: Any, topic: NewTopic, kind: ConsumerType, backlog: Callable[[str], int]
+    api: Api, client: Any, topic: NewTopic, kind: ConsumerType, backlog: Callable[[str], int]
 ) -> None:
     name = topic()
-    publish(face, client, name, 2)
+    publish(api, client, name, 2)
     consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, acknowledgment_group_time_ms=0)
     with pytest.raises(CumulativeAcknowledgementNotAllowedError):
         consumer.acknowledge_cumulative(take(consumer, 2)[1])
@@ -178,12 +178,12 @@ def test_shared_subscriptions_refuse_cumulative(
 
 @pytest.mark.proves("C95")
 def test_the_group_time_decides_how_many_frames(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
-    publish(face, client, name, 20)
+    publish(api, client, name, 20)
     through = relay(broker.service_url)
-    near = face.client(through.service_url)
+    near = api.client(through.service_url)
     at_once = near.subscribe(name, "at once", initial_position=EARLIEST, acknowledgment_group_time_ms=0)
     for message in take(at_once, 10):
         at_once.acknowledge(message)
@@ -204,7 +204,7 @@ class TestGrouping:
 
     def test_by_number(
         self,
-        face: Face,
+        api: Api,
         broker: Broker,
         client: Any,
         relay: NewRelay,
@@ -213,9 +213,9 @@ class TestGrouping:
         eventually: Eventually,
     ) -> None:
         name = topic()
-        publish(face, client, name, 5000)
+        publish(api, client, name, 5000)
         through = relay(broker.service_url)
-        consumer = face.client(through.service_url).subscribe(
+        consumer = api.client(through.service_url).subscribe(
             name, "sub", initial_position=EARLIEST, acknowledgment_group_time_ms=60_000
         )
         for message in take(consumer, 5000):
@@ -224,13 +224,13 @@ class TestGrouping:
         assert through.count(Command.ACK, TO_BROKER) <= 6
 
     def test_by_time_in_few_frames(
-        self, face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic,
+        self, api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic,
         backlog: Callable[[str], int], eventually: Eventually,
     ) -> None:  # fmt: skip
         name = topic()
-        publish(face, client, name, 100)
+        publish(api, client, name, 100)
         through = relay(broker.service_url)
-        consumer = face.client(through.service_url).subscribe(name, "sub", initial_position=EARLIEST)
+        consumer = api.client(through.service_url).subscribe(name, "sub", initial_position=EARLIEST)
         messages = take(consumer, 100)
         for message in messages[:50]:
             consumer.acknowledge_cumulative(message)
@@ -241,11 +241,11 @@ class TestGrouping:
 
     @pytest.mark.parametrize("end", ["close", "seek", "client"])
     def test_on_close_and_before_a_seek(
-        self, face: Face, broker: Broker, client: Any, topic: NewTopic, end: str, backlog: Callable[[str], int]
+        self, api: Api, broker: Broker, client: Any, topic: NewTopic, end: str, backlog: Callable[[str], int]
     ) -> None:
         name = topic()
-        publish(face, client, name, 10)
-        own = face.client(broker.service_url)
+        publish(api, client, name, 10)
+        own = api.client(broker.service_url)
         consumer = own.subscribe(
             name, "sub", ConsumerType.Shared, initial_position=EARLIEST, acknowledgment_group_time_ms=60_000
         )
@@ -265,10 +265,10 @@ class TestGrouping:
 @pytest.mark.proves("C128")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 def test_a_late_copy_of_an_acknowledged_message_is_dropped(
-    face: Face, client: Any, topic: NewTopic, kind: ConsumerType
+    api: Api, client: Any, topic: NewTopic, kind: ConsumerType
 ) -> None:
     name = topic()
-    publish(face, client, name, 10)
+    publish(api, client, name, 10)
     # The acknowledgements are still here when the broker is asked to deliver everything again.
     consumer = client.subscribe(
         name, "sub", kind, initial_position=EARLIEST, acknowledgment_group_time_ms=60_000, receiver_queue_size=10
@@ -284,15 +284,15 @@ def test_a_late_copy_of_an_acknowledged_message_is_dropped(
 
 @pytest.mark.proves("C140")
 def test_non_persistent_topics_get_no_acknowledgements(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic().replace("persistent", "non-persistent")
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     consumer = client.subscribe(name, "sub", acknowledgment_group_time_ms=0)
     producer = client.create_producer(name, batching_enabled=False)
     for number in range(5):
-        face.send_all(producer, [b"%d" % number])
+        api.send_all(producer, [b"%d" % number])
         message = consumer.receive(10_000)
         assert int(message.data()) == number
         consumer.acknowledge(message)
@@ -302,9 +302,9 @@ def test_non_persistent_topics_get_no_acknowledgements(
     assert through.count(Command.ACK, TO_BROKER) == 0
 
 
-def test_a_closed_consumer_refuses(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_closed_consumer_refuses(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    (place,) = publish(face, client, name, 1)
+    (place,) = publish(api, client, name, 1)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     consumer.close()
     for use in (consumer.acknowledge, consumer.acknowledge_cumulative, consumer.negative_acknowledge):
@@ -313,13 +313,13 @@ def test_a_closed_consumer_refuses(face: Face, client: Any, topic: NewTopic) -> 
 
 
 def test_acknowledgements_survive_a_lost_connection(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic,
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic,
     backlog: Callable[[str], int], eventually: Eventually,
 ) -> None:  # fmt: skip
     name = topic()
-    publish(face, client, name, 10)
+    publish(api, client, name, 10)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(name, "sub", initial_position=EARLIEST)
+    consumer = api.client(through.service_url).subscribe(name, "sub", initial_position=EARLIEST)
     messages = take(consumer, 10)
     through.refuse()
     through.cut()
@@ -331,13 +331,13 @@ def test_acknowledgements_survive_a_lost_connection(
 
 
 def test_an_acknowledgement_that_was_lost_on_its_way_is_sent_again(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     """The consumer remembers what is done of a batch; the broker, that never heard of it, must hear of it now."""
     name = topic()
-    publish(face, client, name, 10, batch=True)
+    publish(api, client, name, 10, batch=True)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, batch_index_ack_enabled=True
     )
     messages = take(consumer, 10)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import Client, ConsumerType, InitialPosition, InvalidConfiguration, Message
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -78,21 +78,21 @@ def failover(client: Any, name: str, listener: Any, consumer_name: str, **option
 @pytest.mark.proves("C100")
 @pytest.mark.parametrize("kind", [Hearing, HearingLater])
 def test_closing_the_active_consumer_makes_the_other_one_active(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually, kind: type[Hearing]
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually, kind: type[Hearing]
 ) -> None:
-    if face.name == "blocking" and kind is HearingLater:
+    if api.name == "blocking" and kind is HearingLater:
         kind = Hearing
     name = topic()
     heard = {who: kind() for who in "ab"}
     both = {who: failover(client, name, heard[who], who) for who in "ab"}
     producer = client.create_producer(name, batching_enabled=False)
-    face.send_all(producer, [b"0", b"1"])
+    api.send_all(producer, [b"0", b"1"])
     # A topic without partitions: the broker chooses by a hash, and may choose anew when the second one comes.
     eventually(lambda: sorted(heard[who].now().get(-1, "") for who in "ab") == ["active", "inactive"])
     active, standby = sorted("ab", key=lambda who: heard[who].now()[-1])
     assert heard[active].active() == {-1} and heard[standby].active() == set()
     for who in "ab":
-        consumer = both[who] if face.name == "blocking" else both[who].target
+        consumer = both[who] if api.name == "blocking" else both[who].target
         assert all(each is consumer for each in heard[who].consumers)
         # Each change is told once.
         words = [what for what, _ in heard[who].log]
@@ -106,13 +106,13 @@ def test_closing_the_active_consumer_makes_the_other_one_active(
     assert heard[active].log == before
     for each in heard.values():
         told_on = {name.split("-")[0] for name in each.threads}
-        assert told_on == ({"pulsar"} if face.name == "blocking" else {"test"})
-        assert all("listener" in name for name in each.threads) or face.name == "asyncio"
+        assert told_on == ({"pulsar"} if api.name == "blocking" else {"test"})
+        assert all("listener" in name for name in each.threads) or api.name == "asyncio"
 
 
 @pytest.mark.proves("C100", "C103")
 def test_per_partition_level_and_name_pick_the_active_one(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic(partitions=3)
     heard = {who: Hearing() for who in "abc"}
@@ -143,7 +143,7 @@ def test_per_partition_level_and_name_pick_the_active_one(
 
 @pytest.mark.proves("C100")
 def test_one_that_raises_loses_nothing_and_a_lost_connection_counts_anew(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, caplog: Any
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, caplog: Any
 ) -> None:
     class Raising(Hearing):
         def _note(self, what: str, consumer: Any, partition: int) -> None:
@@ -152,7 +152,7 @@ def test_one_that_raises_loses_nothing_and_a_lost_connection_counts_anew(
 
     name = topic(partitions=2)
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     heard = Raising()
     consumer = failover(client, name, heard, "only")
     eventually(lambda: heard.active() == {0, 1})
@@ -160,14 +160,14 @@ def test_one_that_raises_loses_nothing_and_a_lost_connection_counts_anew(
     through.cut()
     eventually(lambda: len(heard.log) == 4)
     assert sorted(heard.log[2:]) == [("active", 0), ("active", 1)]
-    face.send_all(face.client(broker.service_url).create_producer(name), [b"x"])
+    api.send_all(api.client(broker.service_url).create_producer(name), [b"x"])
     assert consumer.receive(10_000).data() == b"x"
     assert "a listener's own fault" in caplog.text
 
 
 @pytest.mark.proves("C100")
-def test_only_failover_has_events(face: Face) -> None:
-    client = face.client("pulsar://127.0.0.1:1")
+def test_only_failover_has_events(api: Api) -> None:
+    client = api.client("pulsar://127.0.0.1:1")
     for kind in (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.KeyShared):
         with pytest.raises(InvalidConfiguration, match=r"consumer_type=ConsumerType\.Failover"):
             client.subscribe("t", "sub", kind, consumer_event_listener=Hearing())
@@ -225,8 +225,8 @@ def test_a_lower_level_is_served_when_the_higher_has_no_permits(
             assert consumers[who].receive(10_000).data() == b"%d" % number
 
 
-def test_levels_below_nought_are_refused(face: Face) -> None:
+def test_levels_below_nought_are_refused(api: Api) -> None:
     started = time.monotonic()
     with pytest.raises(InvalidConfiguration, match="priority_level"):
-        face.client("pulsar://127.0.0.1:1").subscribe("t", "sub", ConsumerType.Shared, priority_level=-1)
+        api.client("pulsar://127.0.0.1:1").subscribe("t", "sub", ConsumerType.Shared, priority_level=-1)
     assert time.monotonic() - started < 5

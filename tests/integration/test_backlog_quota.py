@@ -14,8 +14,8 @@ from pulsar_native import (
     PulsarException,
     Result,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 
 Eventually = Callable[..., Any]
 
@@ -50,7 +50,7 @@ class Quota:
 
 @pytest.mark.proves("C69")
 def test_a_full_topic_that_refuses(
-    face: Face, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, eventually: Eventually
 ) -> None:
     space = namespace()
     quota = Quota(broker, space, topic(namespace=space), client, "producer_exception")
@@ -59,7 +59,7 @@ def test_a_full_topic_that_refuses(
     eventually(lambda: not quota.producer.is_connected())
     # Each attempt to come back fails what was sent meanwhile.
     for _ in range(2):
-        outcomes = [face.enqueue(quota.producer, b"x") for _ in range(3)]
+        outcomes = [api.enqueue(quota.producer, b"x") for _ in range(3)]
         assert {each.result(20)[0] for each in outcomes} == {Result.ProducerBlockedQuotaExceededException}
     quota.limit(10**9, "producer_exception")
     eventually(quota.producer.is_connected, 30)
@@ -68,16 +68,16 @@ def test_a_full_topic_that_refuses(
 
 @pytest.mark.proves("C69")
 def test_a_full_topic_that_holds(
-    face: Face, broker: Broker, namespace: Callable[[], str], topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, namespace: Callable[[], str], topic: NewTopic, eventually: Eventually
 ) -> None:
     space = namespace()
-    client = face.client(broker.service_url, operation_timeout_seconds=2)
+    client = api.client(broker.service_url, operation_timeout_seconds=2)
     quota = Quota(broker, space, topic(namespace=space), client, "producer_request_hold")
     # Creating another one goes on trying for as long as the operation may take.
     eventually(lambda: quota.is_closed_to(client, ProducerBlockedQuotaExceededError))
     quota.move()
     eventually(lambda: not quota.producer.is_connected())
-    outcomes = [face.enqueue(quota.producer, b"%d" % number) for number in range(3)]
+    outcomes = [api.enqueue(quota.producer, b"%d" % number) for number in range(3)]
     with pytest.raises(ProducerBlockedQuotaExceededError):
         client.create_producer(quota.topic)
     assert not any(each.done() for each in outcomes), "held, not failed"

@@ -24,8 +24,8 @@ from pulsar_native import (
     Timeout,
     TopicNotFound,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 
 ReadAll = Callable[..., list[Any]]
 
@@ -43,16 +43,16 @@ ReadAll = Callable[..., list[Any]]
         ("pulsar://user:secret@127.0.0.1", "authentication"),
     ],
 )
-def test_a_wrong_service_url_is_told_at_once(face: Face, url: str, hint: str) -> None:
+def test_a_wrong_service_url_is_told_at_once(api: Api, url: str, hint: str) -> None:
     with pytest.raises(InvalidUrl, match=hint) as caught:
-        face.client(url)
+        api.client(url)
     assert "secret" not in str(caught.value) and not caught.value.retryable
 
 
 @pytest.mark.proves("N9")
-def test_a_closed_port_is_told_within_the_time_out(face: Face, topic: NewTopic) -> None:
+def test_a_closed_port_is_told_within_the_time_out(api: Api, topic: NewTopic) -> None:
     port = free_port()
-    client = face.client(f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=1)
+    client = api.client(f"pulsar://127.0.0.1:{port}", operation_timeout_seconds=1)
     name = topic()
     for call in (
         lambda: client.create_producer(name),
@@ -89,8 +89,8 @@ def black_hole() -> Iterator[int]:
 
 
 @pytest.mark.proves("C15")
-def test_connecting_to_a_black_hole_is_bounded(face: Face, black_hole: int) -> None:
-    client = face.client(f"pulsar://127.0.0.1:{black_hole}", connection_timeout_ms=600, operation_timeout_seconds=0.65)
+def test_connecting_to_a_black_hole_is_bounded(api: Api, black_hole: int) -> None:
+    client = api.client(f"pulsar://127.0.0.1:{black_hole}", connection_timeout_ms=600, operation_timeout_seconds=0.65)
     started = time.monotonic()
     with pytest.raises(PulsarException) as caught:
         client.get_topic_partitions("topic")
@@ -103,7 +103,7 @@ def test_connecting_to_a_black_hole_is_bounded(face: Face, black_hole: int) -> N
     [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 100, b"\0\0\0\x01\0"],
     ids=["hangs up", "http", "noise", "bad sizes"],
 )
-def test_something_else_on_the_port(face: Face, reply: bytes) -> None:
+def test_something_else_on_the_port(api: Api, reply: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)
         stop = threading.Event()
@@ -121,7 +121,7 @@ def test_something_else_on_the_port(face: Face, reply: bytes) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            client = face.client(f"pulsar://127.0.0.1:{server.getsockname()[1]}", operation_timeout_seconds=1)
+            client = api.client(f"pulsar://127.0.0.1:{server.getsockname()[1]}", operation_timeout_seconds=1)
             started = time.monotonic()
             with pytest.raises(PulsarException) as caught:
                 client.create_producer("topic")
@@ -136,8 +136,8 @@ def test_something_else_on_the_port(face: Face, reply: bytes) -> None:
     "name",
     ["persistent://a/b", "http://a/b/c", "a/b", "persistent://pub lic/default/x", "persistent://a/b/c/d/e", "\n"],
 )
-def test_a_wrong_topic_name_fails_before_any_attempt_to_connect(face: Face, name: str) -> None:
-    client = face.client("pulsar://127.0.0.1:1")
+def test_a_wrong_topic_name_fails_before_any_attempt_to_connect(api: Api, name: str) -> None:
+    client = api.client("pulsar://127.0.0.1:1")
     for call in (
         lambda: client.create_producer(name),
         lambda: client.subscribe(name, "sub"),
@@ -152,7 +152,7 @@ class TestUnknownTopic:
     """Topics and namespaces that do not exist."""
 
     def test_without_automatic_creation(
-        self, face: Face, broker: Broker, client: Any, namespace: Callable[[], str], topic: NewTopic
+        self, api: Api, broker: Broker, client: Any, namespace: Callable[[], str], topic: NewTopic
     ) -> None:
         space = namespace()
         broker.admin("POST", f"namespaces/{space}/autoTopicCreation", {"allowAutoTopicCreation": False})
@@ -171,8 +171,8 @@ class TestUnknownTopic:
         client.create_producer(name).send(b"now it is there")
 
     @pytest.mark.parametrize("namespace_name", ["public/no-such-namespace", "no-such-tenant/default"])
-    def test_in_an_unknown_namespace(self, face: Face, broker: Broker, namespace_name: str) -> None:
-        client = face.client(broker.service_url, operation_timeout_seconds=2)
+    def test_in_an_unknown_namespace(self, api: Api, broker: Broker, namespace_name: str) -> None:
+        client = api.client(broker.service_url, operation_timeout_seconds=2)
         name = f"persistent://{namespace_name}/topic"
         for call in (lambda: client.create_producer(name), lambda: client.subscribe(name, "sub")):
             started = time.monotonic()
@@ -194,9 +194,9 @@ def test_a_wrong_option_is_told_with_the_nearest_right_one(wrong: str, right: st
         ClientConfig.from_mapping({"service_url": "pulsar://127.0.0.1", wrong: 1})
 
 
-def test_a_wrong_option_of_either_face_is_told(face: Face) -> None:
+def test_a_wrong_option_of_either_api_is_told(api: Api) -> None:
     with pytest.raises((TypeError, InvalidConfiguration), match="operation_timeout_second"):
-        face.client("pulsar://127.0.0.1", operation_timeout_second=1)
+        api.client("pulsar://127.0.0.1", operation_timeout_second=1)
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_a_wrong_option_of_either_face_is_told(face: Face) -> None:
         {"tls_certificate_file_path": "only-one.pem"},
     ],
 )
-def test_wrong_values_of_the_client(face: Face, options: dict[str, Any]) -> None:
+def test_wrong_values_of_the_client(api: Api, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration, match=next(iter(options))):
-        face.client("pulsar://127.0.0.1", **options)
+        api.client("pulsar://127.0.0.1", **options)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +225,9 @@ def test_wrong_values_of_the_client(face: Face, options: dict[str, Any]) -> None
         {"message_router": "round robin"},
     ],
 )
-def test_wrong_values_of_a_producer(face: Face, options: dict[str, Any]) -> None:
+def test_wrong_values_of_a_producer(api: Api, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration, match=next(iter(options))):
-        face.client("pulsar://127.0.0.1:1").create_producer("topic", **options)
+        api.client("pulsar://127.0.0.1:1").create_producer("topic", **options)
 
 
 @pytest.mark.parametrize(
@@ -239,15 +239,15 @@ def test_wrong_values_of_a_producer(face: Face, options: dict[str, Any]) -> None
         {"properties": {1: "a"}},
     ],
 )
-def test_wrong_values_of_a_consumer(face: Face, options: dict[str, Any]) -> None:
+def test_wrong_values_of_a_consumer(api: Api, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration, match=next(iter(options))):
-        face.client("pulsar://127.0.0.1:1").subscribe("topic", "sub", **options)
+        api.client("pulsar://127.0.0.1:1").subscribe("topic", "sub", **options)
 
 
 @pytest.mark.parametrize("start", [None, "earliest", b"\x08\x01", 5])
-def test_a_wrong_start_position(face: Face, start: Any) -> None:
+def test_a_wrong_start_position(api: Api, start: Any) -> None:
     with pytest.raises(InvalidConfiguration, match=r"MessageId\.earliest"):
-        face.client("pulsar://127.0.0.1:1").create_reader("topic", start)
+        api.client("pulsar://127.0.0.1:1").create_reader("topic", start)
 
 
 def test_an_empty_topic(client: Any, topic: NewTopic) -> None:
@@ -263,20 +263,20 @@ def test_an_empty_topic(client: Any, topic: NewTopic) -> None:
 
 
 def test_a_payload_over_the_maximum_costs_nothing_else(
-    face: Face, client: Any, topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    outcomes = [face.enqueue(producer, b"%d" % number) for number in range(3)]
+    outcomes = [api.enqueue(producer, b"%d" % number) for number in range(3)]
     with pytest.raises(MessageTooBig, match="5242880"):
-        face.enqueue(producer, os.urandom(5_300_000))
-    outcomes += [face.enqueue(producer, b"%d" % number) for number in range(3, 6)]
+        api.enqueue(producer, os.urandom(5_300_000))
+    outcomes += [api.enqueue(producer, b"%d" % number) for number in range(3, 6)]
     producer.flush()
     assert all(outcome.result(10)[0] == 0 for outcome in outcomes)
     assert [message.data() for message in read_all(name)] == [b"%d" % number for number in range(6)]
 
 
-def test_a_value_the_schema_does_not_take(face: Face, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+def test_a_value_the_schema_does_not_take(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name = topic()
     producer = client.create_producer(name)
     for wrong in ("text", 5, {"a": 1}, [b"bytes"]):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import BatchingType, CompressionType, InvalidMessage, Result
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import sent_entries
 from support.relay import TO_CLIENT, Command, NewRelay, Relay
 
@@ -29,9 +29,9 @@ def through(relay: NewRelay, broker: Broker) -> Relay:
 
 
 @pytest.fixture
-def seen_client(face: Face, through: Relay) -> Any:
+def seen_client(api: Api, through: Relay) -> Any:
     """Give a client whose frames the relay sees."""
-    return face.client(through.service_url)
+    return api.client(through.service_url)
 
 
 def counts(through: Relay) -> list[int]:
@@ -43,14 +43,14 @@ def counts(through: Relay) -> list[int]:
 
 
 @pytest.mark.proves("C52")
-def test_batching_on_and_off(face: Face, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll) -> None:
+def test_batching_on_and_off(api: Api, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll) -> None:
     contents = [b"1", b"2", b"3"]
     name = topic()
     batching = seen_client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
-    ids = face.send_all(batching, contents)
+    ids = api.send_all(batching, contents)
     assert counts(through) == [3]
     single = seen_client.create_producer(name, batching_enabled=False)
-    ids += face.send_all(single, contents)
+    ids += api.send_all(single, contents)
     assert counts(through) == [3, 0, 0, 0]
     messages = read_all(name)
     assert [message.data() for message in messages] == contents * 2
@@ -58,24 +58,24 @@ def test_batching_on_and_off(face: Face, seen_client: Any, through: Relay, topic
     assert [message.message_id().batch_index() for message in messages] == [0, 1, 2, -1, -1, -1]
 
 
-def test_defaults_are_the_official_ones(face: Face, seen_client: Any, through: Relay, topic: NewTopic) -> None:
+def test_defaults_are_the_official_ones(api: Api, seen_client: Any, through: Relay, topic: NewTopic) -> None:
     producer = seen_client.create_producer(topic())
-    face.send_all(producer, [b"x"] * 5)
-    assert counts(through) == ([5] if face.name == "asyncio" else [0] * 5)
+    api.send_all(producer, [b"x"] * 5)
+    assert counts(through) == ([5] if api.name == "asyncio" else [0] * 5)
 
 
 @pytest.mark.proves("C53")
-def test_a_message_waits_for_its_batch_as_long_as_told(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_message_waits_for_its_batch_as_long_as_told(api: Api, client: Any, topic: NewTopic) -> None:
     producer = client.create_producer(topic(), batching_enabled=True, batching_max_publish_delay_ms=300)
     for _ in range(2):
         started = time.monotonic()
-        assert face.enqueue(producer, b"alone").result(10)[0] is Result.Ok
+        assert api.enqueue(producer, b"alone").result(10)[0] is Result.Ok
         assert 0.28 < time.monotonic() - started < 5
 
 
 @pytest.mark.proves("C54")
 def test_a_batch_is_closed_by_count(
-    face: Face, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
+    api: Api, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     producer = seen_client.create_producer(
@@ -85,7 +85,7 @@ def test_a_batch_is_closed_by_count(
         batching_max_messages=1000,
         max_pending_messages=0,
     )
-    ids = face.send_all(producer, [b"%d" % number for number in range(2500)])
+    ids = api.send_all(producer, [b"%d" % number for number in range(2500)])
     assert counts(through) == [1000, 1000, 500]
     assert [(e.command.sequence_id, e.command.highest_sequence_id) for e in sent_entries(through)] == [
         (0, 999), (1000, 1999), (2000, 2499),
@@ -96,28 +96,28 @@ def test_a_batch_is_closed_by_count(
 
 
 @pytest.mark.proves("C55")
-def test_a_batch_is_closed_by_size(face: Face, seen_client: Any, through: Relay, topic: NewTopic) -> None:
+def test_a_batch_is_closed_by_size(api: Api, seen_client: Any, through: Relay, topic: NewTopic) -> None:
     producer = seen_client.create_producer(topic(), batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
-    face.send_all(producer, [os.urandom(50 * 1024) for _ in range(10)])
+    api.send_all(producer, [os.urandom(50 * 1024) for _ in range(10)])
     entries = sent_entries(through)
     assert len(entries) >= 5
     assert all(len(entry.body) <= 128 * 1024 for entry in entries)
     assert sum(max(count, 1) for count in counts(through)) == 10
     # A message larger than the limit goes alone, and what was before it goes before it.
-    face.send_all(producer, [b"small", os.urandom(300 * 1024), b"small too"])
+    api.send_all(producer, [b"small", os.urandom(300 * 1024), b"small too"])
     assert counts(through)[len(entries) :] == [0, 0, 0]
 
 
 def test_flush_and_close_close_the_batch(
-    face: Face, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
+    api: Api, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     producer = seen_client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
     for _ in range(4):
-        face.enqueue(producer, b"x")
+        api.enqueue(producer, b"x")
     producer.flush()
     producer.flush()
-    last = [face.enqueue(producer, b"x") for _ in range(2)]
+    last = [api.enqueue(producer, b"x") for _ in range(2)]
     producer.close()
     assert counts(through) == [4, 2] and [each.result(1)[0] for each in last] == [Result.Ok] * 2
     assert len(read_all(name)) == 6
@@ -126,7 +126,7 @@ def test_flush_and_close_close_the_batch(
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("compression", list(CompressionType))
 def test_every_compression_comes_back(
-    face: Face,
+    api: Api,
     seen_client: Any,
     through: Relay,
     topic: NewTopic,
@@ -139,19 +139,19 @@ def test_every_compression_comes_back(
         name, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=NEVER_MS
     )
     contents = [b"", b"a" * 10_000, os.urandom(5000), b"z"]
-    face.send_all(producer, contents)
+    api.send_all(producer, contents)
     # Nothing is left of an empty message to compress.
     assert {entry.metadata.compression for entry in sent_entries(through) if entry.body} == {int(compression)}
     assert [message.data() for message in read_all(name)] == contents
 
 
 def test_delayed_messages_are_never_in_a_batch(
-    face: Face, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
+    api: Api, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     producer = seen_client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
     for number in range(6):
-        face.enqueue(producer, b"%d" % number, **({"deliver_after": 1} if number in (2, 3) else {}))
+        api.enqueue(producer, b"%d" % number, **({"deliver_after": 1} if number in (2, 3) else {}))
     producer.flush()
     entries = sent_entries(through)
     assert counts(through) == [2, 0, 0, 2]
@@ -161,7 +161,7 @@ def test_delayed_messages_are_never_in_a_batch(
 
 @pytest.mark.proves("C75")
 def test_possible_duplicates_never_share_a_batch_with_new_messages(
-    face: Face,
+    api: Api,
     seen_client: Any,
     through: Relay,
     broker: Broker,
@@ -174,7 +174,7 @@ def test_possible_duplicates_never_share_a_batch_with_new_messages(
     name = topic(namespace=space)
     producer = seen_client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
     outcomes = [
-        face.enqueue(producer, b"%d.%d" % (number, at), sequence_id=number) for at, number in enumerate((5, 6, 5, 7, 8))
+        api.enqueue(producer, b"%d.%d" % (number, at), sequence_id=number) for at, number in enumerate((5, 6, 5, 7, 8))
     ]
     producer.flush()
     assert [outcome.result(10)[0] for outcome in outcomes] == [Result.Ok] * 5
@@ -185,13 +185,13 @@ def test_possible_duplicates_never_share_a_batch_with_new_messages(
 
 
 @pytest.mark.proves("C50")
-def test_round_robin_moves_on_per_batch_time(face: Face, client: Any, topic: NewTopic) -> None:
+def test_round_robin_moves_on_per_batch_time(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic(partitions=4)
     batching = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=20)
     sent: list[tuple[float, Any]] = []
     started = time.monotonic()
     while (now := time.monotonic() - started) < 1:
-        sent.append((now, face.enqueue(batching, b"x")))
+        sent.append((now, api.enqueue(batching, b"x")))
         time.sleep(0.005)
     batching.flush()
     partitions = [(at, outcome.result(10)[1].partition()) for at, outcome in sent]
@@ -201,13 +201,13 @@ def test_round_robin_moves_on_per_batch_time(face: Face, client: Any, topic: New
     for run in runs[1:-1]:
         assert 0.15 < run[-1][0] - run[0][0] < 0.25
     single = client.create_producer(name, batching_enabled=False)
-    order = [each.partition() for each in face.send_all(single, [b"x"] * 8)]
+    order = [each.partition() for each in api.send_all(single, [b"x"] * 8)]
     assert order == [(order[0] + number) % 4 for number in range(8)]
 
 
 @pytest.mark.proves("C74")
 def test_what_never_shares_an_entry(
-    face: Face, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
+    api: Api, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     producer = seen_client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
@@ -219,9 +219,9 @@ def test_what_never_shares_an_entry(
     ]
     outcomes = []
     for number, parts in enumerate(own):
-        outcomes += [face.enqueue(producer, b"a%d" % number), face.enqueue(producer, b"b%d" % number)]
-        outcomes.append(face.enqueue(producer, b"own%d" % number, **parts))
-    outcomes += [face.enqueue(producer, b"last"), face.enqueue(producer, b"of all")]
+        outcomes += [api.enqueue(producer, b"a%d" % number), api.enqueue(producer, b"b%d" % number)]
+        outcomes.append(api.enqueue(producer, b"own%d" % number, **parts))
+    outcomes += [api.enqueue(producer, b"last"), api.enqueue(producer, b"of all")]
     producer.flush()
     assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Ok}
     # What was sent before goes out before: the order stays.
@@ -231,13 +231,13 @@ def test_what_never_shares_an_entry(
     assert [bool(entry.metadata.deliver_at_time) for entry in alone] == [True, True, False, False]
     assert [list(entry.metadata.replicate_to) for entry in alone[2:]] == [["standalone"], ["__local__"]]
     not_batching = seen_client.create_producer(name, batching_enabled=False)
-    face.send_all(not_batching, [b"x"] * 3)
+    api.send_all(not_batching, [b"x"] * 3)
     assert counts(through)[-3:] == [0, 0, 0]
 
 
 @pytest.mark.proves("C52", "C73")
 def test_a_batch_for_each_key(
-    face: Face, client: Any, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, seen_client: Any, through: Relay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     producer = seen_client.create_producer(
@@ -249,7 +249,7 @@ def test_a_batch_for_each_key(
     )
     keys = [None, "a", "b", "c"]
     outcomes = [
-        face.enqueue(producer, b"%d" % number, partition_key=keys[number * number % 4 if number % 3 else 2])
+        api.enqueue(producer, b"%d" % number, partition_key=keys[number * number % 4 if number % 3 else 2])
         for number in range(24)
     ]
     ids = [outcome.result(10)[1] for outcome in outcomes]
@@ -272,7 +272,7 @@ def test_a_batch_for_each_key(
 
 @pytest.mark.proves("C66", "C73")
 def test_batches_by_key_are_sent_again_as_they_were(
-    face: Face, client: Any, broker: Broker, through: Relay, seen_client: Any, topic: NewTopic,
+    api: Api, client: Any, broker: Broker, through: Relay, seen_client: Any, topic: NewTopic,
     namespace: Callable[[], str], read_all: ReadAll,
 ) -> None:  # fmt: skip
     space = namespace()
@@ -285,7 +285,7 @@ def test_batches_by_key_are_sent_again_as_they_were(
         through.let_pass(Command.SEND_RECEIPT, TO_CLIENT)
         through.drop(Command.SEND_RECEIPT, TO_CLIENT, times=None)
         before = through.count(Command.SEND_RECEIPT)
-        outcomes = [face.enqueue(producer, b"%d" % n, partition_key=str(n % 3)) for n in range(9 * turn, 9 * turn + 9)]
+        outcomes = [api.enqueue(producer, b"%d" % n, partition_key=str(n % 3)) for n in range(9 * turn, 9 * turn + 9)]
         through.wait_for(Command.SEND_RECEIPT, before + 2)
         through.release()
         through.cut()
@@ -294,7 +294,7 @@ def test_batches_by_key_are_sent_again_as_they_were(
 
 
 @pytest.mark.proves("C71")
-def test_what_was_sent_or_received_can_be_used_again(face: Face, client: Any, topic: NewTopic) -> None:
+def test_what_was_sent_or_received_can_be_used_again(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     consumer = client.subscribe(name, "sub")
@@ -302,7 +302,7 @@ def test_what_was_sent_or_received_can_be_used_again(face: Face, client: Any, to
     outcomes = []
     for number in range(3):
         properties["number"], content[:] = str(number), b"%d" % number
-        outcomes.append(face.enqueue(producer, content, properties=properties))
+        outcomes.append(api.enqueue(producer, content, properties=properties))
         if number == 1:
             producer.flush()
     # All of them are still the caller's, and change before the open batch has left.
@@ -317,5 +317,5 @@ def test_what_was_sent_or_received_can_be_used_again(face: Face, client: Any, to
     # A received message has an id, a producer and a time of its own: it is not sent again, its content is.
     with pytest.raises(InvalidMessage, match="not Message"):
         producer.send(received[0])
-    face.send_all(producer, [received[0].data()], properties=received[0].properties())
+    api.send_all(producer, [received[0].data()], properties=received[0].properties())
     assert consumer.receive(10_000).data() == b"0"

@@ -34,8 +34,8 @@ from pulsar_native.schema import (
     KeyValueSchema,
     StringSchema,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -87,7 +87,7 @@ def test_messages_of_all_kinds_keep_order_and_fields(client: Any, topic: NewTopi
 
 @pytest.mark.parametrize("mode", ["round robin", "single", "router"])
 def test_partitions_get_what_single_sends_would_give_them(
-    face: Face, client: Any, topic: NewTopic, read_all: ReadAll, mode: str
+    api: Api, client: Any, topic: NewTopic, read_all: ReadAll, mode: str
 ) -> None:
     name = topic(partitions=3)
     options: dict[str, Any] = dict(BATCHES)
@@ -101,7 +101,7 @@ def test_partitions_get_what_single_sends_would_give_them(
     items += [NewMessage(content=b"x" * number) for number in range(200, 260)]
     ids = producer.send_many(items)
     one_by_one = [
-        face.enqueue(producer, item.content, partition_key=item.partition_key).result(30)[1] for item in items[:200:29]
+        api.enqueue(producer, item.content, partition_key=item.partition_key).result(30)[1] for item in items[:200:29]
     ]
     assert [each.partition() for each in one_by_one if each] == [each.partition() for each in ids[:200:29]]
     by_id = {(each.message_id().partition(), each.message_id()): each.data() for each in read_all(name)}
@@ -110,10 +110,10 @@ def test_partitions_get_what_single_sends_would_give_them(
 
 
 def test_no_more_than_the_queue_holds_is_on_its_way(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(topic(), batching_enabled=True, max_pending_messages=100)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     taken: list[int] = []
@@ -168,9 +168,9 @@ def test_a_row_too_big_is_the_one_not_stored(client: Any, topic: NewTopic, read_
     assert pickle.loads(pickle.dumps(error)).stored == (range(2),)
 
 
-def test_rows_without_receipt_are_told_apart(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_rows_without_receipt_are_told_apart(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(topic(), batching_enabled=True, batching_max_messages=5, send_timeout_millis=1000)
     producer.send(b"first")
 
@@ -201,14 +201,14 @@ def test_a_terminated_topic(client: Any, broker: Broker, topic: NewTopic) -> Non
 
 
 def test_deduplication_drops_a_second_run(
-    face: Face, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(namespace=space)
     contents = [b"%d" % number for number in range(1000)]
     for _ in range(2):
-        client = face.client(broker.service_url)
+        client = api.client(broker.service_url)
         producer = client.create_producer(name, producer_name="load", initial_sequence_id=-1, **BATCHES)
         numbered = [NewMessage(content=content, sequence_id=number) for number, content in enumerate(contents)]
         ids = producer.send_many(numbered)
@@ -218,8 +218,8 @@ def test_deduplication_drops_a_second_run(
 
 
 def test_a_callback_of_the_engine_cannot_wait_for_a_load(broker: Broker, topic: NewTopic) -> None:
-    face = Face("blocking")
-    producer = face.client(broker.service_url).create_producer(topic())
+    api = Api("blocking")
+    producer = api.client(broker.service_url).create_producer(topic())
     caught: list[Any] = []
     told = threading.Event()
 
@@ -232,13 +232,13 @@ def test_a_callback_of_the_engine_cannot_wait_for_a_load(broker: Broker, topic: 
 
     producer.send_async(b"x", callback)
     assert told.wait(20) and caught
-    face.close()
+    api.close()
 
 
 def test_an_asynchronous_source(broker: Broker, topic: NewTopic, read_all: ReadAll) -> None:
-    face = Face("asyncio")
+    api = Api("asyncio")
     name = topic()
-    producer = face.client(broker.service_url).create_producer(name, batching_max_messages=7)
+    producer = api.client(broker.service_url).create_producer(name, batching_max_messages=7)
 
     async def rows() -> AsyncIterator[bytes]:
         for number in range(30):
@@ -252,7 +252,7 @@ def test_an_asynchronous_source(broker: Broker, topic: NewTopic, read_all: ReadA
     with pytest.raises(ZeroDivisionError):
         producer.send_many(broken())
     assert [each.data() for each in read_all(name)] == [b"%d" % number for number in range(30)]
-    face.close()
+    api.close()
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

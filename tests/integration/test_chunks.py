@@ -22,8 +22,8 @@ from pulsar_native import (
     Result,
     Timeout,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import sent_entries
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
 
@@ -74,8 +74,8 @@ def test_twelve_mebibytes(client: Any, topic: NewTopic, compression: Compression
 
 
 @pytest.mark.proves("C61", "C74", "C80")
-def test_what_goes_over_the_wire(face: Face, through: Relay, topic: NewTopic) -> None:
-    client = face.client(through.service_url)
+def test_what_goes_over_the_wire(api: Api, through: Relay, topic: NewTopic) -> None:
+    client = api.client(through.service_url)
     with pytest.raises(InvalidConfiguration, match="batching_enabled=False"):
         client.create_producer(topic(), chunking_enabled=True, batching_enabled=True)
     with pytest.raises(InvalidConfiguration, match="persistent"):
@@ -83,7 +83,7 @@ def test_what_goes_over_the_wire(face: Face, through: Relay, topic: NewTopic) ->
     assert not through.frames(Command.PRODUCER, TO_BROKER)
     producer = chunking(client, topic(), compression_type=CompressionType.LZ4)
     payload = noise(5000)
-    face.send_all(producer, [payload, b"small"])
+    api.send_all(producer, [payload, b"small"])
     *chunks, small = sent_entries(through)
     uuid = f"{producer.producer_name()}-0"
     total = sum(len(chunk.body) for chunk in chunks)
@@ -98,19 +98,19 @@ def test_what_goes_over_the_wire(face: Face, through: Relay, topic: NewTopic) ->
 
 
 @pytest.mark.proves("C79", "C80")
-def test_each_chunk_takes_a_permit(face: Face, through: Relay, topic: NewTopic) -> None:
-    client = face.client(through.service_url)
+def test_each_chunk_takes_a_permit(api: Api, through: Relay, topic: NewTopic) -> None:
+    client = api.client(through.service_url)
     name = topic()
     raising = chunking(client, name, max_pending_messages=5)
     blocking = chunking(client, name, max_pending_messages=5, block_if_queue_full=True)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    held = [face.enqueue(producer, noise(3000)) for producer in (raising, blocking)]
+    held = [api.enqueue(producer, noise(3000)) for producer in (raising, blocking)]
     with pytest.raises(ProducerQueueIsFull):
-        face.enqueue(raising, noise(3000))
-    fits = face.enqueue(raising, noise(2000))
+        api.enqueue(raising, noise(3000))
+    fits = api.enqueue(raising, noise(2000))
     through.release()
     # Blocks until the receipts of the first one have made room.
-    held.append(face.enqueue(blocking, noise(5000)))
+    held.append(api.enqueue(blocking, noise(5000)))
     assert {outcome.result(10)[0] for outcome in [*held, fits]} == {Result.Ok}
     reader = client.create_reader(name, MessageId.earliest)
     sizes = sorted(len(reader.read_next(10_000).data()) for _ in range(4))
@@ -118,12 +118,12 @@ def test_each_chunk_takes_a_permit(face: Face, through: Relay, topic: NewTopic) 
 
 
 @pytest.mark.proves("C80")
-def test_interleaved_producers_and_a_queue_of_one(face: Face, client: Any, topic: NewTopic) -> None:
+def test_interleaved_producers_and_a_queue_of_one(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", receiver_queue_size=1)
     producers = [chunking(client, name) for _ in range(4)]
     outcomes = [
-        face.enqueue(producer, noise(4500, seed=10 * number + turn))
+        api.enqueue(producer, noise(4500, seed=10 * number + turn))
         for turn in range(5)
         for number, producer in enumerate(producers)
     ]
@@ -141,12 +141,12 @@ def test_interleaved_producers_and_a_queue_of_one(face: Face, client: Any, topic
 @pytest.mark.proves("C80", "C134")
 @pytest.mark.parametrize("by_id", [False, True])
 def test_acknowledging_covers_every_chunk(
-    face: Face, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually, by_id: bool
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually, by_id: bool
 ) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared)
     producer = chunking(client, name)
-    face.send_all(producer, [noise(3500, seed=number) for number in range(3)])
+    api.send_all(producer, [noise(3500, seed=number) for number in range(3)])
     messages = [consumer.receive(10_000) for _ in range(3)]
     for message in messages[:2]:
         consumer.acknowledge(MessageId.deserialize(message.message_id().serialize()) if by_id else message)
@@ -176,16 +176,16 @@ def test_refused_and_late_messages_come_again_whole(client: Any, topic: NewTopic
 
 @pytest.mark.proves("C80", "C138")
 def test_cumulative_acknowledgement_keeps_the_chunks_of_a_later_message(
-    face: Face, client: Any, through: Relay, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, through: Relay, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
-    slow = chunking(face.client(through.service_url), name)
+    slow = chunking(api.client(through.service_url), name)
     quick = chunking(client, name)
     consumer = client.subscribe(name, "sub", acknowledgment_group_time_ms=0)
     # Of the second chunk of three, the broker hears later: the other producer's message lies in between.
     through.let_pass(Command.SEND, TO_BROKER)
     through.hold(Command.SEND, TO_BROKER)
-    waiting = face.enqueue(slow, noise(2500, seed=1))
+    waiting = api.enqueue(slow, noise(2500, seed=1))
     eventually(lambda: stats(name)["msgInCounter"] == 1)
     quick.send(noise(2500, seed=2))
     consumer.acknowledge_cumulative(consumer.receive(10_000))
@@ -202,7 +202,7 @@ def test_cumulative_acknowledgement_keeps_the_chunks_of_a_later_message(
 
 @pytest.mark.proves("C66", "C80")
 def test_a_connection_lost_between_chunks(
-    face: Face,
+    api: Api,
     client: Any,
     through: Relay,
     topic: NewTopic,
@@ -217,7 +217,7 @@ def test_a_connection_lost_between_chunks(
     # Not Shared: there the broker of 4.2.4 keeps chunks whose first one it delivered before, and stops delivering.
     consumer = client.subscribe(name, "sub", expire_time_of_incomplete_chunked_message_ms=3000)
     reader = client.create_reader(name, MessageId.earliest)
-    producer = chunking(face.client(through.service_url), name)
+    producer = chunking(api.client(through.service_url), name)
     expected = [noise(3500, seed=number) for number in range(8)]
     ids: list[tuple[int, int] | None] = []
     for number, payload in enumerate(expected):
@@ -228,7 +228,7 @@ def test_a_connection_lost_between_chunks(
             through.let_pass(lost, way, times=number // 2)
         through.drop(lost, way, times=None)
         before = through.count(lost, way)
-        outcome = face.enqueue(producer, payload)
+        outcome = api.enqueue(producer, payload)
         through.wait_for(lost, before + 4)
         through.release()
         through.cut()
@@ -251,11 +251,11 @@ def test_a_connection_lost_between_chunks(
 @pytest.mark.proves("C80", "C113", "C140")
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_a_reader_starts_at_and_seeks_to_a_message_in_chunks(
-    face: Face, client: Any, topic: NewTopic, inclusive: bool
+    api: Api, client: Any, topic: NewTopic, inclusive: bool
 ) -> None:
     name = topic()
     producer = chunking(client, name)
-    ids = face.send_all(producer, [b"%d" % number * 2500 for number in range(4)])
+    ids = api.send_all(producer, [b"%d" % number * 2500 for number in range(4)])
     expected = [b"%d" % number for number in range(1 if inclusive else 2, 4)]
     start = MessageId.deserialize(ids[1].serialize())
     reader = client.create_reader(name, start, start_message_id_inclusive=inclusive)
@@ -267,9 +267,9 @@ def test_a_reader_starts_at_and_seeks_to_a_message_in_chunks(
 
 
 @pytest.mark.proves("C80")
-def test_a_subscription_seeks_to_a_message_in_chunks(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_subscription_seeks_to_a_message_in_chunks(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    ids = face.send_all(chunking(client, name), [b"%d" % number * 2500 for number in range(3)])
+    ids = api.send_all(chunking(client, name), [b"%d" % number * 2500 for number in range(3)])
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     for _ in range(2):
         assert [consumer.receive(10_000).data()[:1] for _ in range(2)] == [b"0", b"1"]
@@ -280,15 +280,15 @@ def test_a_subscription_seeks_to_a_message_in_chunks(face: Face, client: Any, to
 
 @pytest.mark.proves("C66", "C80", "C119")
 def test_a_reader_keeps_its_chunks_over_a_lost_connection(
-    face: Face, client: Any, through: Relay, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, client: Any, through: Relay, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
     other = relay(broker.service_url)
-    slow = chunking(face.client(through.service_url), name)
-    reader = face.client(other.service_url).create_reader(name, MessageId.earliest)
+    slow = chunking(api.client(through.service_url), name)
+    reader = api.client(other.service_url).create_reader(name, MessageId.earliest)
     through.let_pass(Command.SEND, TO_BROKER, times=2)
     through.hold(Command.SEND, TO_BROKER)
-    waiting = face.enqueue(slow, noise(2500, seed=1))
+    waiting = api.enqueue(slow, noise(2500, seed=1))
     other.wait_for(Command.MESSAGE, 2)
     # The reader goes on behind this one; what it needs of the other message lies before it.
     chunking(client, name).send(noise(2500, seed=2))
@@ -301,7 +301,7 @@ def test_a_reader_keeps_its_chunks_over_a_lost_connection(
 
 @pytest.mark.proves("C80", "C114", "C115", "C116")
 def test_messages_that_stay_incomplete(
-    face: Face, client: Any, through: Relay, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, through: Relay, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
     acking = client.subscribe(
@@ -309,13 +309,13 @@ def test_messages_that_stay_incomplete(
     )
     keeping = client.subscribe(name, "keeping", max_pending_chunked_message=1)
     expiring = client.subscribe(name, "expiring", expire_time_of_incomplete_chunked_message_ms=500)
-    sending = face.client(through.service_url)
+    sending = api.client(through.service_url)
     for number in range(2):
         # Each time the connection ends for good behind the second of four chunks.
         producer = chunking(sending, name)
         through.let_pass(Command.SEND, TO_BROKER, times=2)
         through.drop(Command.SEND, TO_BROKER, times=None)
-        face.enqueue(producer, noise(3500, seed=number))
+        api.enqueue(producer, noise(3500, seed=number))
         eventually(lambda number=number: stats(name)["msgInCounter"] == 2 * (number + 1))
         through.release()
     assert not client.create_reader(name, MessageId.latest).has_message_available()
@@ -331,20 +331,20 @@ def test_messages_that_stay_incomplete(
 
 @pytest.mark.proves("C80")
 def test_columns_of_ranges_that_cut_messages_in_two(
-    face: Face, client: Any, through: Relay, topic: NewTopic, eventually: Eventually, stats: Stats
+    api: Api, client: Any, through: Relay, topic: NewTopic, eventually: Eventually, stats: Stats
 ) -> None:
     name = topic()
     quick = chunking(client, name)
-    slow = chunking(face.client(through.service_url), name, compression_type=CompressionType.ZLib)
-    ids = face.send_all(quick, [b"first", noise(1500, seed=1)], partition_key="k", properties={"a": "b"})
+    slow = chunking(api.client(through.service_url), name, compression_type=CompressionType.ZLib)
+    ids = api.send_all(quick, [b"first", noise(1500, seed=1)], partition_key="k", properties={"a": "b"})
     through.let_pass(Command.SEND, TO_BROKER, times=2)
     through.hold(Command.SEND, TO_BROKER)
-    waiting = face.enqueue(slow, noise(2500, seed=2))
+    waiting = api.enqueue(slow, noise(2500, seed=2))
     eventually(lambda: stats(name)["msgInCounter"] == 5)
-    ids += face.send_all(quick, [b"between", noise(1500, seed=3)])
+    ids += api.send_all(quick, [b"between", noise(1500, seed=3)])
     through.release()
     ids.append(waiting.result(10)[1])
-    ids += face.send_all(quick, [b"last"])
+    ids += api.send_all(quick, [b"last"])
     expected = {
         (ids[index].entry_id(), value)
         for index, value in enumerate(
@@ -375,7 +375,7 @@ def test_columns_of_ranges_that_cut_messages_in_two(
 @pytest.mark.proves("C60", "C80")
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZLib])
 def test_chunks_are_encrypted_one_by_one(
-    face: Face, client: Any, through: Relay, topic: NewTopic, tmp_path: Path, compression: CompressionType
+    api: Api, client: Any, through: Relay, topic: NewTopic, tmp_path: Path, compression: CompressionType
 ) -> None:
     name = topic()
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -385,7 +385,7 @@ def test_chunks_are_encrypted_one_by_one(
     (tmp_path / "pub").write_bytes(public)
     keys = CryptoKeyReader(str(tmp_path / "pub"), str(tmp_path / "key"))
     producer = chunking(
-        face.client(through.service_url),
+        api.client(through.service_url),
         name,
         encryption_key="k",
         crypto_key_reader=keys,

@@ -19,8 +19,8 @@ from pulsar_native import (
     MessageId,
     Result,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -30,7 +30,7 @@ Stats = Callable[[str], Any]
 
 @pytest.mark.proves("N10", "C187")
 def test_a_client_sends_what_it_has_and_reports_it(
-    face: Face, client: Any, topic: NewTopic, read_all: ReadAll, stats: Stats, caplog: pytest.LogCaptureFixture
+    api: Api, client: Any, topic: NewTopic, read_all: ReadAll, stats: Stats, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "pulsar_native.client")
     name, other = topic(), topic(partitions=2)
@@ -39,11 +39,11 @@ def test_a_client_sends_what_it_has_and_reports_it(
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000, consumer_name="reported"
     )
-    face.send_all(producers[0], [b"x"] * 9)
+    api.send_all(producers[0], [b"x"] * 9)
     for _ in range(4):
         consumer.acknowledge(consumer.receive(10_000))
     consumer.receive(10_000)
-    waiting = [face.enqueue(producer, b"unsent", partition_key="k") for producer in producers for _ in range(3)]
+    waiting = [api.enqueue(producer, b"unsent", partition_key="k") for producer in producers for _ in range(3)]
     report: CloseReport = client.close(timeout=20)
     assert [each.result(1)[0] for each in waiting] == [Result.Ok] * 6
     assert (report.sent, report.failed, report.left, report.acks_left, report.complete) == (6, 0, 0, 0, True)
@@ -63,11 +63,11 @@ def test_a_client_sends_what_it_has_and_reports_it(
 
 @pytest.mark.proves("N10")
 def test_acknowledgements_go_out_and_the_broker_tells_what_is_open(
-    face: Face, client: Any, topic: NewTopic, stats: Stats
+    api: Api, client: Any, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000)
-    face.send_all(client.create_producer(name, batching_enabled=False), [b"x"] * 10)
+    api.send_all(client.create_producer(name, batching_enabled=False), [b"x"] * 10)
     messages = [consumer.receive(10_000) for _ in range(7)]
     for message in messages[:4]:
         consumer.acknowledge(message)
@@ -80,14 +80,14 @@ def test_acknowledgements_go_out_and_the_broker_tells_what_is_open(
 
 @pytest.mark.proves("N10")
 def test_what_the_broker_does_not_confirm_in_time_is_left(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, caplog: pytest.LogCaptureFixture
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(topic(), producer_name="held", batching_enabled=False)
     producer.send(b"confirmed")
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    waiting = [face.enqueue(producer, b"x") for _ in range(5)]
+    waiting = [api.enqueue(producer, b"x") for _ in range(5)]
     started = time.monotonic()
     report = client.close(timeout=0.5)
     # Far below the operation time-out of 30 s.
@@ -100,12 +100,12 @@ def test_what_the_broker_does_not_confirm_in_time_is_left(
 
 
 @pytest.mark.proves("N10")
-def test_what_fails_meanwhile_is_told_apart(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_what_fails_meanwhile_is_told_apart(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(topic(), batching_enabled=False, send_timeout_millis=1000)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    waiting = [face.enqueue(producer, b"x") for _ in range(3)]
+    waiting = [api.enqueue(producer, b"x") for _ in range(3)]
     report = producer.close(timeout=20)
     assert [each.result(1)[0] for each in waiting] == [Result.Timeout] * 3
     assert (report.sent, report.failed, report.left) == (0, 3, 0)
@@ -113,7 +113,7 @@ def test_what_fails_meanwhile_is_told_apart(face: Face, broker: Broker, relay: N
 
 @pytest.mark.proves("N10")
 def test_a_lost_connection_is_waited_for(
-    face: Face,
+    api: Api,
     broker: Broker,
     relay: NewRelay,
     topic: NewTopic,
@@ -123,7 +123,7 @@ def test_a_lost_connection_is_waited_for(
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url, starting_backoff_interval_ms=50, max_backoff_interval_ms=200)
+    client = api.client(through.service_url, starting_backoff_interval_ms=50, max_backoff_interval_ms=200)
     producer = client.create_producer(name, batching_enabled=False)
     consumer = client.subscribe(name, "sub", acknowledgment_group_time_ms=60_000)
     producer.send(b"first")
@@ -132,7 +132,7 @@ def test_a_lost_connection_is_waited_for(
     through.cut()
     eventually(lambda: not producer.is_connected() and not consumer.is_connected())
     consumer.acknowledge(message)
-    waiting = [face.enqueue(producer, b"x") for _ in range(3)]
+    waiting = [api.enqueue(producer, b"x") for _ in range(3)]
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(client.close, 30)
         time.sleep(0.3)
@@ -146,7 +146,7 @@ def test_a_lost_connection_is_waited_for(
 
 
 @pytest.mark.parametrize("timeout", [-1, True, "1", float("nan")])
-def test_a_timeout_is_a_number_of_seconds(face: Face, client: Any, topic: NewTopic, timeout: Any) -> None:
+def test_a_timeout_is_a_number_of_seconds(api: Api, client: Any, topic: NewTopic, timeout: Any) -> None:
     producer = client.create_producer(topic())
     for live in (producer, client):
         with pytest.raises(InvalidConfiguration, match="timeout"):
@@ -157,11 +157,11 @@ def test_a_timeout_is_a_number_of_seconds(face: Face, client: Any, topic: NewTop
 
 
 def test_a_closed_consumer_gives_out_nothing_more(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
     """As in the Java client: what was queued stays at the broker, and is there for the next one."""
     name = topic()
-    face.send_all(client.create_producer(name), [b"0", b"1", b"2"])
+    api.send_all(client.create_producer(name), [b"0", b"1", b"2"])
     consumer = client.subscribe(name, "sub", initial_position=InitialPosition.Earliest)
     reader = client.create_reader(name, MessageId.earliest)
     eventually(lambda: consumer.stats().msg_num_in_receiver_queue == 3)

@@ -20,8 +20,8 @@ from pulsar_native import (
     ServiceInfo,
     ServiceInfoProvider,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic, admin
-from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -62,21 +62,21 @@ def read(service_url: str, topic: str) -> list[tuple[int, bytes]]:
 
 @pytest.mark.proves("C20")
 def test_a_new_url_takes_producers_along_with_all_that_is_pending(
-    face: Face, pair: Pair, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, pair: Pair, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     through = relay(pair.blue.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(name, producer_name="mover", initial_sequence_id=41, batching_enabled=False)
     consumer = client.subscribe(name, "s")
     producer.send(b"blue")
     assert consumer.receive(10_000).data() == b"blue"
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    pending = [face.enqueue(producer, str(number).encode()) for number in range(20)]
+    pending = [api.enqueue(producer, str(number).encode()) for number in range(20)]
     eventually(lambda: through.held == 20)
     client.update_service_url(pair.green.service_url)
     assert client.get_service_info().service_url == pair.green.service_url
-    pending += [face.enqueue(producer, str(number).encode()) for number in range(20, 30)]
+    pending += [api.enqueue(producer, str(number).encode()) for number in range(20, 30)]
     assert [outcome.result(60)[0] for outcome in pending] == [Result.Ok] * 30
     expected = [(43 + number, str(number).encode()) for number in range(30)]
     assert read(pair.green.service_url, name) == expected
@@ -111,13 +111,13 @@ class Moving(ServiceInfoProvider):
 @pytest.mark.proves("C2", "C22")
 @pytest.mark.parametrize("kind", ["provider", "callable"])
 def test_a_provider_moves_the_client_and_the_producer_continues(
-    face: Face, pair: Pair, relay: NewRelay, topic: NewTopic, eventually: Eventually, kind: str
+    api: Api, pair: Pair, relay: NewRelay, topic: NewTopic, eventually: Eventually, kind: str
 ) -> None:
     name = topic()
     through = relay(pair.blue.service_url)
     current = [through.service_url]
     provider = Moving(through.service_url)
-    client: Any = face.client(
+    client: Any = api.client(
         provider if kind == "provider" else PolledServiceInfo(lambda: current[0], check_interval_ms=50)
     )
     producer = client.create_producer(name)
@@ -138,7 +138,7 @@ def test_a_provider_moves_the_client_and_the_producer_continues(
 
 @pytest.mark.proves("C2", "C22")
 def test_when_the_primary_dies_the_secondary_is_used_until_it_is_back(
-    face: Face, pair: Pair, topic: NewTopic, eventually: Eventually
+    api: Api, pair: Pair, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     dead = ServiceInfo(f"pulsar://127.0.0.1:{free_port()}")
@@ -146,11 +146,11 @@ def test_when_the_primary_dies_the_secondary_is_used_until_it_is_back(
     failover = AutoClusterFailover(
         primary, [dead, secondary], check_interval_ms=200, failover_threshold=2, switch_back_threshold=2
     )
-    client = face.client(failover)
+    client = api.client(failover)
     producer = client.create_producer(name, send_timeout_millis=0)
     producer.send(b"primary")
     pair.green.kill()
-    during = [face.enqueue(producer, str(number).encode()) for number in range(5)]
+    during = [api.enqueue(producer, str(number).encode()) for number in range(5)]
     assert [outcome.result(60)[0] for outcome in during] == [Result.Ok] * 5
     assert client.get_service_info() == secondary
     pair.green.restart()
@@ -161,13 +161,13 @@ def test_when_the_primary_dies_the_secondary_is_used_until_it_is_back(
 
 
 @pytest.mark.proves("C1")
-def test_dead_hosts_of_a_list_cost_one_attempt_each(face: Face, pair: Pair, topic: NewTopic) -> None:
+def test_dead_hosts_of_a_list_cost_one_attempt_each(api: Api, pair: Pair, topic: NewTopic) -> None:
     host = pair.blue.service_url.removeprefix("pulsar://")
     web = pair.blue.admin_url.removeprefix("http://")
     for url, live in ((f"pulsar://127.0.0.1:{{}},{host},127.0.0.1:{{}}", host),
                       (f"http://127.0.0.1:{{}},{web},127.0.0.1:{{}}", web)):  # fmt: skip
         for _ in range(3):  # whatever comes first
-            client = face.client(url.format(free_port(), free_port()), operation_timeout_seconds=10)
+            client = api.client(url.format(free_port(), free_port()), operation_timeout_seconds=10)
             for _ in range(3):
                 client.create_producer(topic()).send(b"x")
             pool = getattr(client, "target", client)._core.pool
@@ -178,14 +178,14 @@ def test_dead_hosts_of_a_list_cost_one_attempt_each(face: Face, pair: Pair, topi
 
 
 @pytest.mark.proves("C190")
-def test_topics_that_migrate_take_their_producers_and_consumers_along(face: Face, pair: Pair) -> None:
+def test_topics_that_migrate_take_their_producers_and_consumers_along(api: Api, pair: Pair) -> None:
     """PIP-188 on two real clusters: the old one tells where the topics of a namespace are now."""
     old, new = pair.green, pair.blue
     namespace = f"public/migrating-{uuid.uuid4().hex[:8]}"
     for url in (old.admin_url, new.admin_url):
         admin(url, "PUT", f"namespaces/{namespace}")
     name = f"persistent://{namespace}/topic"
-    client = face.client(old.service_url, operation_timeout_seconds=5)
+    client = api.client(old.service_url, operation_timeout_seconds=5)
     consumer = client.subscribe(name, "s", initial_position=InitialPosition.Earliest)
     producer = client.create_producer(name, send_timeout_millis=0)
     producer.send(b"old")

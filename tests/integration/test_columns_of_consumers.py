@@ -19,6 +19,7 @@ import pulsar_native.asyncio
 from pulsar_native import (
     ALL_COLUMNS,
     AlreadyClosed,
+    ArrowBatch,
     Client,
     CompressionType,
     ConsumerCryptoFailureAction,
@@ -30,12 +31,11 @@ from pulsar_native import (
     InvalidConfiguration,
     InvalidMessage,
     MessageId,
-    ReceivedRows,
     Timeout,
 )
 from pulsar_native.message import KeyedMessage, Message
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
 
 EARLIEST = InitialPosition.Earliest
@@ -62,7 +62,7 @@ def subscribed(client: Any, name: str | list[str], **options: Any) -> Any:
     return client.subscribe(name, "sub", initial_position=EARLIEST, **options)
 
 
-def numbers(received: ReceivedRows) -> list[int]:
+def numbers(received: ArrowBatch) -> list[int]:
     """Return the numbers of the rows."""
     return [int(value) for value in received.record_batch["value"].to_pylist()]
 
@@ -258,7 +258,7 @@ def test_it_waits_for_the_bound_or_the_time(client: Any, plain_client: Client, t
     later.join()
 
 
-def test_a_strict_pause_and_a_close(face: Face, client: Any, plain_client: Client, topic: NewTopic) -> None:
+def test_a_strict_pause_and_a_close(api: Api, client: Any, plain_client: Client, topic: NewTopic) -> None:
     name = topic()
     publish(plain_client, name, 6, 2)
     consumer = subscribed(client, name)
@@ -344,13 +344,13 @@ def test_encrypted_entries_are_rows_only_when_they_can_be_read(
 
 
 def test_receipts(
-    face: Face, broker: Broker, plain_client: Client, topic: NewTopic, stats: Stats, relay: NewRelay
+    api: Api, broker: Broker, plain_client: Client, topic: NewTopic, stats: Stats, relay: NewRelay
 ) -> None:
     names = [topic(), topic()]
     for name in names:
         publish(plain_client, name, 3, 1, 1)
     through = relay(broker.service_url)
-    client = face.client(through.service_url, operation_timeout_seconds=3)
+    client = api.client(through.service_url, operation_timeout_seconds=3)
     consumer = subscribed(client, names, ack_receipt_enabled=True)
     first = consumer.receive_arrow(max_rows=10, timeout_millis=LONG)
     consumer.acknowledge(first)
@@ -365,7 +365,7 @@ def test_receipts(
         consumer.acknowledge(second)
 
 
-def test_what_cannot_be_is_refused(face: Face, client: Any, plain_client: Client, topic: NewTopic) -> None:
+def test_what_cannot_be_is_refused(api: Api, client: Any, plain_client: Client, topic: NewTopic) -> None:
     name, other = topic(), topic()
     publish(plain_client, name, 2)
     consumer = subscribed(client, name)
@@ -397,7 +397,7 @@ def test_what_cannot_be_is_refused(face: Face, client: Any, plain_client: Client
     seen = client.subscribe(other, "seen", interceptors=[ConsumerInterceptor()])
     with pytest.raises(InvalidConfiguration, match="interceptors"):
         seen.receive_arrow()
-    if face.name == "blocking":
+    if api.name == "blocking":
         listening = client.subscribe(other, "heard", message_listener=lambda *_: None)
         with pytest.raises(InvalidConfiguration, match="message_listener"):
             listening.receive_arrow()
@@ -413,7 +413,7 @@ def test_who_is_cancelled_leaves_what_was_collected(broker: Broker, plain_client
             waiting = asyncio.create_task(consumer.receive_arrow(max_rows=100, timeout_millis=60_000))
             # It has the rows, and waits for more.
             async with asyncio.timeout(30):
-                while not consumer._inner.taken_ids() or consumer._inner.taken_ids()[0].entry_id() < 1:
+                while not consumer._inner.dequeued_ids() or consumer._inner.dequeued_ids()[0].entry_id() < 1:
                     await asyncio.sleep(0.02)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 from pulsar_native import InitialPosition, TooManyLookupRequestException
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
 
 
 @pytest.mark.proves("C6")
-def test_with_four_io_threads_each_topic_keeps_its_order(face: Face, broker: Broker, topic: NewTopic) -> None:
-    client = face.client(broker.service_url, io_threads=4, connections_per_broker=4)
+def test_with_four_io_threads_each_topic_keeps_its_order(api: Api, broker: Broker, topic: NewTopic) -> None:
+    client = api.client(broker.service_url, io_threads=4, connections_per_broker=4)
     names = [topic(f"order-{index}") for index in range(8)]
     consumers = [client.subscribe(name, "s", initial_position=InitialPosition.Earliest) for name in names]
     producers = [client.create_producer(name, batching_enabled=index % 2 == 0) for index, name in enumerate(names)]
     pending = []
     for number in range(200):
         for producer in producers:
-            pending.append(face.enqueue(producer, str(number).encode()))
+            pending.append(api.enqueue(producer, str(number).encode()))
     for producer in producers:
         producer.flush()
     assert all(outcome.result(60)[1] is not None for outcome in pending)
@@ -37,10 +37,10 @@ def test_with_four_io_threads_each_topic_keeps_its_order(face: Face, broker: Bro
 
 @pytest.mark.proves("C11", "C12")
 def test_lookups_over_the_limit_wait_and_those_over_the_queue_fail_at_once(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, concurrent_lookup_requests=2, max_lookup_requests=3)
+    client = api.client(through.service_url, concurrent_lookup_requests=2, max_lookup_requests=3)
     names = [topic() for _ in range(5)]
     client.get_topic_partitions(names[0])
     through.hold(Command.PARTITIONED_METADATA_RESPONSE, TO_CLIENT)
@@ -67,10 +67,10 @@ def test_lookups_over_the_limit_wait_and_those_over_the_queue_fail_at_once(
 
 
 def test_an_idle_connection_is_given_up_and_made_again(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, connection_max_idle_seconds=0.5)
+    client = api.client(through.service_url, connection_max_idle_seconds=0.5)
     name = topic()
     producer = client.create_producer(name)
     producer.send(b"x")

@@ -16,14 +16,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import CompressionType, ConsumerCryptoFailureAction, ConsumerType, CryptoKeyReader
-from pulsar_native.protocol import entries
-from pulsar_native.protocol.encryption import KeyWanted
+from pulsar_native.protocol import entry_decoder
+from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.entry import parse_entry
 from pulsar_native.wire.frames import FrameDecoder
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_CLIENT, Command, NewRelay
 
@@ -95,7 +95,7 @@ STEPS: dict[str, tuple[int | None, list[str]]] = {
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
 @pytest.mark.parametrize("step", list(STEPS))
 def test_the_first_step_that_fails_is_the_one_that_is_told(
-    face: Face,
+    api: Api,
     broker: Broker,
     client: Any,
     relay: NewRelay,
@@ -116,7 +116,7 @@ def test_the_first_step_that_fails_is_the_one_that_is_told(
         return changed(frame, step) if len(fronts) == 1 else frame
 
     through.replace(Command.MESSAGE, TO_CLIENT, change)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name,
         "sub",
         ConsumerType.Shared,
@@ -131,8 +131,8 @@ def test_the_first_step_that_fails_is_the_one_that_is_told(
         encryption_key="key",
         crypto_key_reader=keys,
     )
-    face.send_all(producer, CONTENTS)
-    face.send_all(producer, CONTENTS)
+    api.send_all(producer, CONTENTS)
+    api.send_all(producer, CONTENTS)
     expected = CONTENTS * (2 if step == "whole" else 1)
     assert [consumer.receive(10_000).data() for _ in expected] == expected
     assert fronts == [domain == "persistent"] * 2
@@ -159,7 +159,7 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("decompress", "decompress"),
         ("split", "split_batch"),
     ):
-        inner = getattr(entries, function)
+        inner = getattr(entry_decoder, function)
 
         def told(*arguments: Any, _name: str = name, _inner: Any = inner) -> Any:
             steps.append(_name)
@@ -171,5 +171,5 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                     del steps[-2:]
                 raise
 
-        monkeypatch.setattr(entries, function, told)
+        monkeypatch.setattr(entry_decoder, function, told)
     return steps

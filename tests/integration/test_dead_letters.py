@@ -29,8 +29,8 @@ from pulsar_native.schema import (
     String,
     StringSchema,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_CLIENT, Command, NewRelay
 
@@ -95,11 +95,11 @@ def test_after_the_last_redelivery_a_message_goes_to_the_dead_letter_topic_once(
 
 @pytest.mark.proves("C149")
 def test_of_a_batch_only_what_is_still_open_becomes_a_dead_letter(
-    face: Face, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, backlog: Callable[[str], int], eventually: Eventually
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    face.send_all(producer, [b"%d" % number for number in range(6)], partition_key="key")
+    api.send_all(producer, [b"%d" % number for number in range(6)], partition_key="key")
     consumer = client.subscribe(name, "sub", **SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(1))
     first = refuse(consumer, 6)
     consumer.acknowledge([first[0], first[5]])
@@ -115,14 +115,14 @@ def test_of_a_batch_only_what_is_still_open_becomes_a_dead_letter(
 
 @pytest.mark.proves("C149", "C158")
 def test_a_time_out_counts_like_a_refusal_and_each_partition_asks_for_its_own(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic(partitions=2)
     producer = client.create_producer(name, batching_enabled=False)
-    ids = face.send_all(producer, [b"%d" % number for number in range(4)])
+    ids = api.send_all(producer, [b"%d" % number for number in range(4)])
     assert {place.partition() for place in ids} == {0, 1}
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=1000,
         unacked_messages_tick_ms=500, dead_letter_policy=ConsumerDeadLetterPolicy(1, f"{name}-dead"),
     )  # fmt: skip
@@ -144,7 +144,7 @@ def test_a_time_out_counts_like_a_refusal_and_each_partition_asks_for_its_own(
 
 @pytest.mark.proves("C106", "C150")
 def test_a_dead_letter_keeps_what_the_message_had_and_says_where_it_came_from(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats
+    api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
     dead = f"{name}-dead"
@@ -348,7 +348,7 @@ def test_an_unload_with_remembered_messages_sends_no_dead_letter_twice(
 
 @pytest.mark.proves("C152")
 def test_a_connection_lost_while_a_letter_is_on_its_way_sends_it_once(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, namespace: Callable[[], str],
+    api: Api, client: Any, broker: Broker, relay: NewRelay, namespace: Callable[[], str],
     backlog: Callable[[str], int], eventually: Eventually,
 ) -> None:  # fmt: skip
     space = namespace()
@@ -357,7 +357,7 @@ def test_a_connection_lost_while_a_letter_is_on_its_way_sends_it_once(
     name = f"persistent://{space}/orders"
     client.create_producer(name).send(b"bad")
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
+    consumer = api.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
         name, "sub", **SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(1)
     )
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)

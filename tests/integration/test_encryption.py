@@ -33,12 +33,12 @@ from pulsar_native import (
     PulsarException,
     Timeout,
 )
-from pulsar_native.protocol import encryption as protocol_encryption
+from pulsar_native.protocol import data_keys as protocol_encryption
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.compression import decompress
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.java_peer import JavaClient
 from support.raw import commands_of, sent_entries
 from support.relay import Command, Relay
@@ -151,7 +151,7 @@ class Opening:
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD], ids=lambda kind: kind.name)
 def test_what_leaves_is_compressed_then_encrypted(
-    face: Face,
+    api: Api,
     broker: Broker,
     relay: Callable[[str], Relay],
     topic: NewTopic,
@@ -160,11 +160,11 @@ def test_what_leaves_is_compressed_then_encrypted(
     batching: bool,
 ) -> None:
     link = relay(broker.service_url)
-    producer = face.client(link.service_url).create_producer(
+    producer = api.client(link.service_url).create_producer(
         topic(), **keys.sealed(), batching_enabled=batching, batching_max_publish_delay_ms=60_000,
         compression_type=compression,
     )  # fmt: skip
-    face.send_all(producer, CONTENTS)
+    api.send_all(producer, CONTENTS)
     (asked,) = commands_of(link, Command.PRODUCER)
     assert asked.producer.encrypted
     entries = sent_entries(link)
@@ -208,7 +208,7 @@ class TestWithJava:
     @pytest.mark.parametrize("names", [["alice"], ["bob", "alice"], ["carol"], ["dave", "alice"]], ids="-".join)
     def test_ours_is_read(
         self,
-        face: Face,
+        api: Api,
         client: Any,
         java: JavaClient,
         topic: NewTopic,
@@ -223,7 +223,7 @@ class TestWithJava:
                 name, encryption_keys=names, crypto_key_reader=pairs, compression_type=compression,
                 batching_enabled=batching, batching_max_publish_delay_ms=60_000,
             )  # fmt: skip
-            face.send_all(producer, CONTENTS)
+            api.send_all(producer, CONTENTS)
             # Whoever has one of the keys reads it.
             for reader in names if compression is CompressionType.NONE else names[:1]:
                 read = java.reader(name, keys=keys.java("private", reader)).receive(len(CONTENTS))
@@ -261,7 +261,7 @@ class TestWithJava:
 @pytest.mark.proves("C80", "C181")
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD], ids=lambda kind: kind.name)
 def test_encrypted_chunks_both_ways_with_java(
-    face: Face, client: Any, java: JavaClient, topic: NewTopic, keys: Keys, compression: CompressionType
+    api: Api, client: Any, java: JavaClient, topic: NewTopic, keys: Keys, compression: CompressionType
 ) -> None:
     """Each chunk is encrypted by itself, after the whole was compressed and cut."""
     ours, theirs = topic("ours"), topic("theirs")
@@ -270,7 +270,7 @@ def test_encrypted_chunks_both_ways_with_java(
         ours, **keys.sealed(), batching_enabled=False, chunking_enabled=True, chunk_max_message_size=2000,
         compression_type=compression,
     )  # fmt: skip
-    ids = face.send_all(producer, contents)
+    ids = api.send_all(producer, contents)
     assert ids[0].first_chunk_message_id() is not None
     read = java.reader(ours, keys=keys.java("private", "alice")).receive(len(contents))
     assert [message.data for message in read] == contents
@@ -290,7 +290,7 @@ def test_encrypted_chunks_both_ways_with_java(
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("compression", list(CompressionType), ids=lambda kind: kind.name)
 def test_with_the_official_client(
-    face: Face,
+    api: Api,
     client: Any,
     peer: Any,
     topic: NewTopic,
@@ -300,7 +300,7 @@ def test_with_the_official_client(
 ) -> None:
     ours, theirs = topic(), topic()
     options = {"batching_enabled": batching, "batching_max_publish_delay_ms": 60_000}
-    face.send_all(client.create_producer(ours, **keys.sealed(), compression_type=compression, **options), CONTENTS)
+    api.send_all(client.create_producer(ours, **keys.sealed(), compression_type=compression, **options), CONTENTS)
     reader = peer.create_reader(ours, official.MessageId.earliest, crypto_key_reader=keys.official("alice"))
     assert [reader.read_next(20_000).data() for _ in CONTENTS] == CONTENTS
     reader.close()
@@ -388,13 +388,13 @@ def test_half_a_description_is_refused(client: Any, topic: NewTopic, keys: Keys)
 
 @pytest.mark.proves("C60")
 def test_a_namespace_that_demands_encryption(
-    face: Face, client: Any, topic: NewTopic, keys: Keys, broker: Broker, namespace: Callable[[], str]
+    api: Api, client: Any, topic: NewTopic, keys: Keys, broker: Broker, namespace: Callable[[], str]
 ) -> None:
     place = namespace()
     broker.admin("POST", f"namespaces/{place}/encryptionRequired", True)
     name = topic(namespace=place)
     with pytest.raises(PulsarException, match=r"(?i)encrypt"):
-        face.client(broker.service_url, operation_timeout_seconds=2).create_producer(name)
+        api.client(broker.service_url, operation_timeout_seconds=2).create_producer(name)
     client.create_producer(name, **keys.sealed()).send(b"sealed")
     assert data_of(taken(client, name, 1, crypto_key_reader=keys.reader("alice"))) == [b"sealed"]
 
@@ -488,11 +488,11 @@ class TestFailureActions:
         assert data_of([again.receive(20_000) for _ in HIDDEN]) == HIDDEN
 
     def test_discard(
-        self, face: Face, broker: Broker, relay: Callable[[str], Relay], name: str, keys: Keys, lacking: str,
+        self, api: Api, broker: Broker, relay: Callable[[str], Relay], name: str, keys: Keys, lacking: str,
         batching: bool, stats: Callable[[str], Any], eventually: Callable[..., Any],
     ) -> None:  # fmt: skip
         link = relay(broker.service_url)
-        client = face.client(link.service_url)
+        client = api.client(link.service_url)
         consumer = client.subscribe(name, "sub", **self.options(keys, lacking, DISCARD))
         message = consumer.receive(20_000)
         assert message.data() == b"open"
@@ -537,13 +537,13 @@ class TestFailureActions:
 
 
 @pytest.mark.proves("C182")
-def test_what_failed_comes_again_after_its_time_out(face: Face, client: Any, topic: NewTopic, keys: Keys) -> None:
+def test_what_failed_comes_again_after_its_time_out(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
     name = topic()
     opening = Opening(keys.reader("alice"), waits=False)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, unacked_messages_timeout_ms=1000, crypto_key_reader=opening
     )
-    face.send_all(client.create_producer(name, **keys.sealed()), HIDDEN)
+    api.send_all(client.create_producer(name, **keys.sealed()), HIDDEN)
     with pytest.raises(Timeout):
         consumer.receive(300)
     assert opening.asked.is_set()
@@ -552,22 +552,22 @@ def test_what_failed_comes_again_after_its_time_out(face: Face, client: Any, top
     assert sorted(data_of([consumer.receive(30_000) for _ in HIDDEN])) == HIDDEN
 
 
-def test_a_key_is_asked_for_once(face: Face, client: Any, topic: NewTopic, keys: Keys) -> None:
+def test_a_key_is_asked_for_once(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
     name = topic()
     contents = [b"%d" % number for number in range(300)]
     opening = Opening(keys.reader("alice"), waits=False)
     opening.open.set()
     producer = client.create_producer(name, **keys.sealed(), batching_enabled=True, batching_max_messages=10)
-    face.send_all(producer, contents)
+    api.send_all(producer, contents)
     assert data_of(taken(client, name, 300, crypto_key_reader=opening)) == contents
     assert opening.names == ["alice"]
 
 
-def test_a_slow_key_reader_blocks_its_consumer_only(face: Face, client: Any, topic: NewTopic, keys: Keys) -> None:
+def test_a_slow_key_reader_blocks_its_consumer_only(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
     name, other = topic(), topic()
     opening = Opening(keys.reader("alice"), waits=True)
     consumer = client.subscribe(name, "sub", crypto_key_reader=opening)
-    face.send_all(client.create_producer(name, **keys.sealed()), HIDDEN)
+    api.send_all(client.create_producer(name, **keys.sealed()), HIDDEN)
     try:
         with pytest.raises(Timeout):
             consumer.receive(300)
@@ -581,7 +581,7 @@ def test_a_slow_key_reader_blocks_its_consumer_only(face: Face, client: Any, top
     assert data_of([consumer.receive(20_000) for _ in HIDDEN]) == HIDDEN
 
 
-def test_closing_while_a_key_is_awaited(face: Face, client: Any, topic: NewTopic, keys: Keys) -> None:
+def test_closing_while_a_key_is_awaited(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
     name = topic()
     opening = Opening(keys.reader("alice"), waits=True)
     consumer = client.subscribe(name, "sub", crypto_key_reader=opening)
@@ -598,7 +598,7 @@ def test_closing_while_a_key_is_awaited(face: Face, client: Any, topic: NewTopic
 
 
 @pytest.mark.proves("C180")
-def test_many_partitions_and_several_readers(face: Face, client: Any, topic: NewTopic, keys: Keys) -> None:
+def test_many_partitions_and_several_readers(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
     name = topic(partitions=3)
     pairs = DefaultCryptoKeyReader(public_keys={each: keys.path(f"{each}.pub") for each in ("alice", "bob", "carol")})
     producer = client.create_producer(
@@ -613,7 +613,7 @@ def test_many_partitions_and_several_readers(face: Face, client: Any, topic: New
         for each in ("alice", "bob", "carol")
     ]
     contents = sorted(b"%d" % number for number in range(30))
-    face.send_all(producer, contents)
+    api.send_all(producer, contents)
     for consumer in consumers:
         messages = [consumer.receive(20_000) for _ in contents]
         assert sorted(data_of(messages)) == contents

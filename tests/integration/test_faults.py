@@ -24,8 +24,8 @@ from pulsar_native import (
 )
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.frames import encode_command
+from support.apis import Api, inner
 from support.brokers import Broker, NewTopic, OwnBroker
-from support.faces import Face, inner
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
 
 Eventually = Callable[..., Any]
@@ -51,14 +51,14 @@ def values_of(service_url: str, name: str) -> list[bytes]:
 
 
 class Killed:
-    """One face at work while the broker dies and comes back: a producer, a reader and a consumer on a topic."""
+    """One API at work while the broker dies and comes back: a producer, a reader and a consumer on a topic."""
 
     TOTAL = 9_000
 
     def __init__(self, name: str, service_url: str, pool: ThreadPoolExecutor) -> None:
-        self.face = Face(name)
+        self.api = Api(name)
         self.topic = f"killed-{name}"
-        self.client = self.face.client(service_url)
+        self.client = self.api.client(service_url)
         # Without a send time-out: only then may "not confirmed" never be taken for "not stored".
         self.producer = self.client.create_producer(
             self.topic, send_timeout_millis=0, batching_enabled=True, block_if_queue_full=True, batching_max_messages=50
@@ -74,7 +74,7 @@ class Killed:
     def _publish(self) -> None:
         step = 250
         while self.sent < self.TOTAL:
-            self.face.send_all(self.producer, [b"%d" % number for number in range(self.sent, self.sent + step)])
+            self.api.send_all(self.producer, [b"%d" % number for number in range(self.sent, self.sent + step)])
             self.sent += step
 
     def _read(self) -> None:
@@ -92,15 +92,15 @@ class Killed:
 def test_a_killed_broker_loses_doubles_and_reorders_nothing(own_broker: OwnBroker, eventually: Eventually) -> None:
     broker = own_broker(deduplication=True)
     with ThreadPoolExecutor(6) as pool:
-        faces = [Killed(name, broker.service_url, pool) for name in ("blocking", "asyncio")]
+        apis = [Killed(name, broker.service_url, pool) for name in ("blocking", "asyncio")]
         try:
             for part in (1, 2):
-                eventually(lambda part=part: all(each.sent >= each.TOTAL * part // 3 for each in faces), 60)
+                eventually(lambda part=part: all(each.sent >= each.TOTAL * part // 3 for each in apis), 60)
                 broker.kill()
-                eventually(lambda: not any(each.producer.is_connected() for each in faces))
-                assert all(each.producer.last_sequence_id() >= each.sent - 1 for each in faces)
+                eventually(lambda: not any(each.producer.is_connected() for each in apis))
+                assert all(each.producer.last_sequence_id() >= each.sent - 1 for each in apis)
                 broker.start().wait_ready()
-            for each in faces:
+            for each in apis:
                 for future in each.work:
                     future.result(90)
                 assert values_of(broker.service_url, each.topic) == [b"%d" % number for number in range(each.TOTAL)]
@@ -113,18 +113,18 @@ def test_a_killed_broker_loses_doubles_and_reorders_nothing(own_broker: OwnBroke
                 assert each.producer.last_sequence_id() == each.TOTAL - 1
                 assert nothing_pending(each.producer)
         finally:
-            for each in faces:
-                each.face.close()
+            for each in apis:
+                each.api.close()
 
 
 @pytest.mark.proves("C66", "C190")
 def test_twenty_unloads_while_sending(
-    face: Face, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic
+    api: Api, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(namespace=space)
-    total = 100_000 if face.name == "blocking" else 20_000
+    total = 100_000 if api.name == "blocking" else 20_000
     producer = client.create_producer(
         name, batching_enabled=True, block_if_queue_full=True, send_timeout_millis=0, max_pending_messages=5000
     )
@@ -143,7 +143,7 @@ def test_twenty_unloads_while_sending(
         unloads = pool.submit(unload)
         sent = 0
         while sent < total or not unloads.done():
-            face.send_all(producer, [b"%d" % number for number in range(sent, sent + 500)])
+            api.send_all(producer, [b"%d" % number for number in range(sent, sent + 500)])
             sent += 500
         done.set()
         assert unloads.result(60) == 20
@@ -160,7 +160,7 @@ def with_close(command: pb.BaseCommand) -> Callable[[bytes], bytes]:
 
 @pytest.mark.proves("C190")
 def test_an_unload_in_the_same_breath_as_the_welcome(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
@@ -184,24 +184,24 @@ def test_an_unload_in_the_same_breath_as_the_welcome(
             )
         ),
     )
-    client = face.client(through.service_url, operation_timeout_seconds=10)
+    client = api.client(through.service_url, operation_timeout_seconds=10)
     consumer = client.subscribe(name, "sub")
     producer = client.create_producer(name)
     assert through.count(Command.PRODUCER) == 2 and through.count(Command.SUBSCRIBE) == 2
-    assert face.enqueue(producer, b"x").result(10)[0] is Result.Ok
+    assert api.enqueue(producer, b"x").result(10)[0] is Result.Ok
     assert consumer.receive(10_000).data() == b"x"
 
 
 @pytest.mark.proves("C79")
 @pytest.mark.parametrize("fault", ["cut", "reset", "in a frame", "drop", "refuse"])
 def test_lost_connections_lose_no_message(
-    face: Face, broker: Broker, relay: NewRelay, namespace: Callable[[], str], topic: NewTopic, fault: str
+    api: Api, broker: Broker, relay: NewRelay, namespace: Callable[[], str], topic: NewTopic, fault: str
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(namespace=space)
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         name, batching_enabled=True, batching_max_messages=20, send_timeout_millis=0
     )
     sent = 0
@@ -211,7 +211,7 @@ def test_lost_connections_lose_no_message(
         elif fault == "drop":
             through.drop(Command.SEND_RECEIPT, TO_CLIENT)
             through.cut_after(4000, TO_BROKER)
-        outcomes = [face.enqueue(producer, b"%d" % number) for number in range(sent, sent + 200)]
+        outcomes = [api.enqueue(producer, b"%d" % number) for number in range(sent, sent + 200)]
         sent += 200
         if fault in ("cut", "reset"):
             through.cut(reset=fault == "reset")
@@ -230,13 +230,13 @@ def test_lost_connections_lose_no_message(
 @pytest.mark.proves("C119")
 @pytest.mark.parametrize("split", [True, False])
 def test_lost_connections_while_consuming(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, split: bool
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, split: bool
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False, max_pending_messages=0)
-    face.send_all(producer, [b"%d" % number for number in range(3000)])
+    api.send_all(producer, [b"%d" % number for number in range(3000)])
     through = relay(broker.service_url)
-    own = face.client(through.service_url)
+    own = api.client(through.service_url)
     reader = own.create_reader(name, MessageId.earliest, receiver_queue_size=100)
     consumer = own.subscribe(name, "sub", initial_position=EARLIEST, receiver_queue_size=100)
     seen: set[int] = set()
@@ -259,24 +259,24 @@ def test_lost_connections_while_consuming(
 
 @pytest.mark.proves("C67")
 def test_a_byte_damaged_on_the_way_is_sent_again(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(name, batching_enabled=False)
+    producer = api.client(through.service_url).create_producer(name, batching_enabled=False)
     producer.send(b"0")
     through.corrupt(Command.SEND, TO_BROKER)
     producer.send(b"1")
     assert [message.data() for message in read_all(name)] == [b"0", b"1"]
     # Those on their way behind it are stored before it comes again: the protocol promises no order then.
     through.corrupt(Command.SEND, TO_BROKER)
-    outcomes = [face.enqueue(producer, b"%d" % number) for number in range(2, 6)]
+    outcomes = [api.enqueue(producer, b"%d" % number) for number in range(2, 6)]
     assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Ok}
     assert {message.data() for message in read_all(name)} == {b"%d" % number for number in range(6)}
     # Damaged here, before it left, no resend can help: it fails alone.
     through.drop(Command.SEND, TO_BROKER)
-    bad = face.enqueue(producer, b"damaged")
-    good = [face.enqueue(producer, b"good%d" % number) for number in range(3)]
+    bad = api.enqueue(producer, b"damaged")
+    good = [api.enqueue(producer, b"good%d" % number) for number in range(3)]
     through.wait_for(Command.SEND, through.count(Command.SEND, TO_BROKER))
     op = inner(producer).children[0].core.pending[0]
     op.parts = [*op.parts[:-1], b"dAmaged"]
@@ -288,16 +288,16 @@ def test_a_byte_damaged_on_the_way_is_sent_again(
 
 @pytest.mark.proves("C67")
 def test_a_damaged_message_that_deduplication_drops_is_an_error_and_not_stored(
-    face: Face, broker: Broker, relay: NewRelay, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(namespace=space)
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(name, batching_enabled=False)
+    producer = api.client(through.service_url).create_producer(name, batching_enabled=False)
     producer.send(b"0")
     through.corrupt(Command.SEND, TO_BROKER)
-    outcomes = [face.enqueue(producer, b"%d" % number) for number in range(1, 40)]
+    outcomes = [api.enqueue(producer, b"%d" % number) for number in range(1, 40)]
     results = [outcome.result(20)[0] for outcome in outcomes]
     stored = [message.data() for message in read_all(name)]
     # Whether those behind it were stored before it came again is the broker's: never is one lost and told Ok.
@@ -312,7 +312,7 @@ def test_a_damaged_message_that_deduplication_drops_is_an_error_and_not_stored(
 @pytest.mark.proves("C124", "N5")
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
 def test_a_damaged_entry_is_discarded_and_told(
-    face: Face,
+    api: Api,
     broker: Broker,
     client: Any,
     relay: NewRelay,
@@ -324,11 +324,11 @@ def test_a_damaged_entry_is_discarded_and_told(
     # Entries of persistent topics carry the broker's metadata in front of the checksum, the others never do.
     name = topic().replace("persistent", domain)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(name, "sub", ConsumerType.Shared)
+    consumer = api.client(through.service_url).subscribe(name, "sub", ConsumerType.Shared)
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     through.corrupt(Command.MESSAGE, TO_CLIENT)
-    damaged = face.send_all(producer, [b"a", b"b", b"c"])
-    (good,) = face.send_all(producer, [b"next"])
+    damaged = api.send_all(producer, [b"a", b"b", b"c"])
+    (good,) = api.send_all(producer, [b"next"])
     message = consumer.receive(10_000)
     assert message.data() == b"next" and (message.index() is None) == (domain == "non-persistent")
     (told,) = consumer.discarded_message_ids()
@@ -343,24 +343,24 @@ def test_a_damaged_entry_is_discarded_and_told(
 
 
 def test_columns_never_pass_a_damaged_range_off_as_whole(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
-    face.send_all(producer, [b"%d" % number for number in range(5)])
+    api.send_all(producer, [b"%d" % number for number in range(5)])
     through = relay(broker.service_url)
     through.hold(Command.MESSAGE, TO_CLIENT, times=2)
     through.corrupt(Command.MESSAGE, TO_CLIENT)
-    reader = face.client(through.service_url).create_reader(name, MessageId.earliest)
+    reader = api.client(through.service_url).create_reader(name, MessageId.earliest)
     through.wait_for(Command.MESSAGE, 5)
     with pytest.raises(ChecksumError):
         list(reader.arrow_batches(timeout_millis=5000))
 
 
 @pytest.mark.proves("C21")
-def test_the_memory_limit(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_the_memory_limit(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, memory_limit_bytes=1024 * 1024)
+    client = api.client(through.service_url, memory_limit_bytes=1024 * 1024)
     raising = client.create_producer(topic(), batching_enabled=False)
     blocking = client.create_producer(topic(), batching_enabled=False, block_if_queue_full=True)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
@@ -368,11 +368,11 @@ def test_the_memory_limit(face: Face, broker: Broker, relay: NewRelay, topic: Ne
     outcomes = []
     with pytest.raises(MemoryBufferIsFull, match="1048576"):
         while len(outcomes) < 100:
-            outcomes.append(face.enqueue(raising, piece))
+            outcomes.append(api.enqueue(raising, piece))
     assert 16 <= len(outcomes) <= 17
     # The limit is the client's: its other producer waits too, and goes on with the first receipt.
     waiting: Future[Any] = Future()
-    thread = threading.Thread(target=lambda: waiting.set_result(face.enqueue(blocking, piece).result(30)))
+    thread = threading.Thread(target=lambda: waiting.set_result(api.enqueue(blocking, piece).result(30)))
     thread.start()
     thread.join(0.3)
     assert not waiting.done()
@@ -384,21 +384,21 @@ def test_the_memory_limit(face: Face, broker: Broker, relay: NewRelay, topic: Ne
 
 @pytest.mark.proves("C79")
 def test_after_refusals_and_time_outs_nothing_is_counted_as_pending(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         topic(), batching_enabled=False, max_pending_messages=20, send_timeout_millis=400
     )
     for _ in range(3):
         through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-        outcomes = [face.enqueue(producer, b"x") for _ in range(20)]
+        outcomes = [api.enqueue(producer, b"x") for _ in range(20)]
         with pytest.raises(ProducerQueueIsFull):
-            face.enqueue(producer, b"x")
+            api.enqueue(producer, b"x")
         assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Timeout}
         assert nothing_pending(producer)
         through.release()
-    assert len(face.send_all(producer, [b"y"] * 20)) == 20 and nothing_pending(producer)
+    assert len(api.send_all(producer, [b"y"] * 20)) == 20 and nothing_pending(producer)
 
 
 @pytest.mark.proves("C4")
@@ -412,8 +412,8 @@ class TestOperationTimeout:
         return relay(broker.service_url)
 
     @pytest.fixture
-    def slow(self, face: Face, through: Relay) -> Any:
-        return face.client(through.service_url, operation_timeout_seconds=self.SECONDS)
+    def slow(self, api: Api, through: Relay) -> Any:
+        return api.client(through.service_url, operation_timeout_seconds=self.SECONDS)
 
     def timed(self, call: Callable[[], Any], *, fails: bool = True) -> None:
         started = time.monotonic()
@@ -455,9 +455,9 @@ class TestOperationTimeout:
 
 
 @pytest.mark.proves("C27")
-def test_one_lost_answer_fails_one_request(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_one_lost_answer_fails_one_request(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, operation_timeout_seconds=1)
+    client = api.client(through.service_url, operation_timeout_seconds=1)
     consumers = [client.subscribe(topic(), "sub") for _ in range(3)]
     through.drop(Command.GET_LAST_MESSAGE_ID_RESPONSE, TO_CLIENT, times=1)
     with ThreadPoolExecutor(3) as pool:
@@ -469,11 +469,11 @@ def test_one_lost_answer_fails_one_request(face: Face, broker: Broker, relay: Ne
 
 @pytest.mark.proves("C35")
 def test_what_was_closed_in_an_outage_stays_away(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url, operation_timeout_seconds=2)
+    client = api.client(through.service_url, operation_timeout_seconds=2)
     producer, consumer = client.create_producer(name), client.subscribe(name, "sub")
     other = client.create_producer(name, producer_name="stays")
     through.refuse()
@@ -491,24 +491,24 @@ def test_what_was_closed_in_an_outage_stays_away(
 
 
 @pytest.mark.proves("C36")
-def test_creation_waits_for_a_broker_that_is_late(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_creation_waits_for_a_broker_that_is_late(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
     through.refuse()
     late = threading.Timer(1.5, through.accept)
     late.start()
-    client = face.client(through.service_url, operation_timeout_seconds=10)
+    client = api.client(through.service_url, operation_timeout_seconds=10)
     producer = client.create_producer(topic())
     late.join()
     through.refuse()
     through.cut()
-    impatient = face.client(through.service_url, operation_timeout_seconds=1)
+    impatient = api.client(through.service_url, operation_timeout_seconds=1)
     started = time.monotonic()
     with pytest.raises(PulsarException) as caught:
         impatient.subscribe(topic(), "sub")
     assert 0.5 < time.monotonic() - started < 6
     assert caught.value.retryable and (caught.value.attempts or 0) > 1
     # What was established once comes back however long it took.
-    outcome = face.enqueue(producer, b"patient")
+    outcome = api.enqueue(producer, b"patient")
     with pytest.raises(PulsarException):
         impatient.create_producer(topic())
     through.accept()
@@ -517,10 +517,10 @@ def test_creation_waits_for_a_broker_that_is_late(face: Face, broker: Broker, re
 
 @pytest.mark.parametrize("how", ["stall", "half open"])
 def test_a_silent_connection_is_closed_and_made_again(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, how: str
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, how: str
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, keep_alive_interval_seconds=0.4)
+    client = api.client(through.service_url, keep_alive_interval_seconds=0.4)
     producer = client.create_producer(topic())
     through.wait_for(Command.PONG, 2)
     assert through.accepted == 1 or producer.is_connected(), "a broker that answers keeps its connections"
@@ -531,18 +531,18 @@ def test_a_silent_connection_is_closed_and_made_again(
         through.half_open()
     eventually(lambda: through.accepted > connections, 10)
     through.resume()
-    assert face.enqueue(producer, b"back").result(20)[0] is Result.Ok
+    assert api.enqueue(producer, b"back").result(20)[0] is Result.Ok
 
 
-def test_a_broker_that_hangs_holds_no_sender(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_a_broker_that_hangs_holds_no_sender(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         topic(), send_timeout_millis=4000, batching_enabled=False
     )
     through.stall(TO_BROKER)
     started = time.monotonic()
     # More than the sockets' buffers hold on the way.
-    outcomes = [face.enqueue(producer, bytes(1024 * 1024)) for _ in range(40)]
+    outcomes = [api.enqueue(producer, bytes(1024 * 1024)) for _ in range(40)]
     assert time.monotonic() - started < 3
     assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Timeout}
     through.resume()

@@ -1,6 +1,6 @@
 """Consumers over a bad line: cut, silent, half open, slow. Every message comes, none twice once that is confirmed.
 
-For each face four consumers share a connection: Shared, Exclusive (cumulative acknowledgements), Failover, and
+For each API four consumers share a connection: Shared, Exclusive (cumulative acknowledgements), Failover, and
 Shared over partitions. All acknowledge single messages of batches and wait for the broker's answer; each stops at a
 few gates, where the fault is made, and goes on in the midst of it.
 """
@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import Client, ConsumerType, InitialPosition, Timeout
+from support.apis import Api
 from support.brokers import Broker, NewTopic, OwnBroker, admin
-from support.faces import Face
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay, Relay
 
 Eventually = Callable[..., Any]
@@ -45,7 +45,7 @@ SHAPES = {
 class Consuming:
     """One consumer at work, and what it saw."""
 
-    def __init__(self, face: Face, plain: Any, client: Any, topic: NewTopic, shape: str) -> None:
+    def __init__(self, api: Api, plain: Any, client: Any, topic: NewTopic, shape: str) -> None:
         self.shape = shape
         kind, self.partitions = SHAPES[shape]
         self.name = topic(shape, partitions=self.partitions)
@@ -62,7 +62,7 @@ class Consuming:
         producer = plain.create_producer(
             self.name, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=60_000
         )
-        face.send_all(producer, [b"%d" % number for number in range(TOTAL)])
+        api.send_all(producer, [b"%d" % number for number in range(TOTAL)])
         producer.close()
         self.firsts: list[int] = []
         self.confirmed: set[int] = set()
@@ -113,12 +113,12 @@ class Consuming:
 
 
 def begin(
-    faces: list[Face], service_url: str, plain: Client, topic: NewTopic, *, answer_seconds: float = 20
+    apis: list[Api], service_url: str, plain: Client, topic: NewTopic, *, answer_seconds: float = 20
 ) -> list[Consuming]:
-    """Return consumers of every shape for each face, one connection a face."""
+    """Return consumers of every shape for each API, one connection an API."""
     options = {**IMPATIENT, "operation_timeout_seconds": answer_seconds}
-    clients = [face.client(service_url, **options) for face in faces]
-    return [Consuming(faces[0], plain, client, topic, shape) for client in clients for shape in SHAPES]
+    clients = [api.client(service_url, **options) for api in apis]
+    return [Consuming(apis[0], plain, client, topic, shape) for client in clients for shape in SHAPES]
 
 
 def work_through(works: list[Consuming], fault: Callable[[int], None], eventually: Eventually) -> None:
@@ -193,9 +193,9 @@ def slow(through: Relay, round_: int, works: list[Consuming], eventually: Eventu
 
 
 @pytest.fixture
-def faces() -> Iterator[list[Face]]:
-    """Give both faces, to be at work at the same time: most of a fault is waiting."""
-    made = [Face(name) for name in ("blocking", "asyncio")]
+def apis() -> Iterator[list[Api]]:
+    """Give both APIs, to be at work at the same time: most of a fault is waiting."""
+    made = [Api(name) for name in ("blocking", "asyncio")]
     yield made
     for each in made:
         each.close()
@@ -204,7 +204,7 @@ def faces() -> Iterator[list[Face]]:
 @pytest.mark.proves("C119", "C128", "C139")
 @pytest.mark.parametrize("fault", [cut, stall, half_open, slow])
 def test_nothing_is_lost_and_nothing_confirmed_comes_again(
-    faces: list[Face],
+    apis: list[Api],
     plain_client: Client,
     broker: Broker,
     relay: NewRelay,
@@ -214,7 +214,7 @@ def test_nothing_is_lost_and_nothing_confirmed_comes_again(
     fault: Fault,
 ) -> None:
     through = relay(broker.service_url)
-    works = begin(faces, through.service_url, plain_client, topic)
+    works = begin(apis, through.service_url, plain_client, topic)
     work_through(works, lambda round_: fault(through, round_, works, eventually), eventually)
 
     def backlog(name: str) -> int:
@@ -227,9 +227,9 @@ def test_nothing_is_lost_and_nothing_confirmed_comes_again(
 
 @pytest.mark.proves("C119")
 def test_unloads_lose_nothing(
-    faces: list[Face], plain_client: Client, broker: Broker, topic: NewTopic, eventually: Eventually
+    apis: list[Api], plain_client: Client, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
-    works = begin(faces, broker.service_url, plain_client, topic)
+    works = begin(apis, broker.service_url, plain_client, topic)
 
     def unload(_round: int) -> None:
         for work in works:
@@ -242,7 +242,7 @@ def test_unloads_lose_nothing(
 
 
 @pytest.mark.proves("C119")
-def test_a_killed_broker_loses_nothing(faces: list[Face], own_broker: OwnBroker, eventually: Eventually) -> None:
+def test_a_killed_broker_loses_nothing(apis: list[Api], own_broker: OwnBroker, eventually: Eventually) -> None:
     broker = own_broker()
     numbers = count()
 
@@ -260,7 +260,7 @@ def test_a_killed_broker_loses_nothing(faces: list[Face], own_broker: OwnBroker,
 
     with Client(broker.service_url) as plain:
         # An acknowledgement waits for its answer while the broker is away.
-        works = begin(faces, broker.service_url, plain, named, answer_seconds=80)
+        works = begin(apis, broker.service_url, plain, named, answer_seconds=80)
         work_through(works, kill, eventually)
     for work in works:
         work.check(lambda _name: 0, twice=True)

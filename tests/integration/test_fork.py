@@ -161,7 +161,7 @@ def test_fork_in_every_state(broker: Broker, parent: Client, topic: NewTopic, st
 
 
 @pytest.mark.proves("N1")
-def test_fork_inside_the_asyncio_face(broker: Broker, topic: NewTopic) -> None:
+def test_fork_inside_the_asyncio_api(broker: Broker, topic: NewTopic) -> None:
     name, own = topic(), topic("childs-own")
 
     async def work() -> None:

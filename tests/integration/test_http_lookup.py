@@ -22,8 +22,8 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.schema import AvroSchema, Integer, Record, String
 from pulsar_native.topic import TopicName
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.http_peer import Answer, Asked, http_peer
 
 # The tests of other files whose fixtures end here at the web service.
@@ -65,10 +65,10 @@ def core_of(client: Any) -> ClientCore:
     return core
 
 
-def on_loop(face: Face, client: Any, question: Callable[[ClientCore], Any]) -> Any:
+def on_loop(api: Api, client: Any, question: Callable[[ClientCore], Any]) -> Any:
     """Await a question to the engine on its loop."""
     core = core_of(client)
-    if face.name == "blocking":
+    if api.name == "blocking":
         return core.engine.run(question(core))
     return client.thread.run(question(core))
 
@@ -76,19 +76,19 @@ def on_loop(face: Face, client: Any, question: Callable[[ClientCore], Any]) -> A
 @pytest.mark.proves("C30", "C31")
 @pytest.mark.parametrize("over", ["http", "binary"])
 def test_each_lookup_operation(
-    face: Face, broker: WebBroker, namespace: Callable[[], str], topic: NewTopic, over: str
+    api: Api, broker: WebBroker, namespace: Callable[[], str], topic: NewTopic, over: str
 ) -> None:
     url = broker.service_url if over == "http" else broker.binary_url
     where = namespace()
     parted, plain = topic("parted", partitions=3, namespace=where), topic("plain", namespace=where)
-    client = face.client(url)
+    client = api.client(url)
     assert client.get_service_info().service_url == url
     client.create_producer(plain, schema=AvroSchema(Row)).send(Row(name="a", number=1))
     flying = f"non-persistent://{where}/flying"
     client.create_producer(flying)
 
-    deadline = on_loop(face, client, _deadline)
-    found = on_loop(face, client, lambda core: core.lookup.broker_of(TopicName.parse(plain), deadline))
+    deadline = on_loop(api, client, _deadline)
+    found = on_loop(api, client, lambda core: core.lookup.broker_of(TopicName.parse(plain), deadline))
     assert f"pulsar://{found.logical}" == broker.binary_url
     assert client.get_partition_count(parted) == 3 and client.get_partition_count(plain) == 0
     assert client.get_topic_partitions(parted) == [f"{parted}-partition-{index}" for index in range(3)]
@@ -96,7 +96,7 @@ def test_each_lookup_operation(
         client.get_partition_count(topic("nobody", namespace=where))
 
     def topics(mode: RegexSubscriptionMode, namespace: str = where) -> set[str]:
-        names = on_loop(face, client, lambda core: core.lookup.topics_of_namespace(namespace, mode, deadline)).topics
+        names = on_loop(api, client, lambda core: core.lookup.topics_of_namespace(namespace, mode, deadline)).topics
         assert len(names) == len(set(names))
         return set(names)
 
@@ -106,14 +106,14 @@ def test_each_lookup_operation(
     assert {plain, flying} <= topics(RegexSubscriptionMode.AllTopics)
     assert topics(RegexSubscriptionMode.PersistentOnly, "public/nowhere-at-all") == set()
 
-    newest = on_loop(face, client, lambda core: core.writer_schema(plain, None))
+    newest = on_loop(api, client, lambda core: core.writer_schema(plain, None))
     assert newest.definition()["name"] == "Row" and newest.version == 0
-    same = on_loop(face, client, lambda core: core.writer_schema(plain, (0).to_bytes(8, "big")))
+    same = on_loop(api, client, lambda core: core.writer_schema(plain, (0).to_bytes(8, "big")))
     assert (same, same.version) == (newest, 0)
     for unknown in (lambda core: core.writer_schema(plain, (9).to_bytes(8, "big")),
                     lambda core: core.writer_schema(topic("none"), None)):  # fmt: skip
         with pytest.raises(TopicNotFound):
-            on_loop(face, client, unknown)
+            on_loop(api, client, unknown)
     client.update_service_url(broker.binary_url)
     assert client.get_service_info().service_url == broker.binary_url
     assert client.get_partition_count(parted) == 3
@@ -124,7 +124,7 @@ async def _deadline(core: ClientCore) -> float:
 
 
 @pytest.mark.proves("C30")
-def test_a_key_value_schema_is_the_same_both_ways(face: Face, broker: WebBroker, topic: NewTopic) -> None:
+def test_a_key_value_schema_is_the_same_both_ways(api: Api, broker: WebBroker, topic: NewTopic) -> None:
     name = topic()
     key, value = '{"type":"record","name":"K","fields":[{"name":"k","type":"string"}]}', ""
     properties = {
@@ -139,9 +139,9 @@ def test_a_key_value_schema_is_the_same_both_ways(face: Face, broker: WebBroker,
     broker.admin("POST", f"schemas/{name.partition('://')[2]}/schema", body)
     found = []
     for url in (broker.service_url, broker.binary_url):
-        client = face.client(url)
+        client = api.client(url)
         client.get_service_info()
-        found.append(on_loop(face, client, lambda core: core.writer_schema(name, None)))
+        found.append(on_loop(api, client, lambda core: core.writer_schema(name, None)))
     over_http, binary = found
     assert over_http == binary and over_http.version == binary.version == 0
     assert over_http.schema == len(key).to_bytes(4, "big") + key.encode() + bytes(4)
@@ -149,14 +149,14 @@ def test_a_key_value_schema_is_the_same_both_ways(face: Face, broker: WebBroker,
 
 @pytest.mark.proves("C30")
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_credentials_and_tls(face: Face, secure_broker: Standalone, scheme: str) -> None:
+def test_credentials_and_tls(api: Api, secure_broker: Standalone, scheme: str) -> None:
     url = secure_broker.admin_url if scheme == "http" else secure_broker.admin_url_tls
     options = {"tls_trust_certs_file_path": str(secure_broker.certificates.authority), "tls_validate_hostname": True}
     name = "persistent://public/default/over-http"
 
     def client_of(token: str | None, **more: Any) -> Any:
         authentication = None if token is None else AuthenticationToken(token)
-        return face.client(url, authentication=authentication, operation_timeout_seconds=10, **more)
+        return api.client(url, authentication=authentication, operation_timeout_seconds=10, **more)
 
     trusting = options if scheme == "https" else {}
     client = client_of(secure_broker.token(), **trusting)
@@ -176,20 +176,20 @@ def test_credentials_and_tls(face: Face, secure_broker: Standalone, scheme: str)
         client_of(secure_broker.token("nobody"), **trusting).create_producer(name)
     if scheme == "https":
         with pytest.raises(PulsarException, match=r"(?i)not trusted"):
-            client = face.client(
+            client = api.client(
                 url, authentication=AuthenticationToken(secure_broker.token()), operation_timeout_seconds=1
             )
             client.create_producer(name)
 
 
 @pytest.mark.proves("C30")
-def test_redirects_are_followed_and_counted(face: Face, broker: WebBroker, topic: NewTopic) -> None:
+def test_redirects_are_followed_and_counted(api: Api, broker: WebBroker, topic: NewTopic) -> None:
     def onward(asked: Asked) -> Answer:
         return Answer(307, headers={"Location": f"{broker.admin_url}{asked.path}"})
 
     name = topic(partitions=2)
     with http_peer(onward) as peer:
-        client = face.client(peer.url)
+        client = api.client(peer.url)
         assert client.get_partition_count(name) == 2
         client.create_producer(name).send(b"x")
         assert {asked.path.split("/")[1] for asked in peer.asked} == {"lookup", "admin"}
@@ -198,16 +198,16 @@ def test_redirects_are_followed_and_counted(face: Face, broker: WebBroker, topic
         return Answer(307, headers={"Location": asked.path})
 
     with http_peer(in_circles) as peer:
-        client = face.client(peer.url, operation_timeout_seconds=5, max_lookup_redirects=4)
+        client = api.client(peer.url, operation_timeout_seconds=5, max_lookup_redirects=4)
         with pytest.raises(LookupError, match="more than 4 times"):
             client.get_partition_count(name)
         assert len(peer.asked) % 5 == 0
 
 
 @pytest.mark.proves("C30")
-def test_what_is_no_broker_is_told(face: Face, topic: NewTopic) -> None:
+def test_what_is_no_broker_is_told(api: Api, topic: NewTopic) -> None:
     with http_peer(lambda asked: Answer(404, b"nothing here")) as peer:
-        client = face.client(peer.url)
+        client = api.client(peer.url)
         with pytest.raises(LookupError, match="is the service URL that of a Pulsar broker") as caught:
             client.create_producer(topic())
         assert not caught.value.retryable and len(peer.asked) == 1

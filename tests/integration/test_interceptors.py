@@ -28,8 +28,8 @@ from pulsar_native import (
     Result,
 )
 from pulsar_native.schema import StringSchema
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -79,7 +79,7 @@ class Raising(ProducerInterceptor, ConsumerInterceptor, ReaderInterceptor):
 
 @pytest.mark.proves("C58", "C186")
 def test_messages_pass_the_interceptors_in_order_and_are_replaced(
-    face: Face, client: Any, topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, topic: NewTopic, read_all: ReadAll
 ) -> None:
     log: Log = []
 
@@ -105,7 +105,7 @@ def test_messages_pass_the_interceptors_in_order_and_are_replaced(
 
 
 @pytest.mark.proves("C186")
-def test_the_interceptor_hears_of_the_receipt_first(face: Face, client: Any, topic: NewTopic) -> None:
+def test_the_interceptor_hears_of_the_receipt_first(api: Api, client: Any, topic: NewTopic) -> None:
     order: list[str] = []
 
     class Hearing(ProducerInterceptor):
@@ -113,7 +113,7 @@ def test_the_interceptor_hears_of_the_receipt_first(face: Face, client: Any, top
             order.append(f"interceptor {message.payload.decode()}")
 
     producer = client.create_producer(topic(), interceptors=[Hearing()], batching_enabled=True)
-    outcomes = [face.enqueue(producer, b"%d" % number) for number in range(5)]
+    outcomes = [api.enqueue(producer, b"%d" % number) for number in range(5)]
     for number, outcome in enumerate(outcomes):
         outcome.add_done_callback(lambda _done, number=number: order.append(f"sender {number}"))
     producer.flush()
@@ -124,7 +124,7 @@ def test_the_interceptor_hears_of_the_receipt_first(face: Face, client: Any, top
 
 @pytest.mark.proves("C58", "C186")
 def test_one_that_raises_breaks_nothing(
-    face: Face, client: Any, topic: NewTopic, caplog: pytest.LogCaptureFixture, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     log: Log = []
     name = topic()
@@ -148,9 +148,7 @@ def test_one_that_raises_breaks_nothing(
     assert {"on_acknowledge", "on_negative_acks_send"} <= methods
 
 
-def test_what_is_not_eligible_and_what_is_no_message(
-    face: Face, client: Any, topic: NewTopic, read_all: ReadAll
-) -> None:
+def test_what_is_not_eligible_and_what_is_no_message(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     log: Log = []
 
     class Nothing(ProducerInterceptor):
@@ -170,19 +168,19 @@ def test_what_is_not_eligible_and_what_is_no_message(
             client.subscribe(name, "sub", interceptors=interceptors)
 
 
-def test_failures_are_told_once(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_failures_are_told_once(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     log: Log = []
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(
         topic(), interceptors=[Noting("a", log)], max_pending_messages=2, batching_enabled=False
     )
     with pytest.raises(MessageTooBig):
         producer.send(b"x" * 6_000_000)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    waiting = [face.enqueue(producer, b"%d" % number) for number in range(2)]
+    waiting = [api.enqueue(producer, b"%d" % number) for number in range(2)]
     with pytest.raises(ProducerQueueIsFull):
-        face.enqueue(producer, b"no room")
+        api.enqueue(producer, b"no room")
     through.release()
     for each in waiting:
         each.result(20)
@@ -256,7 +254,7 @@ class Hearing(ConsumerInterceptor):
 
 @pytest.mark.proves("C110", "C186")
 def test_a_consumers_interceptors_hear_everything_in_order(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
     log: Log = []
     name = topic()
@@ -269,7 +267,7 @@ def test_a_consumers_interceptors_hear_everything_in_order(
         unacked_messages_timeout_ms=1000,
         interceptors=[Hearing("a", log), Hearing("b", log)],
     )
-    places = face.send_all(client.create_producer(name, batching_enabled=False), [b"one", b"two", b"three"])
+    places = api.send_all(client.create_producer(name, batching_enabled=False), [b"one", b"two", b"three"])
     one, two, three = (consumer.receive(10_000) for _ in range(3))
     assert log[:4] == [
         ("a", "consume", "one", "sub"),
@@ -298,14 +296,14 @@ def test_a_consumers_interceptors_hear_everything_in_order(
 
 @pytest.mark.proves("C110", "C186")
 def test_cumulative_batches_and_partitions(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     log: Log = []
     name = topic(partitions=1)
     options = {"auto_update_partitions_interval_seconds": 0.1}
     consumer = client.subscribe(name, "sub", interceptors=[Hearing("c", log)], **options)
     producer = client.create_producer(name, interceptors=[Noting("p", log)], **options)
-    face.send_all(producer, [b"x"] * 3)
+    api.send_all(producer, [b"x"] * 3)
     messages = consumer.batch_receive()
     while len(messages) < 3:
         messages += consumer.batch_receive()
@@ -331,13 +329,13 @@ class Arriving(Hearing):
 @pytest.mark.proves("C110")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 def test_arrival_is_seen_when_it_happens_and_consuming_when_it_does(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually, stats: Any, kind: ConsumerType
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually, stats: Any, kind: ConsumerType
 ) -> None:
     log: Log = []
     name = topic(partitions=2)
     early = client.create_producer(name, batching_enabled=False)
     client.subscribe(name, "sub", kind).close()
-    face.send_all(early, [b"early"])
+    api.send_all(early, [b"early"])
     consumer = client.subscribe(
         name,
         "sub",
@@ -346,8 +344,8 @@ def test_arrival_is_seen_when_it_happens_and_consuming_when_it_does(
         batch_index_ack_enabled=True,
     )
     batching = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    face.send_all(batching, [b"1", b"2", b"3"], partition_key="one")
-    face.send_all(batching, [b"dropped"], properties={"drop": "yes"})
+    api.send_all(batching, [b"1", b"2", b"3"], partition_key="one")
+    api.send_all(batching, [b"dropped"], properties={"drop": "yes"})
     # Nobody has asked for a message yet.
     values = [b"early", b"1", b"2", b"3", b"dropped"]
     eventually(lambda: len(log) >= 12)
@@ -380,7 +378,7 @@ def test_arrival_is_seen_when_it_happens_and_consuming_when_it_does(
 
 @pytest.mark.proves("C110")
 def test_a_message_can_be_replaced_as_it_arrives(
-    face: Face, client: Any, topic: NewTopic, broker: Broker, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, broker: Broker, eventually: Eventually
 ) -> None:
     seen: list[bytes] = []
 
@@ -396,7 +394,7 @@ def test_a_message_can_be_replaced_as_it_arrives(
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, interceptors=[Raising(), Swapping(), Raising()])
     producer = client.create_producer(name, batching_enabled=False)
-    face.send_all(producer, [b"old", b"new"])
+    api.send_all(producer, [b"old", b"new"])
     assert [consumer.receive(10_000).data() for _ in range(2)] == [b"old", b"old"]
     # What comes again arrives again.
     del held[:], seen[:]
@@ -405,7 +403,7 @@ def test_a_message_can_be_replaced_as_it_arrives(
 
 
 @pytest.mark.proves("C110")
-def test_what_could_not_be_acknowledged_is_told_with_the_error(face: Face, client: Any, topic: NewTopic) -> None:
+def test_what_could_not_be_acknowledged_is_told_with_the_error(api: Api, client: Any, topic: NewTopic) -> None:
     log: Log = []
     consumer = client.subscribe(topic(), "sub", interceptors=[Hearing("a", log)])
     consumer.close()
@@ -449,7 +447,7 @@ class _Plain(ConsumerInterceptor):
 
 
 @pytest.mark.proves("C186")
-def test_a_readers_interceptors(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_readers_interceptors(api: Api, client: Any, topic: NewTopic) -> None:
     log: Log = []
 
     class Reading(ReaderInterceptor):
@@ -461,7 +459,7 @@ def test_a_readers_interceptors(face: Face, client: Any, topic: NewTopic) -> Non
             log.append(("close",))
 
     name = topic()
-    face.send_all(client.create_producer(name), [b"1", b"2"])
+    api.send_all(client.create_producer(name), [b"1", b"2"])
     reader = client.create_reader(name, MessageId.earliest, interceptors=[Reading()])
     assert [reader.read_next(10_000).data() for _ in range(2)] == [b"1", b"2"]
     reader.close()
@@ -479,9 +477,9 @@ def test_interceptors_keep_nothing_alive(broker: Broker, topic: NewTopic) -> Non
 
 
 @pytest.mark.proves("C186")
-def test_without_interceptors_nothing_of_them_is_there(client: Any, topic: NewTopic, face: Face) -> None:
+def test_without_interceptors_nothing_of_them_is_there(client: Any, topic: NewTopic, api: Api) -> None:
     name = topic()
     for live in (client.create_producer(name), client.subscribe(name, "sub")):
-        inner = (live if face.name == "blocking" else live.target)._inner
-        assert type(inner).__name__ in ("TopicProducer", "TopicConsumer")
+        inner = (live if api.name == "blocking" else live.target)._inner
+        assert type(inner).__name__ in ("TopicProducer", "MultiTopicsConsumer")
         assert all(getattr(child, "on_redelivery", None) is None for child in inner.children)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import Client, ConsumerType, InitialPosition, MessageId, Timeout
+from support.apis import Api
 from support.brokers import NewTopic
-from support.faces import Face
 from support.java_peer import JavaClient, JavaMessage, JavaSource
 
 EARLIEST = InitialPosition.Earliest
@@ -25,12 +25,12 @@ Eventually = Callable[..., Any]
 
 
 @pytest.fixture
-def numbers(face: Face, client: Any, topic: NewTopic) -> tuple[str, list[MessageId]]:
+def numbers(api: Api, client: Any, topic: NewTopic) -> tuple[str, list[MessageId]]:
     """Give a topic with 0 to 9 in one batch of ours, 10 to 13 single, and the ids."""
     name = topic()
     batch = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    ids = face.send_all(batch, [b"%d" % number for number in range(10)])
-    ids += face.send_all(
+    ids = api.send_all(batch, [b"%d" % number for number in range(10)])
+    ids += api.send_all(
         client.create_producer(name, batching_enabled=False), [b"%d" % number for number in range(10, 14)]
     )
     return name, ids
@@ -211,11 +211,11 @@ def test_seek_goes_to_the_same_message(
 
 
 @pytest.mark.proves("C167")
-def test_seek_to_a_time_goes_to_the_same_message(face: Face, client: Any, java: JavaClient, topic: NewTopic) -> None:
+def test_seek_to_a_time_goes_to_the_same_message(api: Api, client: Any, java: JavaClient, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
     for number in range(5):
-        face.send_all(producer, [b"%d" % number])
+        api.send_all(producer, [b"%d" % number])
         # Publish times differ by a millisecond at least.
         began = time.time_ns() // 1_000_000
         while time.time_ns() // 1_000_000 <= began:
@@ -250,12 +250,12 @@ def test_readers_start_at_the_same_message(
 
 @pytest.mark.proves("C148", "C146")
 def test_redeliveries_are_counted_across_both(
-    face: Face, client: Any, java: JavaClient, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, java: JavaClient, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     ours = client.subscribe(name, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
     theirs = java.consumer(name, "sub", subscriptionType="Shared", negativeAckRedeliveryDelayMicros=100_000)
-    face.send_all(client.create_producer(name, batching_enabled=False), [b"%d" % number for number in range(6)])
+    api.send_all(client.create_producer(name, batching_enabled=False), [b"%d" % number for number in range(6)])
     counts: dict[int, list[int]] = {number: [] for number in range(6)}
     seen: set[str] = set()
 

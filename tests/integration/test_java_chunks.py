@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import BatchingType, CompressionType, ConsumerType, InitialPosition, MessageId
+from support.apis import Api
 from support.brokers import NewTopic
-from support.faces import Face
 from support.java_peer import JavaClient
 
 MIB = 1024 * 1024
@@ -42,7 +42,7 @@ class TestChunks:
     """Cut after compression; put together by the other."""
 
     def test_java_puts_ours_together(
-        self, face: Face, client: Any, java: JavaClient, topic: NewTopic, compression: CompressionType
+        self, api: Api, client: Any, java: JavaClient, topic: NewTopic, compression: CompressionType
     ) -> None:
         name = topic()
         producer = client.create_producer(
@@ -53,7 +53,7 @@ class TestChunks:
             compression_type=compression,
         )
         contents = [noise(5000), b"small", noise(2 * CHUNK), b"z" * 50_000, noise(CHUNK + 1)]
-        ids = face.send_all(producer, contents, partition_key="k", properties={"a": "1"}, event_timestamp=7)
+        ids = api.send_all(producer, contents, partition_key="k", properties={"a": "1"}, event_timestamp=7)
         messages = java.consumer(name).receive(len(contents))
         assert [message.data for message in messages] == contents
         assert {(m.key, m.properties["a"], m.event_time) for m in messages} == {("k", "1", 7)}
@@ -115,12 +115,12 @@ def test_twelve_mebibytes_both_ways(plain_client: Any, java: JavaClient, topic: 
 
 @pytest.mark.proves("C135", "C80")
 def test_acknowledging_a_chunked_message_covers_its_chunks_for_the_other(
-    face: Face, client: Any, java: JavaClient, topic: NewTopic
+    api: Api, client: Any, java: JavaClient, topic: NewTopic
 ) -> None:
     name = topic()
     options = {"batching_enabled": False, "chunking_enabled": True, "chunk_max_message_size": CHUNK}
     contents = [noise(3000 + number) for number in range(4)]
-    face.send_all(client.create_producer(name, **options), contents)
+    api.send_all(client.create_producer(name, **options), contents)
     ours = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=InitialPosition.Earliest)
     messages = [ours.receive(20_000) for _ in contents]
     ours.acknowledge(messages[1])
@@ -135,14 +135,14 @@ def test_acknowledging_a_chunked_message_covers_its_chunks_for_the_other(
 
 
 @pytest.mark.proves("C73", "C90")
-def test_batches_by_key_are_found_by_the_other(face: Face, client: Any, java: JavaClient, topic: NewTopic) -> None:
+def test_batches_by_key_are_found_by_the_other(api: Api, client: Any, java: JavaClient, topic: NewTopic) -> None:
     """An entry holds one key only, with whichever producer: on Key_Shared no message meets a stranger."""
     name = topic()
     keys = [f"key-{number % 4}" for number in range(20)]
     ours = client.create_producer(
         name, batching_enabled=True, batching_type=BatchingType.KeyBased, batching_max_publish_delay_ms=60_000
     )
-    sent = [face.enqueue(ours, b"%d" % number, partition_key=key) for number, key in enumerate(keys)]
+    sent = [api.enqueue(ours, b"%d" % number, partition_key=key) for number, key in enumerate(keys)]
     ours.flush()
     assert all(each.result(30)[1] for each in sent)
     theirs = java.producer(name, key_based=True, batchingMaxPublishDelayMicros=60_000_000)

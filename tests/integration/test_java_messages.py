@@ -10,8 +10,8 @@ import pytest
 
 from pulsar_native import CompressionType, ConsumerType, InitialPosition, MessageId
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from support.apis import Api
 from support.brokers import NewTopic
-from support.faces import Face
 from support.java_peer import JavaClient, JavaMessage
 
 # Java compresses what is larger than 4 KiB, and a batch as a whole: the first group stays below, the second does not.
@@ -35,13 +35,13 @@ class TestEveryCompression:
     """Both ways, in batches and single, below and above the size from which Java compresses."""
 
     def test_java_reads_ours(
-        self, face: Face, client: Any, java: JavaClient, topic: NewTopic, compression: CompressionType, batching: bool
+        self, api: Api, client: Any, java: JavaClient, topic: NewTopic, compression: CompressionType, batching: bool
     ) -> None:
         name = topic()
         producer = client.create_producer(
             name, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=NEVER_MS
         )
-        ids = [place for group in (SMALL, LARGE) for place in face.send_all(producer, group)]
+        ids = [place for group in (SMALL, LARGE) for place in api.send_all(producer, group)]
         messages = java.reader(name).receive(len(ids))
         assert [message.data for message in messages] == SMALL + LARGE
         assert ids_of(messages) == ids
@@ -57,7 +57,7 @@ class TestEveryCompression:
         ]
 
     def test_we_read_javas(
-        self, face: Face, client: Any, java: JavaClient, topic: NewTopic, compression: CompressionType, batching: bool
+        self, api: Api, client: Any, java: JavaClient, topic: NewTopic, compression: CompressionType, batching: bool
     ) -> None:
         name = topic()
         producer = java.producer(
@@ -148,7 +148,7 @@ def shown_by_us(message: Any) -> tuple[Any, ...]:
         message.producer_name(),
         message.topic_name(),
         message.redelivery_count(),
-        message.schema_version(),
+        message.schema_version_bytes(),
         message.broker_publish_time(),
         message.index(),
         message.message_id().serialize(),
@@ -162,14 +162,14 @@ class TestEveryField:
     """What one side sets, both sides read alike, field by field."""
 
     def test_set_by_us(
-        self, face: Face, client: Any, java: JavaClient, topic: NewTopic, read_all: Any, batching: bool
+        self, api: Api, client: Any, java: JavaClient, topic: NewTopic, read_all: Any, batching: bool
     ) -> None:
         name = topic()
         producer = client.create_producer(
             name, batching_enabled=batching, batching_max_publish_delay_ms=NEVER_MS, producer_name="ours"
         )
-        sent = [face.enqueue(producer, what.encode(), **fields) for what, fields in FIELDS.items()]
-        sent.append(face.enqueue(producer, None, partition_key="k", sequence_id=100))
+        sent = [api.enqueue(producer, what.encode(), **fields) for what, fields in FIELDS.items()]
+        sent.append(api.enqueue(producer, None, partition_key="k", sequence_id=100))
         producer.flush()
         ids = [each.result(30)[1] for each in sent]
         theirs = java.consumer(name).receive(len(ids))
@@ -212,7 +212,7 @@ class TestEveryField:
 
 
 @pytest.mark.proves("C72")
-def test_an_entry_of_ours_carries_what_javas_does(face: Face, client: Any, java: JavaClient, topic: NewTopic) -> None:
+def test_an_entry_of_ours_carries_what_javas_does(api: Api, client: Any, java: JavaClient, topic: NewTopic) -> None:
     """Both publish the same; Java's raw reader finds the same fields in both entries, but for clocks and names."""
     name = topic()
     began = int(time.time() * 1000)
@@ -238,7 +238,7 @@ def test_an_entry_of_ours_carries_what_javas_does(face: Face, client: Any, java:
 
 
 @pytest.mark.proves("C73")
-def test_a_batch_of_ours_is_laid_out_as_javas(face: Face, client: Any, java: JavaClient, topic: NewTopic) -> None:
+def test_a_batch_of_ours_is_laid_out_as_javas(api: Api, client: Any, java: JavaClient, topic: NewTopic) -> None:
     names = topic("ours"), topic("theirs")
     ours = client.create_producer(
         names[0], producer_name="p", batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS
@@ -247,7 +247,7 @@ def test_a_batch_of_ours_is_laid_out_as_javas(face: Face, client: Any, java: Jav
     # No more than one property each: Java keeps them in the order of a hash map.
     cases = [fields for fields in FIELDS.values() if len(fields.get("properties", ())) < 2]
     assert len(cases) > 5
-    sent = [face.enqueue(ours, b"%d" % number, **fields) for number, fields in enumerate(cases)]
+    sent = [api.enqueue(ours, b"%d" % number, **fields) for number, fields in enumerate(cases)]
     ours.flush()
     places = [each.result(30)[1] for each in sent]
     theirs.send_messages([{"value": b"%d" % number, **parts_for_java(case)} for number, case in enumerate(cases)])
@@ -286,14 +286,14 @@ CLOSED_BY: dict[str, tuple[dict[str, Any], list[int], list[int | None]]] = {
 
 @pytest.mark.proves("C73")
 @pytest.mark.parametrize("reason", list(CLOSED_BY))
-def test_java_finds_batches_closed_by(face: Face, client: Any, java: JavaClient, topic: NewTopic, reason: str) -> None:
+def test_java_finds_batches_closed_by(api: Api, client: Any, java: JavaClient, topic: NewTopic, reason: str) -> None:
     name = topic()
     options, sizes, counts = CLOSED_BY[reason]
     producer = client.create_producer(
         name, batching_enabled=True, **{"batching_max_publish_delay_ms": NEVER_MS, **options}
     )
     contents = [bytes([number]) * size for number, size in enumerate(sizes)]
-    sent = [face.enqueue(producer, content) for content in contents]
+    sent = [api.enqueue(producer, content) for content in contents]
     if reason not in ("delay", "size"):
         producer.flush()
     places = [each.result(30)[1] for each in sent]
@@ -319,12 +319,12 @@ def test_a_batch_of_one_is_a_plain_message_as_javas(client: Any, java: JavaClien
 
 
 @pytest.mark.proves("C74")
-def test_a_delayed_message_leaves_the_batch(face: Face, client: Any, java: JavaClient, topic: NewTopic) -> None:
+def test_a_delayed_message_leaves_the_batch(api: Api, client: Any, java: JavaClient, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
     at = int(time.time() * 1000) - 1000
     parts: list[dict[str, Any]] = [{}, {}, {"deliver_at": at}, {}, {}]
-    sent = [face.enqueue(producer, b"%d" % number, **part) for number, part in enumerate(parts)]
+    sent = [api.enqueue(producer, b"%d" % number, **part) for number, part in enumerate(parts)]
     producer.flush()
     assert all(each.result(30) for each in sent)
     entries = java.raw(name, 3)
@@ -337,11 +337,11 @@ def test_a_delayed_message_leaves_the_batch(face: Face, client: Any, java: JavaC
 @pytest.mark.parametrize("batching", [True, False], ids=["batch", "single"])
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_the_ids_of_receipts_are_those_java_consumes(
-    face: Face, client: Any, java: JavaClient, topic: NewTopic, partitions: int, batching: bool
+    api: Api, client: Any, java: JavaClient, topic: NewTopic, partitions: int, batching: bool
 ) -> None:
     name = topic(partitions=partitions)
     producer = client.create_producer(name, batching_enabled=batching, batching_max_publish_delay_ms=NEVER_MS)
-    sent = [face.enqueue(producer, b"%d" % number, partition_key=f"{number % 5}") for number in range(15)]
+    sent = [api.enqueue(producer, b"%d" % number, partition_key=f"{number % 5}") for number in range(15)]
     producer.flush()
     ours = {b"%d" % number: each.result(30)[1] for number, each in enumerate(sent)}
     theirs = {message.data: message for message in java.consumer(name).receive(15)}
@@ -358,14 +358,14 @@ def test_the_ids_of_receipts_are_those_java_consumes(
 
 
 @pytest.mark.proves("C170")
-def test_ids_go_both_ways_as_bytes(face: Face, client: Any, java: JavaClient, topic: NewTopic) -> None:
+def test_ids_go_both_ways_as_bytes(api: Api, client: Any, java: JavaClient, topic: NewTopic) -> None:
     for ours, theirs in ((MessageId.earliest, "earliest"), (MessageId.latest, "latest")):
         read = java.peer.id(theirs)
         assert ours.serialize() == read["id"] and MessageId.deserialize(read["id"]) == ours
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=NEVER_MS)
-    ids = face.send_all(producer, [b"%d" % number for number in range(4)])
-    ids += face.send_all(client.create_producer(name, batching_enabled=False), [b"4", b"5"])
+    ids = api.send_all(producer, [b"%d" % number for number in range(4)])
+    ids += api.send_all(client.create_producer(name, batching_enabled=False), [b"4", b"5"])
     for number, place in enumerate(ids):
         # Java reads from our id, and its id of that message is ours again, bytes and all that compares.
         (message,) = java.reader(name, place.serialize(), inclusive=True).receive()

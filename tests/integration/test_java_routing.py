@@ -12,8 +12,8 @@ import pytest
 
 from pulsar_native import ConsumerType, HashingScheme, InitialPosition, MessageId, PartitionsRoutingMode, Timeout
 from pulsar_native.wire.hashing import choose_partition
+from support.apis import Api
 from support.brokers import NewTopic
-from support.faces import Face
 from support.java_peer import JavaClient, JavaPeer, JavaSource
 
 PARTITIONS = 7
@@ -39,12 +39,12 @@ def key_for_java(key: str | bytes) -> dict[str, Any]:
 @pytest.mark.parametrize("mode", list(MODE), ids=lambda mode: mode.name)
 @pytest.mark.parametrize("scheme", list(HashingScheme), ids=lambda scheme: scheme.name)
 def test_the_same_key_goes_to_the_same_partition(
-    face: Face, client: Any, java: JavaClient, topic: NewTopic, scheme: HashingScheme, mode: PartitionsRoutingMode
+    api: Api, client: Any, java: JavaClient, topic: NewTopic, scheme: HashingScheme, mode: PartitionsRoutingMode
 ) -> None:
     name = topic(partitions=PARTITIONS)
     ours = client.create_producer(name, hashing_scheme=scheme, message_routing_mode=mode, batching_enabled=True)
     theirs = java.producer(name, hashingScheme=SCHEME[scheme], messageRoutingMode=MODE[mode])
-    sent = [face.enqueue(ours, b"o", partition_key=key) for key in KEYS]
+    sent = [api.enqueue(ours, b"o", partition_key=key) for key in KEYS]
     ours.flush()
     places = theirs.send_messages([{"value": b"t", **key_for_java(key)} for key in KEYS])
     chosen = [place.partition() if (place := each.result(30)[1]) else None for each in sent]
@@ -75,16 +75,16 @@ def test_any_key_has_javas_hash(java_peer: JavaPeer, scheme: HashingScheme) -> N
 
 
 @pytest.mark.proves("C86")
-def test_only_the_partition_key_decides(face: Face, client: Any, java: JavaClient, topic: NewTopic) -> None:
+def test_only_the_partition_key_decides(api: Api, client: Any, java: JavaClient, topic: NewTopic) -> None:
     """An ordering key alone goes round, with one producer as with the other; beside a key it changes nothing."""
     name = topic(partitions=PARTITIONS)
     ours = client.create_producer(name, batching_enabled=False)
     theirs = java.producer(name, batchingEnabled=False, messageRoutingMode="RoundRobinPartition")
-    round_ours = face.send_all(ours, [b"x"] * PARTITIONS, ordering_key="same")
+    round_ours = api.send_all(ours, [b"x"] * PARTITIONS, ordering_key="same")
     round_theirs = theirs.send_all([b"x"] * PARTITIONS, ordering_key=b"same")
     assert {place.partition() for place in round_ours} == set(range(PARTITIONS))
     assert {MessageId.deserialize(place).partition() for place in round_theirs} == set(range(PARTITIONS))
-    (mine,) = face.send_all(ours, [b"x"], partition_key="user-42", ordering_key="other")
+    (mine,) = api.send_all(ours, [b"x"], partition_key="user-42", ordering_key="other")
     assert mine.partition() == MessageId.deserialize(theirs.send(b"x", key="user-42")).partition()
 
 
@@ -103,7 +103,7 @@ def take_from_both(ours: Any, theirs: JavaSource, count: int) -> tuple[list[byte
 
 @pytest.mark.proves("C81", "C82")
 def test_members_of_both_share_keys_by_the_same_ranges(
-    face: Face, client: Any, java: JavaClient, topic: NewTopic
+    api: Api, client: Any, java: JavaClient, topic: NewTopic
 ) -> None:
     """On a Key_Shared subscription a key has one owner, whoever published it and by which kind of key."""
     name = topic()
@@ -114,7 +114,7 @@ def test_members_of_both_share_keys_by_the_same_ranges(
     producer = client.create_producer(name, batching_enabled=False)
     other = java.producer(name, batchingEnabled=False)
     for key in keys:
-        face.enqueue(producer, key.encode(), partition_key="all", ordering_key=key)
+        api.enqueue(producer, key.encode(), partition_key="all", ordering_key=key)
     producer.flush()
     other.send_messages([{"value": key.encode(), "key": key} for key in keys])
     got_ours, got_theirs = take_from_both(ours, theirs, 2 * len(keys))

@@ -9,8 +9,8 @@ import pytest
 
 from pulsar_native import ConsumerType, InitialPosition, Timeout, TransactionConflict
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.java_peer import JavaClient, JavaError, JavaPeer
 
 pytestmark = pytest.mark.proves("N7")
@@ -32,16 +32,14 @@ def take(consumer: Any, count: int) -> list[bytes]:
     return [consumer.receive(20_000).data() for _ in range(count)]
 
 
-def test_java_reads_what_we_committed(
-    face: Face, client: Any, java_in_transactions: JavaClient, topic: NewTopic
-) -> None:
+def test_java_reads_what_we_committed(api: Api, client: Any, java_in_transactions: JavaClient, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True)
     kept, gone = client.new_transaction(), client.new_transaction()
     for transaction in (kept, gone):
         text = b"kept" if transaction is kept else b"gone"
-        face.send_all(producer, [text + b"%d" % number for number in range(3)], txn=transaction)
-    face.send_all(producer, [b"plain"])
+        api.send_all(producer, [text + b"%d" % number for number in range(3)], txn=transaction)
+    api.send_all(producer, [b"plain"])
     consumer = java_in_transactions.consumer(name)
     assert consumer.poll(timeout_ms=500) == []
     gone.abort()
@@ -53,9 +51,7 @@ def test_java_reads_what_we_committed(
     assert (metadata.txnid_most_bits, metadata.txnid_least_bits) == tuple(kept.txn_id())
 
 
-def test_we_read_what_java_committed(
-    face: Face, client: Any, java_in_transactions: JavaClient, topic: NewTopic
-) -> None:
+def test_we_read_what_java_committed(api: Api, client: Any, java_in_transactions: JavaClient, topic: NewTopic) -> None:
     name = topic()
     producer = java_in_transactions.producer(name)
     kept, gone = java_in_transactions.begin(), java_in_transactions.begin()
@@ -72,10 +68,10 @@ def test_we_read_what_java_committed(
         consumer.receive(300)
 
 
-def test_one_subscription_of_both(face: Face, client: Any, java_in_transactions: JavaClient, topic: NewTopic) -> None:
+def test_one_subscription_of_both(api: Api, client: Any, java_in_transactions: JavaClient, topic: NewTopic) -> None:
     """What is acknowledged in an open transaction of the one is nothing for the other, until it is aborted."""
     name = topic()
-    face.send_all(client.create_producer(name, batching_enabled=True), [b"%d" % number for number in range(10)])
+    api.send_all(client.create_producer(name, batching_enabled=True), [b"%d" % number for number in range(10)])
     ours = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST, batch_index_ack_enabled=True)
     messages = [ours.receive(20_000) for _ in range(10)]
     undone = client.new_transaction()
@@ -110,7 +106,7 @@ def test_one_subscription_of_both(face: Face, client: Any, java_in_transactions:
     assert found_here == {b"0", b"1", b"2", b"3", b"4", b"9"}
 
 
-def test_from_java_to_us_and_back(face: Face, client: Any, java_in_transactions: JavaClient, topic: NewTopic) -> None:
+def test_from_java_to_us_and_back(api: Api, client: Any, java_in_transactions: JavaClient, topic: NewTopic) -> None:
     """A pipeline of two transactional steps, the one in Java, the other here."""
     source, middle, target = topic("in"), topic("middle"), topic("out")
     java_in_transactions.producer(source).send_all([b"%d" % number for number in range(6)])
@@ -127,7 +123,7 @@ def test_from_java_to_us_and_back(face: Face, client: Any, java_in_transactions:
     for commit in (False, True):
         messages = [ours.receive(20_000) for _ in range(6)]
         transaction = client.new_transaction()
-        face.send_all(back, [message.data() * 2 for message in messages], txn=transaction)
+        api.send_all(back, [message.data() * 2 for message in messages], txn=transaction)
         ours.acknowledge_cumulative(messages[-1], txn=transaction)
         (transaction.commit if commit else transaction.abort)()
     found = java_in_transactions.consumer(target).receive(6)

@@ -20,8 +20,8 @@ from pulsar_native import (
     Timeout,
 )
 from pulsar_native.wire.hashing import murmur3_32
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import Command, NewRelay
 
@@ -45,10 +45,10 @@ def subscribe(client: Any, name: str, policy: Any, **options: Any) -> Any:
     return client.subscribe(name, "sub", ConsumerType.KeyShared, key_shared_policy=policy, **options)
 
 
-def publish_keys(face: Face, client: Any, name: str, **options: Any) -> None:
+def publish_keys(api: Api, client: Any, name: str, **options: Any) -> None:
     producer = client.create_producer(name, **{"batching_enabled": False, **options})
     for key in KEYS:
-        face.send_all(producer, [b"1", b"2"], partition_key=key)
+        api.send_all(producer, [b"1", b"2"], partition_key=key)
 
 
 def drain(consumer: Any, wait_ms: int = 500) -> list[Message]:
@@ -64,7 +64,7 @@ def drain(consumer: Any, wait_ms: int = 500) -> list[Message]:
 @pytest.mark.proves("C90")
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_sticky_ranges_get_the_keys_whose_hash_lies_in_them(
-    face: Face, client: Any, topic: NewTopic, partitions: int
+    api: Api, client: Any, topic: NewTopic, partitions: int
 ) -> None:
     name = topic(partitions=partitions)
     # Two ranges of one consumer around the other's; the bounds belong to them, which two of the keys show.
@@ -72,7 +72,7 @@ def test_sticky_ranges_get_the_keys_whose_hash_lies_in_them(
     low, high = hashes[20], hashes[40]
     outer = subscribe(client, name, sticky((high + 1, 65_535), (0, low - 1)))
     inner = subscribe(client, name, sticky((low, high)))
-    publish_keys(face, client, name)
+    publish_keys(api, client, name)
     shares = [drain(consumer) for consumer in (inner, outer)]
     wanted = [
         {key for key in KEYS if low <= hash_of(key) <= high},
@@ -86,25 +86,23 @@ def test_sticky_ranges_get_the_keys_whose_hash_lies_in_them(
 
 
 @pytest.mark.proves("C90")
-def test_keys_without_a_consumer_wait_and_the_ordering_key_counts_first(
-    face: Face, client: Any, topic: NewTopic
-) -> None:
+def test_keys_without_a_consumer_wait_and_the_ordering_key_counts_first(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     key, other = "here", "elsewhere"
     assert hash_of(key) != hash_of(other)
     first = subscribe(client, name, sticky((hash_of(key), hash_of(key))))
     producer = client.create_producer(name, batching_enabled=False)
-    face.send_all(producer, [b"other"], partition_key=other)
-    face.send_all(producer, [b"bytes"], partition_key=key.encode())
-    face.send_all(producer, [b"by ordering key"], partition_key=other, ordering_key=key)
-    face.send_all(producer, [b"elsewhere by ordering key"], partition_key=key, ordering_key=other)
+    api.send_all(producer, [b"other"], partition_key=other)
+    api.send_all(producer, [b"bytes"], partition_key=key.encode())
+    api.send_all(producer, [b"by ordering key"], partition_key=other, ordering_key=key)
+    api.send_all(producer, [b"elsewhere by ordering key"], partition_key=key, ordering_key=other)
     assert [message.data() for message in drain(first)] == [b"bytes", b"by ordering key"]
     second = subscribe(client, name, sticky((hash_of(other), hash_of(other))))
     assert [message.data() for message in drain(second)] == [b"other", b"elsewhere by ordering key"]
 
 
 @pytest.mark.proves("C90")
-def test_a_range_of_another_consumer_is_refused_by_the_broker(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_range_of_another_consumer_is_refused_by_the_broker(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     first = subscribe(client, name, sticky((100, 200)))
     for taken in ((150, 300), (200, 200), (0, 65_535)):
@@ -121,20 +119,20 @@ def test_a_range_of_another_consumer_is_refused_by_the_broker(face: Face, client
 
 @pytest.mark.proves("C90")
 def test_out_of_order_delivery_is_asked_for_and_a_slow_consumer_holds_up_nobody(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, stats: Stats
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
     policy = ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)
-    slow = subscribe(face.client(through.service_url), name, policy, receiver_queue_size=1000)
+    slow = subscribe(api.client(through.service_url), name, policy, receiver_queue_size=1000)
     (asked,) = commands_of(through, Command.SUBSCRIBE)
     assert asked.subscribe.keySharedMeta.allowOutOfOrderDelivery
     assert stats(name)["subscriptions"]["sub"]["allowOutOfOrderDelivery"] is True
-    publish_keys(face, client, name)
+    publish_keys(api, client, name)
     assert slow.receive(10_000).data() == b"1"
     # Of keys the slow consumer has unacknowledged messages of, the new one gets what comes after it.
     fast = subscribe(client, name, policy)
-    publish_keys(face, client, name)
+    publish_keys(api, client, name)
     got = {message.partition_key() for message in drain(fast)}
     assert got and got < set(KEYS)
     ordered = ConsumerKeySharedPolicy()
@@ -144,34 +142,34 @@ def test_out_of_order_delivery_is_asked_for_and_a_slow_consumer_holds_up_nobody(
 
 @pytest.mark.proves("C90")
 def test_without_leave_for_disorder_a_new_consumer_waits_for_the_slow_one(
-    face: Face, client: Any, topic: NewTopic
+    api: Api, client: Any, topic: NewTopic
 ) -> None:
     name = topic()
     policy = ConsumerKeySharedPolicy(KeySharedMode.AutoSplit)
     slow = subscribe(client, name, policy)
-    publish_keys(face, client, name)
+    publish_keys(api, client, name)
     held = [slow.receive(10_000) for _ in range(2 * len(KEYS))]
     fast = subscribe(client, name, policy)
-    publish_keys(face, client, name)
+    publish_keys(api, client, name)
     assert drain(fast) == []
     slow.acknowledge(held)
     assert {message.data() for message in drain(fast, 2000)} == {b"1", b"2"}
 
 
-def test_the_ranges_survive_an_unload(face: Face, client: Any, broker: Broker, topic: NewTopic) -> None:
+def test_the_ranges_survive_an_unload(api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     consumers = [subscribe(client, name, sticky(each)) for each in ((0, 32_767), (32_768, 65_535))]
     broker.admin("PUT", name.replace("://", "/") + "/unload")
-    publish_keys(face, client, name)
+    publish_keys(api, client, name)
     for consumer, low in zip(consumers, (0, 32_768), strict=True):
         keys = {message.partition_key() for message in drain(consumer, 2000)}
         assert keys == {key for key in KEYS if low <= hash_of(key) < low + 32_768}
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-def test_a_reader_of_a_range_of_keys(face: Face, client: Any, topic: NewTopic, partitions: int) -> None:
+def test_a_reader_of_a_range_of_keys(api: Api, client: Any, topic: NewTopic, partitions: int) -> None:
     name = topic(partitions=partitions)
-    publish_keys(face, client, name)
+    publish_keys(api, client, name)
     reader = client.create_reader(name, MessageId.earliest, key_hash_range=[(0, 20_000), (40_000, 50_000)])
     wanted = [key for key in KEYS if hash_of(key) <= 20_000 or 40_000 <= hash_of(key) <= 50_000]
     read = [reader.read_next(10_000) for _ in range(2 * len(wanted))]
@@ -180,8 +178,8 @@ def test_a_reader_of_a_range_of_keys(face: Face, client: Any, topic: NewTopic, p
         reader.read_next(300)
 
 
-def test_what_cannot_be_is_refused_before_any_attempt_to_connect(face: Face) -> None:
-    client = face.client("pulsar://127.0.0.1:1")
+def test_what_cannot_be_is_refused_before_any_attempt_to_connect(api: Api) -> None:
+    client = api.client("pulsar://127.0.0.1:1")
     for kind in (ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover):
         with pytest.raises(InvalidConfiguration, match=r"needs consumer_type=ConsumerType\.KeyShared"):
             client.subscribe("t", "sub", kind, key_shared_policy=sticky((0, 1)))

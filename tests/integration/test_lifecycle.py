@@ -27,8 +27,8 @@ from pulsar_native import (
     Result,
     Timeout,
 )
+from support.apis import Api, inner
 from support.brokers import Broker, NewTopic
-from support.faces import Face, inner
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
@@ -52,9 +52,9 @@ class Counting(Authentication):
 
 
 @pytest.mark.proves("C3")
-def test_the_plug_in_is_started_and_closed_once(face: Face, broker: Broker, topic: NewTopic) -> None:
+def test_the_plug_in_is_started_and_closed_once(api: Api, broker: Broker, topic: NewTopic) -> None:
     plug_in = Counting()
-    client = face.client(broker.service_url, authentication=plug_in, connections_per_broker=2)
+    client = api.client(broker.service_url, authentication=plug_in, connections_per_broker=2)
     name = topic()
     for _ in range(3):
         client.create_producer(name).close()
@@ -65,21 +65,21 @@ def test_the_plug_in_is_started_and_closed_once(face: Face, broker: Broker, topi
 
 
 @pytest.mark.proves("C8")
-def test_connections_per_broker(face: Face, broker: Broker, topic: NewTopic, stats: Stats) -> None:
+def test_connections_per_broker(api: Api, broker: Broker, topic: NewTopic, stats: Stats) -> None:
     name = topic()
     for setting, wanted in ((1, 1), (3, 3), (0, 24)):
-        client = face.client(broker.service_url, connections_per_broker=setting)
+        client = api.client(broker.service_url, connections_per_broker=setting)
         producers = [client.create_producer(name) for _ in range(24)]
         addresses = {each["address"] for each in stats(name)["publishers"]}
         # By chance: all of three are used with 24 producers but for one case in five thousand.
         assert len(addresses) == wanted
         for producer in producers:
-            face.send_all(producer, [b"x"])
+            api.send_all(producer, [b"x"])
         client.close()
 
 
 @pytest.mark.proves("C9")
-def test_sockets_have_no_delay(face: Face, client: Any, topic: NewTopic) -> None:
+def test_sockets_have_no_delay(api: Api, client: Any, topic: NewTopic) -> None:
     producer = client.create_producer(topic())
     (connection,) = inner(producer).client.pool.connections()
     sock = connection._transport._sock
@@ -88,11 +88,11 @@ def test_sockets_have_no_delay(face: Face, client: Any, topic: NewTopic) -> None
 
 @pytest.mark.proves("C24")
 def test_the_handshake_comes_first_and_teaches_the_maximum(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     through = relay(broker.service_url)
     through.hold(Command.CONNECTED, TO_CLIENT)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     with ThreadPoolExecutor(1) as pool:
         made = pool.submit(client.create_producer, topic())
         through.wait_for(Command.CONNECTED)
@@ -108,27 +108,27 @@ def test_the_handshake_comes_first_and_teaches_the_maximum(
     assert connect.connect.protocol_version >= connected.connected.protocol_version
 
 
-def test_several_hosts_some_of_them_dead(face: Face, broker: Broker, topic: NewTopic) -> None:
+def test_several_hosts_some_of_them_dead(api: Api, broker: Broker, topic: NewTopic) -> None:
     host = broker.service_url.removeprefix("pulsar://")
     dead = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     for hosts in ([*dead, host], [dead[0], host, dead[1]], [host, *dead]):
-        client = face.client(f"pulsar://{','.join(hosts)}", operation_timeout_seconds=10)
+        client = api.client(f"pulsar://{','.join(hosts)}", operation_timeout_seconds=10)
         client.create_producer(topic()).send(b"x")
         client.close()
 
 
 @pytest.mark.proves("C187")
 def test_closing_the_client_leaves_no_thread_and_no_socket(
-    face: Face, broker: Broker, topic: NewTopic, stats: Stats
+    api: Api, broker: Broker, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
     threads = {thread.name for thread in threading.enumerate()}
-    client = face.client(broker.service_url)
+    client = api.client(broker.service_url)
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     consumer = client.subscribe(name, "sub", initial_position=InitialPosition.Earliest)
     reader = client.create_reader(name, MessageId.earliest)
     connections = inner(producer).client.pool.connections()
-    unsent = [face.enqueue(producer, b"in the batch") for _ in range(3)]
+    unsent = [api.enqueue(producer, b"in the batch") for _ in range(3)]
     started = time.monotonic()
     client.close()
     assert time.monotonic() - started < 10
@@ -150,15 +150,15 @@ def test_closing_the_client_leaves_no_thread_and_no_socket(
 
 @pytest.mark.proves("C188")
 def test_shutdown_ends_at_once(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(name, batching_enabled=False)
     client.subscribe(name, "sub")
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    pending = [face.enqueue(producer, b"x") for _ in range(10)]
+    pending = [api.enqueue(producer, b"x") for _ in range(10)]
     started = time.monotonic()
     client.shutdown()
     assert time.monotonic() - started < 5
@@ -169,11 +169,11 @@ def test_shutdown_ends_at_once(
 
 @pytest.mark.proves("C189")
 def test_closing_a_consumer_sends_its_acknowledgements_and_wakes_who_waits(
-    face: Face, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", acknowledgment_group_time_ms=60_000)
-    face.send_all(client.create_producer(name, batching_enabled=False), [b"x"] * 5)
+    api.send_all(client.create_producer(name, batching_enabled=False), [b"x"] * 5)
     for _ in range(5):
         consumer.acknowledge(consumer.receive(10_000))
     with ThreadPoolExecutor(2) as pool:
@@ -185,14 +185,14 @@ def test_closing_a_consumer_sends_its_acknowledgements_and_wakes_who_waits(
 
 
 @pytest.mark.proves("C171")
-def test_unsubscribe_removes_or_leaves_usable(face: Face, client: Any, topic: NewTopic, stats: Stats) -> None:
+def test_unsubscribe_removes_or_leaves_usable(api: Api, client: Any, topic: NewTopic, stats: Stats) -> None:
     name = topic()
     first, second = (client.subscribe(name, "sub", ConsumerType.Shared) for _ in range(2))
     with pytest.raises(PulsarException):
         first.unsubscribe()
     producer = client.create_producer(name, batching_enabled=False)
     second.close()
-    face.send_all(producer, [b"still here"])
+    api.send_all(producer, [b"still here"])
     assert first.receive(10_000).data() == b"still here"
     first.unsubscribe()
     assert stats(name)["subscriptions"] == {}
@@ -201,7 +201,7 @@ def test_unsubscribe_removes_or_leaves_usable(face: Face, client: Any, topic: Ne
 
 
 @pytest.mark.proves("C172")
-def test_without_a_schema_the_topic_gets_none(face: Face, client: Any, broker: Broker, topic: NewTopic) -> None:
+def test_without_a_schema_the_topic_gets_none(api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     client.subscribe(name, "sub")
     client.create_producer(name).send(b"x")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import AuthenticationToken, Client, InitialPosition, Message
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -20,7 +20,7 @@ SECRET = "a-token-nobody-may-see"
 
 
 def test_records_name_topic_and_producer_or_consumer_and_no_secret(
-    face: Face,
+    api: Api,
     broker: Broker,
     relay: NewRelay,
     topic: NewTopic,
@@ -30,7 +30,7 @@ def test_records_name_topic_and_producer_or_consumer_and_no_secret(
     caplog.set_level(logging.DEBUG, "pulsar_native")
     name = topic(partitions=1)
     through = relay(broker.service_url)
-    client = face.client(
+    client = api.client(
         through.service_url,
         authentication=AuthenticationToken(SECRET),
         starting_backoff_interval_ms=50,

@@ -21,8 +21,8 @@ from pulsar_native import (
     PulsarException,
     Timeout,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_BROKER, Command, NewRelay
 
@@ -51,7 +51,7 @@ def take(consumer: Any, count: int) -> list[Message]:
 
 @pytest.mark.proves("C88")
 def test_several_topics_of_several_namespaces(
-    face: Face, client: Any, topic: NewTopic, namespace: Callable[[], str], stats: Stats
+    api: Api, client: Any, topic: NewTopic, namespace: Callable[[], str], stats: Stats
 ) -> None:
     names = [topic("here"), topic("there", namespace=namespace()), topic("split", partitions=2)]
     consumer = client.subscribe([*names, names[0]], "sub", initial_position=EARLIEST)
@@ -69,7 +69,7 @@ def test_several_topics_of_several_namespaces(
 @pytest.mark.proves("C156")
 @pytest.mark.parametrize("kind", list(ConsumerType))
 def test_subscribing_twice_with_one_client(
-    face: Face, client: Any, topic: NewTopic, stats: Stats, kind: ConsumerType
+    api: Api, client: Any, topic: NewTopic, stats: Stats, kind: ConsumerType
 ) -> None:
     """As in the Java client 4.2.4 and the official one: two consumers, or ConsumerBusy from the broker."""
     name = topic()
@@ -101,12 +101,12 @@ def test_subscribing_twice_with_one_client(
 
 @pytest.mark.proves("C160")
 def test_pause_and_resume_reach_every_partition(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, stats: Stats
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic(partitions=4)
     parts = [f"{name}-partition-{index}" for index in range(4)]
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(name, "sub", initial_position=EARLIEST, receiver_queue_size=4)
+    consumer = api.client(through.service_url).subscribe(name, "sub", initial_position=EARLIEST, receiver_queue_size=4)
 
     def flows() -> int:
         return through.count(Command.FLOW, TO_BROKER)
@@ -125,11 +125,11 @@ def test_pause_and_resume_reach_every_partition(
 
 @pytest.mark.proves("C160")
 def test_a_paused_consumer_asks_for_nothing_after_a_reconnect_either(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
+    consumer = api.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
         name, "sub", initial_position=EARLIEST
     )
     consumer.pause()
@@ -144,7 +144,7 @@ def test_a_paused_consumer_asks_for_nothing_after_a_reconnect_either(
 
 @pytest.mark.proves("C160")
 def test_unsubscribe_and_close_reach_every_part(
-    face: Face, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     split, single = topic(partitions=4), topic()
     parts = [single, *(f"{split}-partition-{index}" for index in range(4))]
@@ -165,7 +165,7 @@ def test_unsubscribe_and_close_reach_every_part(
 
 
 @pytest.mark.proves("C160", "C157")
-def test_unsubscribing_from_one_topic(face: Face, client: Any, topic: NewTopic, stats: Stats) -> None:
+def test_unsubscribing_from_one_topic(api: Api, client: Any, topic: NewTopic, stats: Stats) -> None:
     split, single, third = topic("split", partitions=2), topic("single"), topic("third")
     consumer = client.subscribe([split, single, third], "sub", initial_position=EARLIEST)
     publish(client, split, b"split", b"split")
@@ -192,7 +192,7 @@ def test_unsubscribing_from_one_topic(face: Face, client: Any, topic: NewTopic, 
 
 
 @pytest.mark.proves("C160", "C171")
-def test_a_refused_unsubscribe_of_one_topic_keeps_it(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_refused_unsubscribe_of_one_topic_keeps_it(api: Api, client: Any, topic: NewTopic) -> None:
     names = [topic("a"), topic("b")]
     consumer, other = (client.subscribe(names, "sub", ConsumerType.Shared, initial_position=EARLIEST) for _ in range(2))
     with pytest.raises(PulsarException, match="shared consumer"):
@@ -208,7 +208,7 @@ def test_a_refused_unsubscribe_of_one_topic_keeps_it(face: Face, client: Any, to
 
 @pytest.mark.proves("C161")
 def test_growth_is_noticed_after_another_topic_was_left(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     growing, left, fixed = topic("growing", partitions=1), topic("left", partitions=2), topic("fixed")
     consumer = client.subscribe(
@@ -237,7 +237,7 @@ def test_growth_is_noticed_after_another_topic_was_left(
 
 @pytest.mark.proves("C161")
 def test_a_reader_reads_new_partitions_from_their_beginning(
-    face: Face, client: Any, broker: Broker, topic: NewTopic
+    api: Api, client: Any, broker: Broker, topic: NewTopic
 ) -> None:
     name = topic(partitions=1)
     reader = client.create_reader(name, MessageId.latest, auto_update_partitions_interval_seconds=0.5)
@@ -248,7 +248,7 @@ def test_a_reader_reads_new_partitions_from_their_beginning(
 
 
 @pytest.mark.proves("C159")
-def test_seek_by_a_function(face: Face, client: Any, topic: NewTopic) -> None:
+def test_seek_by_a_function(api: Api, client: Any, topic: NewTopic) -> None:
     split, single, other = topic("split", partitions=2), topic("single"), topic("other")
     consumer = client.subscribe([split, single, other], "sub", initial_position=EARLIEST)
     parts = [f"{split}-partition-0", f"{split}-partition-1", single, other]
@@ -275,7 +275,7 @@ def test_seek_by_a_function(face: Face, client: Any, topic: NewTopic) -> None:
     take(consumer, 0)
 
 
-def test_a_reader_of_several_topics(face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_a_reader_of_several_topics(api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     names = [topic("a"), topic("b", partitions=2), topic("c")]
     places = [place for name in names for place in publish(client, name, b"0", b"1")]
     reader = client.create_reader(names, MessageId.earliest)
@@ -292,7 +292,7 @@ def test_a_reader_of_several_topics(face: Face, client: Any, broker: Broker, rel
     assert not latest.has_message_available()
     # An id is one topic's only: told before anything is asked, or, of partitions, once they are known.
     through = relay(broker.service_url)
-    other = face.client(through.service_url)
+    other = api.client(through.service_url)
     for wrong in ([], ["", "a"], 5, None):
         with pytest.raises(InvalidConfiguration, match="a reader needs a topic"):
             other.create_reader(wrong, MessageId.earliest)
@@ -305,13 +305,13 @@ def test_a_reader_of_several_topics(face: Face, client: Any, broker: Broker, rel
 
 @pytest.mark.proves("C158")
 def test_each_partition_is_asked_only_for_its_own_again(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic(partitions=2)
     parts = [f"{name}-partition-{index}" for index in range(2)]
     ids = [publish(client, part, b"0", b"1", b"2") for part in parts]
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=1000
     )
     first = take(consumer, 6)
@@ -332,7 +332,7 @@ def test_each_partition_is_asked_only_for_its_own_again(
 
 
 def test_a_paused_listener_holds_its_messages(broker: Broker, topic: NewTopic, eventually: Eventually) -> None:
-    blocking = Face("blocking")
+    blocking = Api("blocking")
     try:
         client, name = blocking.client(broker.service_url), topic()
         heard: list[bytes] = []

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pulsar_native import Client, ConsumerType, InitialPosition, InvalidConfiguration, MemoryBufferIsFull, Timeout
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.containers import Gate, Started
-from support.faces import Face
 from support.publishing import publish_groups
+from support.push_consumers import Gate, Started
 from support.relay import TO_BROKER, NewRelay
 
 Eventually = Callable[..., Any]
@@ -54,11 +54,11 @@ def settled(value: Callable[[], int]) -> int:
     pytest.fail(f"{last} still changes")
 
 
-def fill(face: Face, producer: Any, most: int = 100) -> int:
+def fill(api: Api, producer: Any, most: int = 100) -> int:
     """Send without waiting until the memory is full, and return how many messages were taken."""
     for number in range(most):
         try:
-            face.enqueue(producer, bytes(SIZE))
+            api.enqueue(producer, bytes(SIZE))
         except MemoryBufferIsFull:
             return number
     pytest.fail("the memory is never full")
@@ -100,11 +100,11 @@ def test_a_queue_that_scales_begins_at_one_and_doubles_while_it_is_too_small(
 
 @pytest.mark.proves("N4")
 def test_what_was_received_and_what_is_to_be_sent_share_the_limit(
-    face: Face, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic
 ) -> None:
     name, limit = topic(), 300_000
     through = relay(broker.service_url)
-    client = face.client(through.service_url, memory_limit_bytes=limit)
+    client = api.client(through.service_url, memory_limit_bytes=limit)
     publish(plain_client, name, contents(200))
     consumer = client.subscribe(
         name, "sub", initial_position=EARLIEST, auto_scaled_receiver_queue_size_enabled=True, receiver_queue_size=1000
@@ -116,12 +116,12 @@ def test_what_was_received_and_what_is_to_be_sent_share_the_limit(
     producer = client.create_producer(topic("out"), send_timeout_millis=0)
     through.stall(TO_BROKER)
     # What is left of the limit may be sent, and the message that passes it.
-    taken = fill(face, producer)
+    taken = fill(api, producer)
     assert taken == max(1, -(-(limit - queued) // SIZE))
     assert limit <= used(client) < limit + 3 * SIZE
     # Taking one message makes room for one.
     received.append(consumer.receive(10_000).data())
-    assert fill(face, producer) == 1
+    assert fill(api, producer) == 1
     through.resume()
     while len(received) < 200:
         received.append(consumer.receive(20_000).data())
@@ -132,11 +132,11 @@ def test_what_was_received_and_what_is_to_be_sent_share_the_limit(
 
 @pytest.mark.proves("N4")
 def test_however_small_the_limit_all_go_on(
-    face: Face, broker: Broker, plain_client: Client, topic: NewTopic, read_all: Callable[..., list[Any]]
+    api: Api, broker: Broker, plain_client: Client, topic: NewTopic, read_all: Callable[..., list[Any]]
 ) -> None:
     """Two consumers with messages that fill the limit alone, and a producer fed by them in the same thread."""
     names, out = [topic("a"), topic("b")], topic("out")
-    client = face.client(broker.service_url, memory_limit_bytes=1000)
+    client = api.client(broker.service_url, memory_limit_bytes=1000)
     consumers = [
         client.subscribe(
             name,
@@ -161,11 +161,11 @@ def test_however_small_the_limit_all_go_on(
 
 @pytest.mark.proves("N4")
 def test_dropped_entries_count_no_more(
-    face: Face, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url, starting_backoff_interval_ms=20)
+    client = api.client(through.service_url, starting_backoff_interval_ms=20)
     options = {"initial_position": EARLIEST, "auto_scaled_receiver_queue_size_enabled": True}
     consumer = client.subscribe(name, "sub", **options)
     publish(plain_client, name, contents(3))
@@ -196,8 +196,8 @@ LIMITS = {
 
 @pytest.mark.proves("N4")
 @pytest.mark.parametrize("reason", list(LIMITS))
-def test_a_container_is_held_back_by_each_limit_and_its_clients_producer_by_what_is_left(
-    face: Face,
+def test_a_push_consumer_is_held_back_by_each_limit_and_its_clients_producer_by_what_is_left(
+    api: Api,
     broker: Broker,
     plain_client: Client,
     relay: NewRelay,
@@ -210,22 +210,22 @@ def test_a_container_is_held_back_by_each_limit_and_its_clients_producer_by_what
     size = 400_000 if reason == "size" else SIZE
     limit = 200_000 if reason == "memory" else 3_000_000
     through = relay(broker.service_url)
-    client = face.client(through.service_url, memory_limit_bytes=limit)
+    client = api.client(through.service_url, memory_limit_bytes=limit)
     count = 60 if reason != "size" else 12
     publish(plain_client, name, contents(count, size))
     # One message is stuck, or all.
     gate = Gate((lambda content: content.startswith(b"000")) if reason == "span" else (lambda _content: True))
-    container = consume(client, name, gate, pull_batch_size=4, within_memory_limit=True, **LIMITS[reason])
-    eventually(lambda: container.stats().throttled[reason] >= 2, 30)
-    assert not any(times for other, times in container.stats().throttled.items() if other != reason)
+    push_consumer = consume(client, name, gate, pull_batch_size=4, within_memory_limit=True, **LIMITS[reason])
+    eventually(lambda: push_consumer.stats().throttled[reason] >= 2, 30)
+    assert not any(times for other, times in push_consumer.stats().throttled.items() if other != reason)
     held = settled(lambda: used(client))
-    unfinished = container.stats().unfinished_bytes
+    unfinished = push_consumer.stats().unfinished_bytes
     # What handlers have counts, and what waits behind it.
     assert unfinished <= held < limit + 10 * size
     producer = client.create_producer(topic("out"), send_timeout_millis=0)
     through.stall(TO_BROKER)
     # However much was received, one message may be on its way.
-    assert fill(face, producer, 400) == max(1, -(-(limit - held) // SIZE))
+    assert fill(api, producer, 400) == max(1, -(-(limit - held) // SIZE))
     through.resume()
     gate.opened.set()
     eventually(lambda: len(gate.recorder.seen) == count, 60)

@@ -16,8 +16,8 @@ import pytest
 
 import pulsar_native
 from pulsar_native import CompressionType, ConsumerType, InitialPosition, MessageId
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 
 PROGRAM = Path(__file__).parent / "official_program.py"
 CONTENTS = [b"", b"a" * 10_000, bytes(range(256)) * 20, b"z"]
@@ -54,13 +54,13 @@ class TestEveryCompression:
     """Both ways, in batches and single."""
 
     def test_ours_is_read(
-        self, face: Face, client: Any, peer: Any, topic: NewTopic, compression: CompressionType, batching: bool
+        self, api: Api, client: Any, peer: Any, topic: NewTopic, compression: CompressionType, batching: bool
     ) -> None:
         name = topic()
         producer = client.create_producer(
             name, compression_type=compression, batching_enabled=batching, batching_max_publish_delay_ms=60_000
         )
-        ids = face.send_all(producer, CONTENTS, properties={"a": "1"}, partition_key="key", event_timestamp=5)
+        ids = api.send_all(producer, CONTENTS, properties={"a": "1"}, partition_key="key", event_timestamp=5)
         reader = peer.create_reader(name, official.MessageId.earliest)
         messages = [reader.read_next(10_000) for _ in CONTENTS]
         assert [message.data() for message in messages] == CONTENTS
@@ -98,10 +98,10 @@ class TestEveryCompression:
         producer.close()
 
 
-def test_ids_go_both_ways_as_bytes(face: Face, client: Any, peer: Any, topic: NewTopic) -> None:
+def test_ids_go_both_ways_as_bytes(api: Api, client: Any, peer: Any, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    ids = face.send_all(producer, [b"%d" % number for number in range(5)])
+    ids = api.send_all(producer, [b"%d" % number for number in range(5)])
     for number, place in enumerate(ids):
         theirs = official.MessageId.deserialize(place.serialize())
         assert (theirs.ledger_id(), theirs.entry_id(), theirs.batch_index(), theirs.partition()) == (
@@ -121,10 +121,10 @@ def test_ids_go_both_ways_as_bytes(face: Face, client: Any, peer: Any, topic: Ne
         assert MessageId.deserialize(wrapped.serialize()) == ours
 
 
-def test_one_subscription_is_continued_by_the_other(client: Any, peer: Any, face: Face, topic: NewTopic) -> None:
+def test_one_subscription_is_continued_by_the_other(client: Any, peer: Any, api: Api, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
-    face.send_all(producer, [b"%d" % number for number in range(9)])
+    api.send_all(producer, [b"%d" % number for number in range(9)])
     ours = client.subscribe(name, "sub", initial_position=InitialPosition.Earliest)
     for _ in range(3):
         ours.acknowledge(ours.receive(10_000))
@@ -139,11 +139,11 @@ def test_one_subscription_is_continued_by_the_other(client: Any, peer: Any, face
     assert [again.receive(10_000).data() for _ in range(3)] == [b"6", b"7", b"8"]
 
 
-def test_a_shared_subscription_with_members_of_both(client: Any, peer: Any, face: Face, topic: NewTopic) -> None:
+def test_a_shared_subscription_with_members_of_both(client: Any, peer: Any, api: Api, topic: NewTopic) -> None:
     name = topic()
     ours = client.subscribe(name, "sub", ConsumerType.Shared, receiver_queue_size=5)
     theirs = peer.subscribe(name, "sub", official.ConsumerType.Shared, receiver_queue_size=5)
-    face.send_all(client.create_producer(name, batching_enabled=False), [b"%d" % number for number in range(20)])
+    api.send_all(client.create_producer(name, batching_enabled=False), [b"%d" % number for number in range(20)])
 
     def take(consumer: Any, timeout: type[Exception]) -> list[int]:
         taken = []
@@ -177,16 +177,7 @@ def test_a_program_for_the_official_client_runs_on_ours(broker: Broker) -> None:
     assert len(theirs) > 30 and ours == theirs
 
 
-# What the official package offers and this version does not yet.
-NOT_YET = {
-    "AuthenticationAthenz", "AutoClusterFailover", "ConsoleLogger",
-    "Context", "DeadLetterPolicyBuilder",
-    "FileLogger", "Function", "IdentitySerDe", "LoggerLevel", "MessageBatch",
-    "PickleSerDe", "SerDe", "ServiceInfo", "ServiceInfoProvider", "TableView",
-}  # fmt: skip
-
-
 def test_the_names_programs_use_are_there() -> None:
     classes = {name for name in dir(official) if isinstance(getattr(official, name), type) and name[0].isupper()}
     own = {name for name in classes if getattr(official, name).__module__.split(".")[0] in ("pulsar", "_pulsar")}
-    assert {name for name in own if not hasattr(pulsar_native, name)} <= NOT_YET
+    assert {name for name in own if not hasattr(pulsar_native, name)} == set()

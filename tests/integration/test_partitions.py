@@ -28,8 +28,8 @@ from pulsar_native import (
     PulsarException,
     Result,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
@@ -67,12 +67,12 @@ def test_names_of_the_partitions(client: Any, topic: NewTopic) -> None:
 @pytest.mark.proves("C32", "C153")
 @pytest.mark.parametrize("partitions", [0, 1, 3])
 def test_one_producer_and_consumer_per_partition(
-    face: Face, client: Any, topic: NewTopic, stats: Stats, partitions: int
+    api: Api, client: Any, topic: NewTopic, stats: Stats, partitions: int
 ) -> None:
     name = topic(partitions=partitions)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     producer = client.create_producer(name, batching_enabled=False)
-    ids = face.send_all(producer, [b"%d" % number for number in range(12)])
+    ids = api.send_all(producer, [b"%d" % number for number in range(12)])
     names = [f"{name}-partition-{index}" for index in range(partitions)] or [name]
     for each in names:
         found = stats(each)
@@ -91,36 +91,36 @@ def test_one_producer_and_consumer_per_partition(
 class TestRouting:
     """Messages without a key over four partitions."""
 
-    def test_round_robin(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_round_robin(self, api: Api, client: Any, topic: NewTopic) -> None:
         producer = client.create_producer(topic(partitions=4), batching_enabled=False)
-        order = [each.partition() for each in face.send_all(producer, [b"x"] * 20)]
+        order = [each.partition() for each in api.send_all(producer, [b"x"] * 20)]
         assert order == [(order[0] + number) % 4 for number in range(20)]
 
-    def test_single_partition(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_single_partition(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic(partitions=4)
         chosen = set()
         for _ in range(12):
             producer = client.create_producer(name, message_routing_mode=PartitionsRoutingMode.UseSinglePartition)
-            (partition,) = {each.partition() for each in face.send_all(producer, [b"x"] * 4)}
+            (partition,) = {each.partition() for each in api.send_all(producer, [b"x"] * 4)}
             chosen.add(partition)
             producer.close()
         assert len(chosen) > 1, "each producer chooses by chance"
 
-    def test_custom(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_custom(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic(partitions=4)
         producer = client.create_producer(
             name,
             message_routing_mode=PartitionsRoutingMode.CustomPartition,
             message_router=lambda message, partitions: partitions - 1,
         )
-        assert {each.partition() for each in face.send_all(producer, [b"x"] * 4)} == {3}
+        assert {each.partition() for each in api.send_all(producer, [b"x"] * 4)} == {3}
         with pytest.raises(InvalidConfiguration, match="message_router"):
             client.create_producer(name, message_routing_mode=PartitionsRoutingMode.CustomPartition)
 
 
 @pytest.mark.proves("C49")
 def test_a_router_sees_the_message_and_may_not_go_astray(
-    face: Face, client: Any, topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic(partitions=3)
     seen: list[tuple[Any, ...]] = []
@@ -131,7 +131,7 @@ def test_a_router_sees_the_message_and_may_not_go_astray(
 
     producer = client.create_producer(name, message_router=route)
     assert [
-        face.send_all(producer, [b"x"], properties={"to": str(index)}, partition_key="k")[0].partition()
+        api.send_all(producer, [b"x"], properties={"to": str(index)}, partition_key="k")[0].partition()
         for index in (2, 0)
     ] == [2, 0]
     assert seen == [(b"x", "k", {"to": "2"}, 3), (b"x", "k", {"to": "0"}, 3)]
@@ -147,34 +147,34 @@ def test_a_router_sees_the_message_and_may_not_go_astray(
 )
 @pytest.mark.parametrize("scheme", list(HashingScheme))
 def test_a_key_goes_where_java_sends_it(
-    face: Face, client: Any, topic: NewTopic, scheme: HashingScheme, mode: PartitionsRoutingMode
+    api: Api, client: Any, topic: NewTopic, scheme: HashingScheme, mode: PartitionsRoutingMode
 ) -> None:
     name = topic(partitions=7)
     producer = client.create_producer(name, hashing_scheme=scheme, message_routing_mode=mode, batching_enabled=False)
     for key, choice in JAVA_CHOICE.items():
-        places = face.send_all(producer, [b"x"] * 3, partition_key=key)
+        places = api.send_all(producer, [b"x"] * 3, partition_key=key)
         assert {place.partition() for place in places} == {choice[scheme]}, key
     if scheme is HashingScheme.JavaStringHash:
         # Of a key of bytes Java hashes the base64 text.
-        assert face.send_all(producer, [b"x"], partition_key=b"key1")[0].partition() == 2
+        assert api.send_all(producer, [b"x"], partition_key=b"key1")[0].partition() == 2
 
 
 @pytest.mark.proves("C45")
 def test_the_limit_over_all_partitions_is_shared_out(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         topic(partitions=10),
         max_pending_messages_across_partitions=50,
         batching_enabled=False,
         message_router=lambda message, partitions: int(message.payload),
     )
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    outcomes = [face.enqueue(producer, b"%d" % partition) for partition in range(10) for _ in range(5)]
+    outcomes = [api.enqueue(producer, b"%d" % partition) for partition in range(10) for _ in range(5)]
     for partition in range(10):
         with pytest.raises(ProducerQueueIsFull):
-            face.enqueue(producer, b"%d" % partition)
+            api.enqueue(producer, b"%d" % partition)
     through.wait_for(Command.SEND_RECEIPT, 50)
     through.release()
     assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Ok}
@@ -195,7 +195,7 @@ def test_a_partitioned_producer_is_made_whole_or_not(
 
 @pytest.mark.proves("C84")
 def test_partitions_are_joined_when_first_used(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic(partitions=4)
 
@@ -211,14 +211,14 @@ def test_partitions_are_joined_when_first_used(
     )
     assert joined() == [1, 0, 0, 0] and producer.is_connected()
     # The first of them have the partition joined and wait for that; nothing overtakes them.
-    ids = face.send_all(producer, [b"2 %d" % number for number in range(50)])
+    ids = api.send_all(producer, [b"2 %d" % number for number in range(50)])
     assert {place.partition() for place in ids} == {2} and ids == sorted(ids)
     assert joined() == [1, 0, 1, 0]
     assert producer.send(b"0").partition() == 0 and joined() == [1, 0, 1, 0]
     names = {stats(f"{name}-partition-{index}")["publishers"][0]["producerName"] for index in (0, 2)}
     assert names == {producer.producer_name()}
     broker.admin("POST", name.replace("://", "/") + "/partitions", 6)
-    inner = (producer.target if face.name == "asyncio" else producer)._inner
+    inner = (producer.target if api.name == "asyncio" else producer)._inner
     eventually(lambda: len(inner.children) == 6)
     assert joined(6) == [1, 0, 1, 0, 0, 0]
     assert producer.send(b"5").partition() == 5
@@ -237,23 +237,23 @@ def test_partitions_are_joined_when_first_used(
 
 @pytest.mark.proves("C56", "C84")
 def test_a_partition_joined_late_goes_on_from_the_ids_it_has(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, namespace: Callable[[], str], eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, namespace: Callable[[], str], eventually: Eventually
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(partitions=2, namespace=space)
     options: dict[str, Any] = {"producer_name": "mine", "message_router": lambda message, partitions: 1}
     before = client.create_producer(name, **options)
-    face.send_all(before, [b"0", b"1", b"2"])
+    api.send_all(before, [b"0", b"1", b"2"])
     before.close()
     producer = client.create_producer(name, lazy_start_partitioned_producers=True, **options)
-    assert all(place.entry_id() >= 0 for place in face.send_all(producer, [b"3", b"4"]))
+    assert all(place.entry_id() >= 0 for place in api.send_all(producer, [b"3", b"4"]))
     assert producer.last_sequence_id() == 4
 
 
 @pytest.mark.proves("C84")
 def test_a_partition_that_cannot_be_joined_fails_its_messages_only(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic(partitions=3)
     taken = client.create_producer(f"{name}-partition-2", producer_name="mine")
@@ -264,7 +264,7 @@ def test_a_partition_that_cannot_be_joined_fails_its_messages_only(
         message_router=lambda message, partitions: int(message.payload),
     )
     for _ in range(2):
-        outcomes = [face.enqueue(producer, b"2") for _ in range(3)]
+        outcomes = [api.enqueue(producer, b"2") for _ in range(3)]
         assert {outcome.result(10)[0] for outcome in outcomes} == {Result.ProducerBusy}
     assert producer.send(b"1").partition() == 1 and producer.is_connected()
     taken.close()
@@ -272,11 +272,9 @@ def test_a_partition_that_cannot_be_joined_fails_its_messages_only(
 
 
 @pytest.mark.proves("C84", "C87")
-def test_closing_while_a_partition_is_being_joined(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
-) -> None:
+def test_closing_while_a_partition_is_being_joined(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, operation_timeout_seconds=3)
+    client = api.client(through.service_url, operation_timeout_seconds=3)
     options: dict[str, Any] = {
         "lazy_start_partitioned_producers": True,
         "message_router": lambda message, partitions: 1,
@@ -285,10 +283,10 @@ def test_closing_while_a_partition_is_being_joined(
         producer = client.create_producer(topic(partitions=2), max_pending_messages=3, **options)
         if held:
             through.drop(Command.PRODUCER_SUCCESS, TO_CLIENT)
-        outcomes = [face.enqueue(producer, b"x") for _ in range(3)]
+        outcomes = [api.enqueue(producer, b"x") for _ in range(3)]
         if held:
             with pytest.raises(ProducerQueueIsFull):
-                face.enqueue(producer, b"x")
+                api.enqueue(producer, b"x")
         producer.close()
         results = {outcome.result(10)[0] for outcome in outcomes}
         assert results == ({Result.Timeout} if held else {Result.Ok})
@@ -310,20 +308,20 @@ def test_a_topic_is_subscribed_whole_or_not(client: Any, topic: NewTopic, stats:
 
 @pytest.mark.proves("C59", "C108")
 def test_new_partitions_are_noticed(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic(partitions=2)
     options = {"auto_update_partitions_interval_seconds": 0.2}
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, **options)
     producer = client.create_producer(name, batching_enabled=False, **options)
-    before = face.send_all(producer, [b"before"] * 8)
+    before = api.send_all(producer, [b"before"] * 8)
     broker.admin("POST", name.replace("://", "/") + "/partitions", 4)
 
     sent = list(before)
     deadline = time.monotonic() + 15
     while {each.partition() for each in sent} != {0, 1, 2, 3}:
         assert time.monotonic() < deadline, "the producer never went to the new partitions"
-        sent += face.send_all(producer, [b"during"] * 4)
+        sent += api.send_all(producer, [b"during"] * 4)
     received = [consumer.receive(10_000) for _ in sent]
     assert sorted(message.message_id() for message in received) == sorted(sent)
     consumer.acknowledge(received)
@@ -331,10 +329,10 @@ def test_new_partitions_are_noticed(
 
 @pytest.mark.proves("C94")
 def test_the_prefetch_is_shared_among_the_partitions(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     through = relay(broker.service_url)
-    face.client(through.service_url).subscribe(
+    api.client(through.service_url).subscribe(
         topic(partitions=20), "sub", max_total_receiver_queue_size_across_partitions=100
     )
     through.wait_for(Command.FLOW, 20)
@@ -343,16 +341,16 @@ def test_the_prefetch_is_shared_among_the_partitions(
 
 @pytest.mark.proves("C154")
 def test_a_busy_partition_does_not_starve_the_others(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic(partitions=5)
     hot = client.create_producer(f"{name}-partition-0", batching_enabled=True)
-    face.send_all(hot, [b"hot"] * 900)
+    api.send_all(hot, [b"hot"] * 900)
     for index in range(1, 5):
-        face.send_all(client.create_producer(f"{name}-partition-{index}"), [b"cold"] * 3)
+        api.send_all(client.create_producer(f"{name}-partition-{index}"), [b"cold"] * 3)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST, receiver_queue_size=1000)
     # All is there before the first is taken, so that the order is the queue's choice and not the network's.
-    target = consumer.target if face.name == "asyncio" else consumer
+    target = consumer.target if api.name == "asyncio" else consumer
     eventually(lambda: all(child.may_have_more() for child in target._inner.children))
     received = [consumer.receive(10_000) for _ in range(60)]
     cold = [message for message in received if message.data() == b"cold"]
@@ -361,13 +359,13 @@ def test_a_busy_partition_does_not_starve_the_others(
 
 @pytest.mark.proves("C157")
 def test_ids_find_their_partition(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name, other = topic("split", partitions=3), topic("whole")
     consumer = client.subscribe([name, other], "sub", initial_position=EARLIEST)
     producer = client.create_producer(name, batching_enabled=False)
-    face.send_all(producer, [b"x"] * 9)
-    face.send_all(client.create_producer(other), [b"y"] * 3)
+    api.send_all(producer, [b"x"] * 9)
+    api.send_all(client.create_producer(other), [b"y"] * 3)
     received = [consumer.receive(10_000) for _ in range(12)]
     ids = [message.message_id() for message in received]
     assert {each.topic_name() for each in ids} == {other, *(f"{name}-partition-{index}" for index in range(3))}
@@ -384,15 +382,15 @@ def test_ids_find_their_partition(
 
 
 @pytest.mark.proves("C159")
-def test_seek_over_partitions(face: Face, client: Any, topic: NewTopic) -> None:
+def test_seek_over_partitions(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic(partitions=3)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     producer = client.create_producer(name, batching_enabled=False)
-    first = face.send_all(producer, [b"%d" % number for number in range(9)])
+    first = api.send_all(producer, [b"%d" % number for number in range(9)])
     time.sleep(0.05)  # the publish times of the two halves differ
     between = time.time_ns() // 1_000_000
     time.sleep(0.05)
-    second = face.send_all(producer, [b"%d" % number for number in range(9, 18)])
+    second = api.send_all(producer, [b"%d" % number for number in range(9, 18)])
 
     def taken(count: int) -> list[Message]:
         messages = [consumer.receive(10_000) for _ in range(count)]
@@ -437,7 +435,7 @@ def test_waiting_over_partitions_wakes_for_any(plain_client: Client, topic: NewT
     assert sorted(got) == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_partition_is_a_topic_of_its_own(face: Face, broker: Broker, client: Any, topic: NewTopic) -> None:
+def test_a_partition_is_a_topic_of_its_own(api: Api, broker: Broker, client: Any, topic: NewTopic) -> None:
     name = topic(partitions=2)
     place = client.create_producer(f"{name}-partition-1").send(b"x")
     assert place.partition() == 1
@@ -453,11 +451,11 @@ def test_the_parts_of_one_producer_share_its_name(client: Any, topic: NewTopic, 
 
 
 def test_the_frames_of_partitions_share_a_connection(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(topic(partitions=4), batching_enabled=False)
-    face.send_all(producer, [b"x"] * 8)
+    producer = api.client(through.service_url).create_producer(topic(partitions=4), batching_enabled=False)
+    api.send_all(producer, [b"x"] * 8)
     assert through.count(Command.SEND, TO_BROKER) == 8 and through.count(Command.PRODUCER) == 4
     assert through.accepted <= 2
 

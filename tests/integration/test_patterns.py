@@ -21,8 +21,8 @@ from pulsar_native import (
     RegexSubscriptionMode,
     Timeout,
 )
+from support.apis import Api
 from support.brokers import Broker, admin
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
@@ -74,7 +74,7 @@ def values(consumer: Any, count: int) -> list[str]:
 
 @pytest.mark.proves("C162", "C88")
 def test_whole_names_without_their_domain(
-    face: Face, client: Any, broker: Broker, namespace: NewNamespace, stats: Stats
+    api: Api, client: Any, broker: Broker, namespace: NewNamespace, stats: Stats
 ) -> None:
     place = namespace()
     names = {
@@ -112,9 +112,9 @@ def test_whole_names_without_their_domain(
 
 def test_a_pattern_as_text(broker: Broker, namespace: NewNamespace) -> None:
     place = namespace()
-    asyncio_face = Face("asyncio")
+    asyncio_api = Api("asyncio")
     try:
-        client = asyncio_face.client(broker.service_url)
+        client = asyncio_api.client(broker.service_url)
         publish(client, f"persistent://{place}/a1", f"persistent://{place}/b1")
         consumer = client.subscribe(f"persistent://{place}/a.*", "sub", is_pattern_topic=True)
         assert consumer.topics() == [f"persistent://{place}/a1"]
@@ -123,13 +123,13 @@ def test_a_pattern_as_text(broker: Broker, namespace: NewNamespace) -> None:
         with pytest.raises(InvalidConfiguration, match="no regular expression"):
             client.subscribe(f"{place}/(", "sub", is_pattern_topic=True)
     finally:
-        asyncio_face.close()
+        asyncio_api.close()
 
 
 @pytest.mark.proves("C88", "C105")
-def test_contradictions_fail_before_any_io(face: Face, broker: Broker, relay: NewRelay) -> None:
+def test_contradictions_fail_before_any_io(api: Api, broker: Broker, relay: NewRelay) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     for topic, told in (
         ([], "at least one topic"),
         ([re.compile("public/default/a")], "list of str"),
@@ -161,7 +161,7 @@ def test_contradictions_fail_before_any_io(face: Face, broker: Broker, relay: Ne
 
 
 @pytest.mark.proves("C105")
-def test_the_three_modes(face: Face, client: Any, namespace: NewNamespace) -> None:
+def test_the_three_modes(api: Api, client: Any, namespace: NewNamespace) -> None:
     place = namespace()
     kept, passing = f"persistent://{place}/a1", f"non-persistent://{place}/a2"
     # A non-persistent topic is there as long as somebody uses it.
@@ -185,7 +185,7 @@ def test_the_three_modes(face: Face, client: Any, namespace: NewNamespace) -> No
 
 @pytest.mark.proves("C163", "C164")
 def test_topics_that_come_and_go_are_followed_at_once(
-    face: Face, client: Any, broker: Broker, namespace: NewNamespace, stats: Stats, eventually: Eventually
+    api: Api, client: Any, broker: Broker, namespace: NewNamespace, stats: Stats, eventually: Eventually
 ) -> None:
     place, told = namespace(), Told()
     first, second, split, other = (f"persistent://{place}/{local}" for local in ("a1", "a2", "a-split", "b"))
@@ -218,7 +218,7 @@ def test_topics_that_come_and_go_are_followed_at_once(
 
 @pytest.mark.proves("C163")
 def test_a_topic_that_is_gone_cannot_be_acknowledged(
-    face: Face, client: Any, broker: Broker, namespace: NewNamespace, eventually: Eventually
+    api: Api, client: Any, broker: Broker, namespace: NewNamespace, eventually: Eventually
 ) -> None:
     place = namespace()
     names = [f"persistent://{place}/a{number}" for number in range(2)]
@@ -235,12 +235,12 @@ def test_a_topic_that_is_gone_cannot_be_acknowledged(
 
 @pytest.mark.proves("C163")
 def test_one_topic_fails_without_the_others(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, namespace: NewNamespace, eventually: Eventually
+    api: Api, client: Any, broker: Broker, relay: NewRelay, namespace: NewNamespace, eventually: Eventually
 ) -> None:
     place = namespace()
     through = relay(broker.service_url)
     taken, free = f"persistent://{place}/a-taken", f"persistent://{place}/a-free"
-    consumer = face.client(through.service_url).subscribe(re.compile(f"{place}/a.*"), "sub", initial_position=EARLIEST)
+    consumer = api.client(through.service_url).subscribe(re.compile(f"{place}/a.*"), "sub", initial_position=EARLIEST)
     assert consumer.topics() == []
     with pytest.raises(Timeout):
         consumer.receive(100)
@@ -261,7 +261,7 @@ def test_one_topic_fails_without_the_others(
 
 @pytest.mark.proves("C160")
 def test_leaving_one_topic_of_a_pattern(
-    face: Face, client: Any, broker: Broker, namespace: NewNamespace, stats: Stats, eventually: Eventually
+    api: Api, client: Any, broker: Broker, namespace: NewNamespace, stats: Stats, eventually: Eventually
 ) -> None:
     place = namespace()
     names = [f"persistent://{place}/a{number}" for number in range(3)]
@@ -285,13 +285,13 @@ def test_leaving_one_topic_of_a_pattern(
 
 @pytest.mark.proves("C164")
 def test_the_watch_is_asked_for_with_the_hash_and_comes_back(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, namespace: NewNamespace, eventually: Eventually
+    api: Api, broker: Broker, client: Any, relay: NewRelay, namespace: NewNamespace, eventually: Eventually
 ) -> None:
     place = namespace()
     publish(client, f"persistent://{place}/a1")
     through = relay(broker.service_url)
     options = {"starting_backoff_interval_ms": 50}
-    consumer = face.client(through.service_url, **options).subscribe(
+    consumer = api.client(through.service_url, **options).subscribe(
         re.compile(f"persistent://{place}/a.*"), "sub", initial_position=EARLIEST
     )
     through.wait_for(Command.WATCH_TOPIC_LIST_SUCCESS, 1)
@@ -299,7 +299,7 @@ def test_the_watch_is_asked_for_with_the_hash_and_comes_back(
     (watch,) = commands_of(through, Command.WATCH_TOPIC_LIST)
     assert asked.getTopicsOfNamespace.topics_pattern == watch.watchTopicList.topics_pattern == f"{place}/a.*"
     (answer,) = commands_of(through, Command.WATCH_TOPIC_LIST_SUCCESS, TO_CLIENT)
-    # client.md F.7: the list has not changed since it was asked for, so it is left out.
+    # The list has not changed since it was asked for, so it is left out.
     assert watch.watchTopicList.topics_hash == answer.watchTopicListSuccess.topics_hash
     assert list(answer.watchTopicListSuccess.topic) == []
     assert values(consumer, 1) == [f"persistent://{place}/a1"]
@@ -327,12 +327,10 @@ def silent_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
 
 
 @pytest.mark.proves("C102", "C164")
-def test_without_the_brokers_word_the_period_does(
-    face: Face, silent_broker: Standalone, eventually: Eventually
-) -> None:
-    client = face.client(silent_broker.service_url)
-    stem = f"persistent://public/default/{face.name}-a"
-    publish(client, f"{stem}1", f"persistent://public/default/x{face.name}-a1")
+def test_without_the_brokers_word_the_period_does(api: Api, silent_broker: Standalone, eventually: Eventually) -> None:
+    client = api.client(silent_broker.service_url)
+    stem = f"persistent://public/default/{api.name}-a"
+    publish(client, f"{stem}1", f"persistent://public/default/x{api.name}-a1")
     told = Told()
     pattern = re.compile(f"{stem}.*")
     often, seldom = (
@@ -343,7 +341,7 @@ def test_without_the_brokers_word_the_period_does(
     )
     # Unfiltered, the list is filtered here.
     assert often.topics() == [f"{stem}1"] == seldom.topics()
-    inner = (often.target if face.name == "asyncio" else often)._inner
+    inner = (often.target if api.name == "asyncio" else often)._inner
     assert not inner.pattern.is_watched
     started = time.monotonic()
     publish(client, f"{stem}2")
@@ -356,10 +354,10 @@ def test_without_the_brokers_word_the_period_does(
 
 
 @pytest.mark.proves("C102")
-def test_a_web_service_is_asked_every_period(face: Face, broker: Broker, client: Any, namespace: NewNamespace) -> None:
+def test_a_web_service_is_asked_every_period(api: Api, broker: Broker, client: Any, namespace: NewNamespace) -> None:
     place = namespace()
     publish(client, f"persistent://{place}/a1", f"persistent://{place}/xa1")
-    consumer = face.client(broker.admin_url).subscribe(
+    consumer = api.client(broker.admin_url).subscribe(
         re.compile(f"{place}/a.*"), "sub", initial_position=EARLIEST, pattern_auto_discovery_period=1
     )
     publish(client, f"persistent://{place}/a2")
@@ -368,12 +366,12 @@ def test_a_web_service_is_asked_every_period(face: Face, broker: Broker, client:
 
 @pytest.mark.proves("C102")
 def test_a_period_below_a_second_is_one(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, namespace: NewNamespace
+    api: Api, broker: Broker, client: Any, relay: NewRelay, namespace: NewNamespace
 ) -> None:
     place = namespace()
     through = relay(broker.service_url)
     started = time.monotonic()
-    face.client(through.service_url).subscribe(re.compile(f"{place}/a.*"), "sub", pattern_auto_discovery_period=0)
+    api.client(through.service_url).subscribe(re.compile(f"{place}/a.*"), "sub", pattern_auto_discovery_period=0)
     through.wait_for(Command.GET_TOPICS_OF_NAMESPACE_RESPONSE, 4)
     assert time.monotonic() - started > 2.5
     # Nothing has changed, so the list itself is asked for and sent but once.
@@ -383,7 +381,7 @@ def test_a_period_below_a_second_is_one(
     assert [each.getTopicsOfNamespaceResponse.changed for each in answers][1:4] == [False] * 3
 
 
-def test_seek_and_ends_over_a_pattern(face: Face, client: Any, namespace: NewNamespace) -> None:
+def test_seek_and_ends_over_a_pattern(api: Api, client: Any, namespace: NewNamespace) -> None:
     place = namespace()
     names = [f"persistent://{place}/a{number}" for number in range(3)]
     publish(client, *names)

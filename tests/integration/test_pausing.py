@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import BatchReceivePolicy, Client, ConsumerType, InitialPosition, Message, Timeout
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.publishing import publish_groups
 from support.relay import TO_BROKER, Command, NewRelay
 
@@ -151,7 +151,7 @@ def _received(other: Any, paused: Any, least: int) -> list[Message]:
 @pytest.mark.proves("N3")
 @pytest.mark.parametrize("kind", SHARED)
 def test_what_comes_on_granted_permits_is_handed_back_once_then_kept(
-    face: Face,
+    api: Api,
     broker: Broker,
     plain_client: Client,
     relay: NewRelay,
@@ -162,7 +162,7 @@ def test_what_comes_on_granted_permits_is_handed_back_once_then_kept(
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=20
     )
     publish(plain_client, name, *contents(0, 4))
@@ -285,7 +285,7 @@ def test_strict_reaches_every_partition(
 @pytest.mark.proves("N3")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 def test_strict_outlives_a_lost_connection(
-    face: Face,
+    api: Api,
     broker: Broker,
     plain_client: Client,
     relay: NewRelay,
@@ -295,7 +295,7 @@ def test_strict_outlives_a_lost_connection(
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
+    consumer = api.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
         name, "sub", kind, initial_position=EARLIEST
     )
     publish(plain_client, name, *contents(0, 5))

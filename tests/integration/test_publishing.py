@@ -34,8 +34,8 @@ from pulsar_native import (
     Timeout,
     TopicTerminated,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of, sent_entries
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
@@ -55,19 +55,19 @@ def test_what_is_sent_is_read_in_order(client: Any, topic: NewTopic, read_all: R
 
 @pytest.mark.proves("C41")
 @pytest.mark.parametrize("nothing", ["", "  ", None])
-def test_a_producer_needs_a_topic(face: Face, nothing: Any) -> None:
+def test_a_producer_needs_a_topic(api: Api, nothing: Any) -> None:
     # Nobody listens there: the error comes before any attempt to connect.
     with pytest.raises(InvalidConfiguration, match="topic"):
-        face.client("pulsar://127.0.0.1:1").create_producer(nothing)
+        api.client("pulsar://127.0.0.1:1").create_producer(nothing)
 
 
 @pytest.mark.proves("C37", "C42", "N9")
-def test_a_name_in_use_is_refused_at_once(face: Face, broker: Broker, client: Any, topic: NewTopic) -> None:
+def test_a_name_in_use_is_refused_at_once(api: Api, broker: Broker, client: Any, topic: NewTopic) -> None:
     name = topic()
     client.create_producer(name, producer_name="only-one")
     started = time.monotonic()
     with pytest.raises(ProducerBusy, match="only-one") as caught:
-        face.client(broker.service_url).create_producer(name, producer_name="only-one")
+        api.client(broker.service_url).create_producer(name, producer_name="only-one")
     assert time.monotonic() - started < 5
     assert caught.value.topic == name and not caught.value.retryable
     assert caught.value.broker and caught.value.request_id is not None
@@ -89,18 +89,18 @@ def test_properties_are_in_the_statistics(client: Any, topic: NewTopic, stats: S
 
 
 @pytest.mark.proves("C44", "C46")
-def test_a_full_queue_raises_or_blocks(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_a_full_queue_raises_or_blocks(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     options: dict[str, Any] = {"max_pending_messages": 5, "batching_enabled": False}
     raising = client.create_producer(topic("raising"), **options)
     blocking = client.create_producer(topic("blocking"), block_if_queue_full=True, **options)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    outcomes = [face.enqueue(producer, b"x") for producer in (raising, blocking) for _ in range(5)]
+    outcomes = [api.enqueue(producer, b"x") for producer in (raising, blocking) for _ in range(5)]
     with pytest.raises(ProducerQueueIsFull, match="max_pending_messages"):
-        face.enqueue(raising, b"one too many")
+        api.enqueue(raising, b"one too many")
     sixth: Future[Any] = Future()
-    thread = threading.Thread(target=lambda: sixth.set_result(face.enqueue(blocking, b"6").result(30)))
+    thread = threading.Thread(target=lambda: sixth.set_result(api.enqueue(blocking, b"6").result(30)))
     thread.start()
     through.wait_for(Command.SEND_RECEIPT, 10)
     thread.join(0.3)
@@ -110,20 +110,20 @@ def test_a_full_queue_raises_or_blocks(face: Face, broker: Broker, relay: NewRel
     assert sixth.result(10)[0] is Result.Ok
     thread.join(10)
     # Every place in the queue is free again.
-    assert len(face.send_all(raising, [b"y"] * 5)) == 5
+    assert len(api.send_all(raising, [b"y"] * 5)) == 5
 
 
 @pytest.mark.proves("C43")
-def test_send_timeout_and_none(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_send_timeout_and_none(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     for module in (pulsar_native, pulsar_native.asyncio):
         parameters = inspect.signature(module.Client.create_producer).parameters
         assert parameters["send_timeout_millis"].default == 30_000
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     limited = client.create_producer(topic("limited"), send_timeout_millis=300)
     patient = client.create_producer(topic("patient"), send_timeout_millis=0)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    waiting = face.enqueue(patient, b"waits")
+    waiting = api.enqueue(patient, b"waits")
     started = time.monotonic()
     with pytest.raises(Timeout, match=r"0\.3 s"):
         limited.send(b"times out")
@@ -135,47 +135,47 @@ def test_send_timeout_and_none(face: Face, broker: Broker, relay: NewRelay, topi
 
 @pytest.mark.proves("C63")
 def test_the_oldest_message_times_out_with_all_behind_it(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         name, send_timeout_millis=3000, batching_enabled=True, batching_max_publish_delay_ms=60_000
     )
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     started = time.monotonic()
-    outcomes = [face.enqueue(producer, b"first")]
+    outcomes = [api.enqueue(producer, b"first")]
     time.sleep(1.8)  # younger by more than half of the time-out, and yet failing with the oldest
-    outcomes += [face.enqueue(producer, b"%d" % number, deliver_at=1) for number in range(3)]
-    outcomes.append(face.enqueue(producer, b"in the open batch"))
+    outcomes += [api.enqueue(producer, b"%d" % number, deliver_at=1) for number in range(3)]
+    outcomes.append(api.enqueue(producer, b"in the open batch"))
     assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Timeout}
     assert 2.9 < time.monotonic() - started < 4.6
     # The receipts come after all, too late, and must not be taken for those of later messages.
     assert through.release() >= 3
-    later = producer.send(b"later") if face.name == "blocking" else face.send_all(producer, [b"later"])[0]
+    later = producer.send(b"later") if api.name == "blocking" else api.send_all(producer, [b"later"])[0]
     last = read_all(name)[-1]
     assert (last.data(), last.message_id()) == (b"later", later)
 
 
 @pytest.mark.proves("C56")
 def test_sequence_ids_go_on_where_the_name_was_seen_last(
-    face: Face, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(namespace=space)
     producer = client.create_producer(name, producer_name="loader")
     assert producer.last_sequence_id() == -1
-    face.send_all(producer, [b"a", b"b", b"c"])
+    api.send_all(producer, [b"a", b"b", b"c"])
     assert producer.last_sequence_id() == 2
     producer.close()
-    again = face.client(broker.service_url).create_producer(name, producer_name="loader")
+    again = api.client(broker.service_url).create_producer(name, producer_name="loader")
     assert again.last_sequence_id() == 2
-    face.send_all(again, [b"d"])
+    api.send_all(again, [b"d"])
     again.close()
     told = client.create_producer(name, producer_name="other", initial_sequence_id=99)
     assert told.last_sequence_id() == 99
-    face.send_all(told, [b"e", b"f"])
+    api.send_all(told, [b"e", b"f"])
     assert [(m.data(), m.sequence_id()) for m in read_all(name)] == [
         (b"a", 0), (b"b", 1), (b"c", 2), (b"d", 3), (b"e", 100), (b"f", 101),
     ]  # fmt: skip
@@ -183,17 +183,17 @@ def test_sequence_ids_go_on_where_the_name_was_seen_last(
 
 @pytest.mark.proves("C65")
 def test_receipts_give_the_ids_consumers_see_and_duplicates_succeed(
-    face: Face, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
+    api: Api, client: Any, broker: Broker, namespace: Callable[[], str], topic: NewTopic, read_all: ReadAll
 ) -> None:
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(namespace=space)
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    ids = face.send_all(producer, [b"a", b"b", b"c"]) + face.send_all(producer, [b"d"])
+    ids = api.send_all(producer, [b"a", b"b", b"c"]) + api.send_all(producer, [b"d"])
     messages = read_all(name)
     assert [message.message_id() for message in messages] == ids
     assert [each.batch_index() for each in ids] == [0, 1, 2, -1]
-    (duplicate,) = face.send_all(producer, [b"again"], sequence_id=1)
+    (duplicate,) = api.send_all(producer, [b"again"], sequence_id=1)
     assert (duplicate.ledger_id(), duplicate.entry_id()) == (-1, -1)
     assert producer.last_sequence_id() == 3
     assert len(read_all(name)) == 4
@@ -222,9 +222,9 @@ class TestAccessModes:
         holder.close()
         client.create_producer(name, access_mode=ProducerAccessMode.Exclusive).send(b"now")
 
-    def test_waiting(self, face: Face, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually) -> None:
+    def test_waiting(self, api: Api, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually) -> None:
         name = topic()
-        client = face.client(broker.service_url, operation_timeout_seconds=1)
+        client = api.client(broker.service_url, operation_timeout_seconds=1)
         holder = client.create_producer(name, access_mode=ProducerAccessMode.Exclusive)
         waiting: Future[Any] = Future()
 
@@ -244,10 +244,10 @@ class TestAccessModes:
         waiting.result(10).send(b"second")
         thread.join(10)
 
-    def test_fencing(self, face: Face, broker: Broker, client: Any, topic: NewTopic) -> None:
+    def test_fencing(self, api: Api, broker: Broker, client: Any, topic: NewTopic) -> None:
         name = topic()
         holder = client.create_producer(name, access_mode=ProducerAccessMode.Exclusive)
-        taker = face.client(broker.service_url).create_producer(
+        taker = api.client(broker.service_url).create_producer(
             name, access_mode=ProducerAccessMode.ExclusiveWithFencing
         )
         taker.send(b"mine")
@@ -258,15 +258,15 @@ class TestAccessModes:
 
 @pytest.mark.proves("C68")
 def test_a_terminated_topic_refuses_pending_later_and_new(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(name, batching_enabled=False)
     producer.send(b"last")
     through.hold(Command.SEND, TO_BROKER)
-    pending = [face.enqueue(producer, b"too late") for _ in range(3)]
+    pending = [api.enqueue(producer, b"too late") for _ in range(3)]
     through.wait_for(Command.SEND, 4)
     broker.admin("POST", name.replace("://", "/") + "/terminate")
     through.release()
@@ -296,11 +296,11 @@ def test_the_maximum_size_counts_after_compression(client: Any, topic: NewTopic,
 
 @pytest.mark.proves("C72")
 def test_the_producer_fills_in_the_metadata(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         name,
         producer_name="writer",
         compression_type=CompressionType.LZ4,
@@ -308,7 +308,7 @@ def test_the_producer_fills_in_the_metadata(
         batching_enabled=False,
     )
     before = time.time_ns() // 1_000_000
-    face.send_all(producer, ["one" * 100, "two" * 100])
+    api.send_all(producer, ["one" * 100, "two" * 100])
     after = time.time_ns() // 1_000_000
     first, second = (entry.metadata for entry in sent_entries(through))
     assert (first.sequence_id, second.sequence_id) == (0, 1)
@@ -318,7 +318,7 @@ def test_the_producer_fills_in_the_metadata(
     for number, message in enumerate(read_all(name)):
         assert message.producer_name() == "writer" and message.sequence_id() == number
         assert before <= message.publish_timestamp() <= after
-        assert message.schema_version() == bytes(8)
+        assert message.schema_version_bytes() == bytes(8)
 
 
 @pytest.mark.proves("C76")
@@ -332,13 +332,13 @@ def test_a_blocking_send_does_not_wait_for_its_batch(plain_client: Client, topic
 
 
 @pytest.mark.proves("C77")
-def test_flush_returns_with_the_last_receipt(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_flush_returns_with_the_last_receipt(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         topic(), batching_enabled=True, batching_max_publish_delay_ms=60_000
     )
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    outcomes = [face.enqueue(producer, b"x") for _ in range(10)]
+    outcomes = [api.enqueue(producer, b"x") for _ in range(10)]
     flushed = threading.Event()
     thread = threading.Thread(target=lambda: (producer.flush(), flushed.set()))
     thread.start()
@@ -383,12 +383,12 @@ def test_threads_keep_their_order_and_ids_stay_dense(plain_client: Client, topic
 @pytest.mark.proves("C81", "C82")
 @pytest.mark.parametrize("batching", [True, False])
 def test_every_field_goes_out_and_comes_back(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, batching: bool
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, batching: bool
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
     consumer = client.subscribe(name, "sub", ConsumerType.Shared)
-    producer = face.client(through.service_url).create_producer(
+    producer = api.client(through.service_url).create_producer(
         name, producer_name="p", batching_enabled=batching, batching_max_publish_delay_ms=60_000
     )
     fields: dict[str, Any] = {
@@ -399,11 +399,11 @@ def test_every_field_goes_out_and_comes_back(
         "sequence_id": 7,
     }
     pending = [
-        face.enqueue(producer, b"full", **fields),
-        face.enqueue(producer, b"bytes key", partition_key=b"\x00\xff"),
-        face.enqueue(producer, None, partition_key=""),
-        face.enqueue(producer, b"", replication_clusters=["standalone"]),
-        face.enqueue(producer, b"here only", disable_replication=True),
+        api.enqueue(producer, b"full", **fields),
+        api.enqueue(producer, b"bytes key", partition_key=b"\x00\xff"),
+        api.enqueue(producer, None, partition_key=""),
+        api.enqueue(producer, b"", replication_clusters=["standalone"]),
+        api.enqueue(producer, b"here only", disable_replication=True),
     ]
     producer.flush()
     ids = [outcome.result(10)[1] for outcome in pending]
@@ -417,21 +417,21 @@ def test_every_field_goes_out_and_comes_back(
     assert keyed.has_base64_encoded_key() and keyed.key_bytes() == b"\x00\xff" and keyed.partition_key() == "AP8="
     assert null.has_null_value() and null.data() == b"" and null.value() is None and null.has_key()
     assert (bare.data(), bare.properties(), bare.partition_key(), bare.ordering_key()) == (b"", {}, "", "")
-    assert (bare.event_timestamp(), bare.redelivery_count(), bare.schema_version()) == (0, 0, None)
+    assert (bare.event_timestamp(), bare.redelivery_count(), bare.schema_version_bytes()) == (0, 0, None)
     assert not bare.has_null_value() and not bare.has_key()
     assert [each.metadata.replicate_to for each in sent_entries(through)][-2:] == [["standalone"], ["__local__"]]
 
 
 @pytest.mark.proves("C81")
-def test_delivery_can_be_delayed(face: Face, client: Any, topic: NewTopic) -> None:
+def test_delivery_can_be_delayed(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared)
     producer = client.create_producer(name)
     sent = time.time()
     # The broker may deliver up to one of its ticks (1 s) early.
-    face.send_all(producer, [b"after"], deliver_after=timedelta(seconds=2))
-    face.send_all(producer, [b"at"], deliver_at=int(sent * 1000) + 3200)
-    face.send_all(producer, [b"at once"])
+    api.send_all(producer, [b"after"], deliver_after=timedelta(seconds=2))
+    api.send_all(producer, [b"at"], deliver_at=int(sent * 1000) + 3200)
+    api.send_all(producer, [b"at once"])
     arrivals = [(consumer.receive(10_000).data(), time.time() - sent) for _ in range(3)]
     assert [data for data, _ in arrivals] == [b"at once", b"after", b"at"]
     assert arrivals[0][1] < 1 <= arrivals[1][1] < 3 and 2.2 <= arrivals[2][1] < 5
@@ -450,13 +450,13 @@ def test_delivery_can_be_delayed(face: Face, client: Any, topic: NewTopic) -> No
     ],
 )
 def test_wrong_fields_are_refused_and_nothing_is_sent(
-    face: Face, client: Any, topic: NewTopic, read_all: ReadAll, wrong: dict[str, Any]
+    api: Api, client: Any, topic: NewTopic, read_all: ReadAll, wrong: dict[str, Any]
 ) -> None:
     name = topic()
     producer = client.create_producer(name)
     with pytest.raises(InvalidMessage):
         producer.send(b"x", **wrong)
-    face.send_all(producer, [b"good"])
+    api.send_all(producer, [b"good"])
     assert [(message.data(), message.sequence_id()) for message in read_all(name)] == [(b"good", 0)]
 
 
@@ -465,33 +465,33 @@ class TestSendByState:
     """What send answers in each state of a producer."""
 
     def test_ready_and_connecting_take_messages(
-        self, face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+        self, api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
     ) -> None:
         through = relay(broker.service_url)
-        producer = face.client(through.service_url).create_producer(topic())
-        assert producer.is_connected() and face.enqueue(producer, b"ready").result(10)[0] is Result.Ok
+        producer = api.client(through.service_url).create_producer(topic())
+        assert producer.is_connected() and api.enqueue(producer, b"ready").result(10)[0] is Result.Ok
         through.refuse()
         through.cut()
         eventually(lambda: not producer.is_connected())
-        waiting = face.enqueue(producer, b"connecting")
+        waiting = api.enqueue(producer, b"connecting")
         assert not waiting.done()
         through.accept()
         assert waiting.result(20)[0] is Result.Ok
 
-    def test_closed(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_closed(self, api: Api, client: Any, topic: NewTopic) -> None:
         producer = client.create_producer(topic())
         producer.close()
         producer.close()
         with pytest.raises(AlreadyClosed):
             producer.send(b"x")
         with pytest.raises(AlreadyClosed):
-            face.enqueue(producer, b"x")
+            api.enqueue(producer, b"x")
 
-    def test_terminated_and_failed(self, face: Face, broker: Broker, client: Any, topic: NewTopic) -> None:
+    def test_terminated_and_failed(self, api: Api, broker: Broker, client: Any, topic: NewTopic) -> None:
         ended = client.create_producer(topic("ended"))
         broker.admin("POST", ended.topic().replace("://", "/") + "/terminate")
         fenced = client.create_producer(topic("fenced"), access_mode=ProducerAccessMode.Exclusive)
-        face.client(broker.service_url).create_producer(
+        api.client(broker.service_url).create_producer(
             fenced.topic(), access_mode=ProducerAccessMode.ExclusiveWithFencing
         )
         for producer, error in ((ended, TopicTerminated), (fenced, ProducerFenced)):
@@ -503,15 +503,15 @@ class TestSendByState:
 @pytest.mark.proves("C87")
 @pytest.mark.parametrize("answered", [True, False])
 def test_close_settles_every_pending_message(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, answered: bool, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, answered: bool, read_all: ReadAll
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url, operation_timeout_seconds=1)
+    client = api.client(through.service_url, operation_timeout_seconds=1)
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     if not answered:
         through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    outcomes = [face.enqueue(producer, b"%d" % number) for number in range(100)]
+    outcomes = [api.enqueue(producer, b"%d" % number) for number in range(100)]
     started = time.monotonic()
     producer.close()
     assert time.monotonic() - started < 4
@@ -522,8 +522,8 @@ def test_close_settles_every_pending_message(
 
 
 @pytest.mark.proves("C16")
-def test_a_closed_client_makes_nothing(face: Face, broker: Broker, topic: NewTopic) -> None:
-    client = face.client(broker.service_url)
+def test_a_closed_client_makes_nothing(api: Api, broker: Broker, topic: NewTopic) -> None:
+    client = api.client(broker.service_url)
     name = topic()
     producer = client.create_producer(name)
     client.close()
@@ -540,9 +540,9 @@ def test_a_closed_client_makes_nothing(face: Face, broker: Broker, topic: NewTop
 
 
 @pytest.mark.proves("C17")
-def test_ids_are_never_reused_on_a_connection(face: Face, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+def test_ids_are_never_reused_on_a_connection(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     name = topic()
     for _ in range(5):
         client.create_producer(name).close()

@@ -20,8 +20,8 @@ from pulsar_native import (
     RegexSubscriptionMode,
     Timeout,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -29,12 +29,12 @@ Eventually = Callable[..., Any]
 EARLIEST = InitialPosition.Earliest
 
 
-def publish(face: Face, client: Any, name: str, *counts: int) -> list[MessageId]:
+def publish(api: Api, client: Any, name: str, *counts: int) -> list[MessageId]:
     """Publish numbered messages, each count as one batch."""
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     ids: list[MessageId] = []
     for count in counts:
-        ids += face.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
+        ids += api.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
     producer.close()
     return ids
 
@@ -49,10 +49,10 @@ def read_on(reader: Any) -> list[int]:
 
 @pytest.mark.proves("C165")
 def test_a_reader_reads_from_its_place_and_leaves_nothing(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
-    ids = publish(face, client, name, 1, 3, 1, 4)
+    ids = publish(api, client, name, 1, 3, 1, 4)
     reader = client.create_reader(name, MessageId.earliest)
     messages = [reader.read_next(10_000) for _ in range(9)]
     assert [message.message_id() for message in messages] == ids
@@ -73,11 +73,9 @@ def test_a_reader_reads_from_its_place_and_leaves_nothing(
 
 @pytest.mark.proves("C113", "C129")
 @pytest.mark.parametrize("inclusive", [True, False])
-def test_a_start_position_includes_its_message_or_not(
-    face: Face, client: Any, topic: NewTopic, inclusive: bool
-) -> None:
+def test_a_start_position_includes_its_message_or_not(api: Api, client: Any, topic: NewTopic, inclusive: bool) -> None:
     name = topic()
-    ids = publish(face, client, name, 1, 5, 1)
+    ids = publish(api, client, name, 1, 5, 1)
     # A message of its own, the first, a middle and the last of a batch, the topic's last one.
     for number in (0, 1, 3, 5, 6):
         # As a position comes from a database: nothing but its bytes.
@@ -88,29 +86,29 @@ def test_a_start_position_includes_its_message_or_not(
 
 
 @pytest.mark.proves("C129")
-def test_unpacking_leaves_out_what_was_acknowledged(face: Face, client: Any, broker: Broker, topic: NewTopic) -> None:
+def test_unpacking_leaves_out_what_was_acknowledged(api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
     name = topic()
-    publish(face, client, name, 10)
+    publish(api, client, name, 10)
     options = {"initial_position": EARLIEST, "batch_index_ack_enabled": True, "receiver_queue_size": 20}
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, **options)
     messages = [consumer.receive(10_000) for _ in range(10)]
     consumer.acknowledge([messages[number] for number in (0, 4, 5, 9)])
     consumer.close()
-    again = face.client(broker.service_url).subscribe(name, "sub", ConsumerType.Shared, **options)
+    again = api.client(broker.service_url).subscribe(name, "sub", ConsumerType.Shared, **options)
     assert [int(again.receive(10_000).data()) for _ in range(6)] == [1, 2, 3, 6, 7, 8]
     # What was left out gave its permits back: the queue of 20 takes all of these.
-    publish(face, client, name, 40)
+    publish(api, client, name, 40)
     assert len([again.receive(10_000) for _ in range(40)]) == 40
 
 
 @pytest.mark.proves("C129")
 def test_a_compacted_batch_gives_only_its_last_values(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for number in range(12):
-        face.enqueue(producer, b"%d" % number, partition_key=f"key{number % 4}")
+        api.enqueue(producer, b"%d" % number, partition_key=f"key{number % 4}")
         if number == 6:
             producer.flush()
     producer.flush()
@@ -133,9 +131,9 @@ class TestMessageAvailable:
         reader.seek(0)
         assert not reader.has_message_available()
 
-    def test_with_messages(self, face: Face, client: Any, topic: NewTopic, inclusive: bool) -> None:
+    def test_with_messages(self, api: Api, client: Any, topic: NewTopic, inclusive: bool) -> None:
         name = topic()
-        ids = publish(face, client, name, 1, 3)
+        ids = publish(api, client, name, 1, 3)
         time.sleep(0.02)  # so that "now" is after their publish time
         for start, wanted in (
             (MessageId.earliest, 4),
@@ -155,7 +153,7 @@ class TestMessageAvailable:
         assert not reader.has_message_available()
         reader.seek(0)
         assert read_on(reader) == [0, 1, 2, 3]
-        publish(face, client, name, 2)
+        publish(api, client, name, 2)
         assert reader.has_message_available()
 
 
@@ -175,17 +173,17 @@ CASES = [
 @pytest.mark.parametrize("inclusive", [False, True], ids=["exclusive", "inclusive"])
 @pytest.mark.parametrize("how", ["start", "seek", "seek back"])
 def test_whether_there_is_more_is_never_wrong(
-    face: Face, client: Any, topic: NewTopic, how: str, inclusive: bool, filled: bool
+    api: Api, client: Any, topic: NewTopic, how: str, inclusive: bool, filled: bool
 ) -> None:
     name = topic()
     ids: list[MessageId] = []
     between = 0
     if filled:
-        ids = publish(face, client, name, 2, 2)
+        ids = publish(api, client, name, 2, 2)
         time.sleep(0.05)
         between = int(time.time() * 1000)
         time.sleep(0.05)
-        ids += publish(face, client, name, 2)
+        ids += publish(api, client, name, 2)
     behind = int(time.time() * 1000) + 60_000
     places: dict[str, Any] = {
         "earliest": MessageId.earliest,
@@ -225,15 +223,15 @@ def test_whether_there_is_more_is_never_wrong(
 @pytest.mark.proves("C167", "C168")
 @pytest.mark.parametrize("kept", [0, 3])
 def test_a_time_sought_outlives_an_unload(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kept: int
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kept: int
 ) -> None:
     """The broker forgets the cursor of a reader with its connection, and where the time was with it."""
     name = topic()
-    publish(face, client, name, 1, 2, 1)
+    publish(api, client, name, 1, 2, 1)
     time.sleep(0.05)
     between = int(time.time() * 1000)
     time.sleep(0.05)
-    publish(face, client, name, *[1] * kept)
+    publish(api, client, name, *[1] * kept)
     # The queue holds what was delivered before: only what comes again tells where the reader stands.
     reader = client.create_reader(name, MessageId.earliest, receiver_queue_size=1)
     reader.seek(between)
@@ -243,14 +241,14 @@ def test_a_time_sought_outlives_an_unload(
         assert reader.has_message_available() is bool(kept)
     got = read_on(reader)
     assert got == list(range(kept))
-    publish(face, client, name, 2)
+    publish(api, client, name, 2)
     assert read_on(reader) == [0, 1]
 
 
 @pytest.mark.proves("C101")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_a_compacted_topic_gives_one_value_of_each_key(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kind: ConsumerType
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kind: ConsumerType
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
@@ -277,9 +275,9 @@ def test_a_compacted_topic_gives_one_value_of_each_key(
 
 
 @pytest.mark.proves("C101", "C88")
-def test_only_persistent_topics_with_one_reader_are_read_compacted(face: Face, broker: Broker, relay: NewRelay) -> None:
+def test_only_persistent_topics_with_one_reader_are_read_compacted(api: Api, broker: Broker, relay: NewRelay) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     for kind in (ConsumerType.Shared, ConsumerType.KeyShared):
         with pytest.raises(InvalidConfiguration, match="Exclusive or Failover"):
             client.subscribe("a", "sub", kind, is_read_compacted=True)
@@ -301,11 +299,11 @@ def test_only_persistent_topics_with_one_reader_are_read_compacted(face: Face, b
 @pytest.mark.proves("C119")
 @pytest.mark.parametrize("start", [MessageId.earliest, MessageId.latest])
 def test_an_unload_while_reading_loses_and_repeats_nothing(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, start: MessageId
+    api: Api, client: Any, broker: Broker, topic: NewTopic, start: MessageId
 ) -> None:
     name = topic()
     if start == MessageId.latest:
-        publish(face, client, name, 3)
+        publish(api, client, name, 3)
     reader = client.create_reader(name, start, receiver_queue_size=50)
     producer = client.create_producer(name, batching_enabled=True, batching_max_messages=7)
     got: list[int] = []
@@ -316,33 +314,33 @@ def test_an_unload_while_reading_loses_and_repeats_nothing(
     reading = threading.Thread(target=read)
     reading.start()
     for part in range(5):
-        face.send_all(producer, [b"%d" % number for number in range(part * 400, part * 400 + 400)])
+        api.send_all(producer, [b"%d" % number for number in range(part * 400, part * 400 + 400)])
         broker.admin("PUT", name.replace("://", "/") + "/unload")
     reading.join(60)
     assert got == list(range(2000))
 
 
 def test_a_reader_at_the_end_keeps_its_place_while_nothing_was_read(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, 3)
+    publish(api, client, name, 3)
     through = relay(broker.service_url)
-    reader = face.client(through.service_url).create_reader(name, MessageId.latest)
+    reader = api.client(through.service_url).create_reader(name, MessageId.latest)
     through.refuse()
     through.cut()
     eventually(lambda: not reader.is_connected())
-    publish(face, client, name, 2)
+    publish(api, client, name, 2)
     through.accept()
     assert [int(reader.read_next(20_000).data()) for _ in range(2)] == [0, 1]
 
 
 @pytest.mark.proves("C169")
 def test_the_end_of_a_terminated_topic(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, 2)
+    publish(api, client, name, 2)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     messages = [consumer.receive(10_000) for _ in range(2)]
     broker.admin("POST", name.replace("://", "/") + "/terminate")
@@ -354,22 +352,22 @@ def test_the_end_of_a_terminated_topic(
     eventually(consumer.has_reached_end_of_topic)
 
 
-def test_the_last_id(face: Face, client: Any, topic: NewTopic) -> None:
+def test_the_last_id(api: Api, client: Any, topic: NewTopic) -> None:
     name, split = topic(), topic("split", partitions=2)
     reader = client.create_reader(name, MessageId.earliest)
     assert reader.get_last_message_id().entry_id() == -1
-    ids = publish(face, client, name, 1, 3)
+    ids = publish(api, client, name, 1, 3)
     assert reader.get_last_message_id() == ids[-1] == reader.get_last_message_ids()[0]
     consumer = client.subscribe(split, "sub")
-    places = {place.partition(): place for place in publish(face, client, split, *[1] * 8)}
+    places = {place.partition(): place for place in publish(api, client, split, *[1] * 8)}
     found = consumer.get_last_message_ids()
     assert {each.partition() for each in found} == {0, 1}
     assert all(places[each.partition()] == each for each in found if each.entry_id() >= 0)
 
 
-def test_a_listener_of_a_reader(plain_client: Client, face: Face, topic: NewTopic, eventually: Eventually) -> None:
+def test_a_listener_of_a_reader(plain_client: Client, api: Api, topic: NewTopic, eventually: Eventually) -> None:
     name = topic()
-    publish(face, plain_client if face.name == "blocking" else face.client(plain_client.config.service_url), name, 5)
+    publish(api, plain_client if api.name == "blocking" else api.client(plain_client.config.service_url), name, 5)
     heard: list[Message] = []
     reader = plain_client.create_reader(
         name, MessageId.earliest, reader_listener=lambda reader, message: heard.append(message)
@@ -379,10 +377,10 @@ def test_a_listener_of_a_reader(plain_client: Client, face: Face, topic: NewTopi
     reader.close()
 
 
-def test_a_reader_over_partitions(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_reader_over_partitions(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic(partitions=3)
     producer = client.create_producer(name, batching_enabled=False)
-    ids = face.send_all(producer, [b"x"] * 12)
+    ids = api.send_all(producer, [b"x"] * 12)
     reader = client.create_reader(name, MessageId.earliest)
     read = []
     while reader.has_message_available():

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import AlreadyClosed, Client, ConsumerType, InitialPosition, Message, PulsarException, Timeout
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
@@ -29,9 +29,9 @@ def backlog(stats: Stats) -> Callable[[str], int]:
     return lambda name: int(stats(name)["subscriptions"]["sub"]["msgBacklog"])
 
 
-def publish(face: Face, client: Any, name: str, count: int, *, batch: bool = False) -> None:
+def publish(api: Api, client: Any, name: str, count: int, *, batch: bool = False) -> None:
     producer = client.create_producer(name, batching_enabled=batch, batching_max_publish_delay_ms=60_000)
-    face.send_all(producer, [b"%d" % number for number in range(count)])
+    api.send_all(producer, [b"%d" % number for number in range(count)])
     producer.close()
 
 
@@ -53,12 +53,12 @@ def left(client: Any, name: str, kind: ConsumerType = ConsumerType.Exclusive) ->
 
 @pytest.mark.proves("C111", "C139")
 def test_an_acknowledgement_returns_when_the_broker_has_answered(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int]
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int]
 ) -> None:
     name = topic()
-    publish(face, client, name, 10)
+    publish(api, client, name, 10)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", initial_position=EARLIEST, ack_receipt_enabled=True
     )
     messages = take(consumer, 10)
@@ -84,12 +84,12 @@ def test_an_acknowledgement_returns_when_the_broker_has_answered(
 
 @pytest.mark.proves("C139")
 def test_many_acknowledgements_share_one_answer(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int]
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int]
 ) -> None:
     name = topic()
-    publish(face, client, name, 200)
+    publish(api, client, name, 200)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, ack_receipt_enabled=True,
         acknowledgment_group_time_ms=300,
     )  # fmt: skip
@@ -103,13 +103,13 @@ def test_many_acknowledgements_share_one_answer(
 @pytest.mark.proves("C111", "C139")
 @pytest.mark.parametrize("group_time", [0, 100])
 def test_what_was_not_answered_goes_out_again_with_the_next_connection(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int],
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int],
     group_time: int,
 ) -> None:  # fmt: skip
     name = topic()
-    publish(face, client, name, 20, batch=True)
+    publish(api, client, name, 20, batch=True)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
+    consumer = api.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, ack_receipt_enabled=True,
         batch_index_ack_enabled=True, acknowledgment_group_time_ms=group_time,
     )  # fmt: skip
@@ -133,12 +133,12 @@ def test_what_was_not_answered_goes_out_again_with_the_next_connection(
 
 @pytest.mark.proves("C139")
 def test_an_unload_does_not_lose_the_answer(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int]
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, backlog: Callable[[str], int]
 ) -> None:
     name = topic()
-    publish(face, client, name, 4)
+    publish(api, client, name, 4)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
+    consumer = api.client(through.service_url, starting_backoff_interval_ms=20).subscribe(
         name, "sub", initial_position=EARLIEST, ack_receipt_enabled=True
     )
     messages = take(consumer, 4)
@@ -154,12 +154,12 @@ def test_an_unload_does_not_lose_the_answer(
 
 @pytest.mark.proves("C139", "C141")
 def test_closing_tells_those_who_wait_and_refuses_what_comes_later(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
-    publish(face, client, name, 3)
+    publish(api, client, name, 3)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", initial_position=EARLIEST, ack_receipt_enabled=True
     )
     messages = take(consumer, 3)
@@ -181,9 +181,9 @@ def test_closing_tells_those_who_wait_and_refuses_what_comes_later(
 
 
 @pytest.mark.proves("C141")
-def test_without_receipts_a_closed_consumer_refuses_too(face: Face, client: Any, topic: NewTopic) -> None:
+def test_without_receipts_a_closed_consumer_refuses_too(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    publish(face, client, name, 2)
+    publish(api, client, name, 2)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     messages = take(consumer, 2)
     consumer.close()
@@ -194,13 +194,13 @@ def test_without_receipts_a_closed_consumer_refuses_too(face: Face, client: Any,
 
 
 @pytest.mark.proves("C111")
-def test_where_nothing_is_sent_nothing_is_waited_for(face: Face, client: Any, topic: NewTopic) -> None:
+def test_where_nothing_is_sent_nothing_is_waited_for(api: Api, client: Any, topic: NewTopic) -> None:
     volatile = topic().replace("persistent://", "non-persistent://")
     consumer = client.subscribe(volatile, "sub", ack_receipt_enabled=True)
-    publish(face, client, volatile, 1)
+    publish(api, client, volatile, 1)
     consumer.acknowledge(consumer.receive(15_000))
     name = topic()
-    publish(face, client, name, 3, batch=True)
+    publish(api, client, name, 3, batch=True)
     batches = client.subscribe(name, "sub", initial_position=EARLIEST, ack_receipt_enabled=True)
     messages = take(batches, 3)
     # Without batch-index acknowledgement the broker hears of the batch with its last message.
@@ -260,10 +260,10 @@ with pulsar_native.Client(url) as client:
 @pytest.mark.parametrize("batch", [True, False])
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 def test_ids_acknowledged_by_another_process(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, batch: bool, kind: ConsumerType
+    api: Api, client: Any, broker: Broker, topic: NewTopic, batch: bool, kind: ConsumerType
 ) -> None:
     name = topic(partitions=2)
-    publish(face, client, name, 12, batch=batch)
+    publish(api, client, name, 12, batch=batch)
     consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST)
     messages = take(consumer, 12)
     if kind is ConsumerType.Exclusive:

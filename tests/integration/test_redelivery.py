@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pulsar_native import ConsumerType, InitialPosition, Message, MessageId, MultiplierRedeliveryBackoff, Timeout
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
@@ -20,10 +20,10 @@ EARLIEST = InitialPosition.Earliest
 REDELIVER = Command.REDELIVER_UNACKNOWLEDGED_MESSAGES
 
 
-def publish(face: Face, client: Any, name: str, count: int, *, batch: bool = False) -> list[MessageId]:
+def publish(api: Api, client: Any, name: str, count: int, *, batch: bool = False) -> list[MessageId]:
     """Publish numbered messages, one entry each or all in one batch."""
     producer = client.create_producer(name, batching_enabled=batch, batching_max_publish_delay_ms=60_000)
-    return face.send_all(producer, [b"%d" % number for number in range(count)])
+    return api.send_all(producer, [b"%d" % number for number in range(count)])
 
 
 def numbers(consumer: Any, count: int) -> list[int]:
@@ -43,12 +43,12 @@ def nothing_comes(consumer: Any, wait_ms: int = 300) -> bool:
 @pytest.mark.proves("C146")
 @pytest.mark.parametrize("batch", [True, False])
 def test_refused_messages_come_after_the_delay_in_one_request(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, batch: bool
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, batch: bool
 ) -> None:
     name = topic()
-    publish(face, client, name, 5, batch=batch)
+    publish(api, client, name, 5, batch=batch)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=600
     )
     messages = [consumer.receive(10_000) for _ in range(5)]
@@ -66,12 +66,12 @@ def test_refused_messages_come_after_the_delay_in_one_request(
 
 @pytest.mark.proves("C144")
 def test_single_redelivery_leaves_the_others_in_the_queue(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
-    ids = publish(face, client, name, 10)
+    ids = publish(api, client, name, 10)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100
     )
     first = consumer.receive(10_000)
@@ -90,12 +90,12 @@ def test_single_redelivery_leaves_the_others_in_the_queue(
 @pytest.mark.proves("C145")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover, ConsumerType.Shared])
 def test_redelivery_of_all_starts_over(
-    face: Face, client: Any, topic: NewTopic, kind: ConsumerType, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, kind: ConsumerType, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, 50)
+    publish(api, client, name, 50)
     consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=200)
-    (child,) = (consumer.target if face.name == "asyncio" else consumer)._inner.children
+    (child,) = (consumer.target if api.name == "asyncio" else consumer)._inner.children
     for _ in range(3):
         assert numbers(consumer, 15) == list(range(15))
         eventually(lambda: len(child._messages) + len(child._deliveries) == 35)
@@ -109,11 +109,11 @@ def test_redelivery_of_all_starts_over(
 @pytest.mark.proves("C145")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_nothing_is_missing_when_the_broker_was_just_reading(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, kind: ConsumerType
+    api: Api, client: Any, broker: Broker, topic: NewTopic, kind: ConsumerType
 ) -> None:
     """A rewind that meets a read on its way makes the broker (4.2.4) skip that read's entries."""
     name = topic()
-    publish(face, client, name, 60)
+    publish(api, client, name, 60)
     for round_ in range(6):
         # Read from the disk, which takes a while; the cache answers at once.
         broker.admin("PUT", name.replace("://", "/") + "/unload")
@@ -132,12 +132,12 @@ def test_nothing_is_missing_when_the_broker_was_just_reading(
 @pytest.mark.proves("C145")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_what_was_on_its_way_before_does_not_arrive_after(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, kind: ConsumerType
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic, kind: ConsumerType
 ) -> None:
     name = topic()
-    publish(face, client, name, 20)
+    publish(api, client, name, 20)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=100
     )
     assert numbers(consumer, 20) == list(range(20))
@@ -153,9 +153,9 @@ def test_what_was_on_its_way_before_does_not_arrive_after(
 
 
 @pytest.mark.proves("C148")
-def test_the_count_of_redeliveries(face: Face, client: Any, topic: NewTopic) -> None:
+def test_the_count_of_redeliveries(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    publish(face, client, name, 3)
+    publish(api, client, name, 3)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100
     )
@@ -175,12 +175,12 @@ def test_the_count_of_redeliveries(face: Face, client: Any, topic: NewTopic) -> 
 
 @pytest.mark.proves("C96")
 def test_what_is_not_acknowledged_in_time_comes_again(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
-    publish(face, client, name, 4)
+    publish(api, client, name, 4)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=2000
     )
     started = time.monotonic()
@@ -192,9 +192,9 @@ def test_what_is_not_acknowledged_in_time_comes_again(
 
 
 @pytest.mark.proves("C147")
-def test_a_refusal_waits_longer_with_each_redelivery(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_refusal_waits_longer_with_each_redelivery(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    publish(face, client, name, 1)
+    publish(api, client, name, 1)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_precision=0,
         negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(min_delay_ms=150, max_delay_ms=4000),
@@ -214,9 +214,9 @@ def test_a_refusal_waits_longer_with_each_redelivery(face: Face, client: Any, to
 
 
 @pytest.mark.proves("C147")
-def test_a_time_out_waits_longer_with_each_redelivery(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_time_out_waits_longer_with_each_redelivery(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    publish(face, client, name, 1)
+    publish(api, client, name, 1)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, unacked_messages_timeout_ms=1000,
         unacked_messages_tick_ms=100,
@@ -233,12 +233,12 @@ def test_a_time_out_waits_longer_with_each_redelivery(face: Face, client: Any, t
 
 @pytest.mark.proves("C158")
 def test_refusals_and_time_outs_are_asked_for_partition_by_partition(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic(partitions=2)
-    ids = publish(face, client, name, 8)
+    ids = publish(api, client, name, 8)
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100,
         negative_ack_redelivery_delay_precision=11, unacked_messages_timeout_ms=5000,
     )  # fmt: skip
@@ -260,9 +260,9 @@ def test_refusals_and_time_outs_are_asked_for_partition_by_partition(
         assert sorted(map(sorted, asked.values())) == sorted(map(sorted, own))
 
 
-def test_an_acknowledgement_takes_a_refusal_back(face: Face, client: Any, topic: NewTopic) -> None:
+def test_an_acknowledgement_takes_a_refusal_back(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    publish(face, client, name, 2)
+    publish(api, client, name, 2)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=300
     )
@@ -274,9 +274,9 @@ def test_an_acknowledgement_takes_a_refusal_back(face: Face, client: Any, topic:
     assert nothing_comes(consumer)
 
 
-def test_refusals_of_several_partitions(face: Face, client: Any, topic: NewTopic) -> None:
+def test_refusals_of_several_partitions(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic(partitions=3)
-    ids = publish(face, client, name, 9)
+    ids = publish(api, client, name, 9)
     consumer = client.subscribe(
         name, "sub", ConsumerType.Shared, initial_position=EARLIEST, negative_ack_redelivery_delay_ms=100
     )

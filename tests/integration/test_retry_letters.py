@@ -22,8 +22,8 @@ from pulsar_native import (
     ProducerBusy,
     Timeout,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
@@ -127,11 +127,11 @@ def test_names_of_old_clients_are_kept_where_their_topics_exist(client: Any, bro
 
 @pytest.mark.proves("C151")
 def test_several_messages_of_several_partitions_can_be_put_back_at_once(
-    face: Face, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic(partitions=2)
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=50)
-    face.send_all(producer, [b"%d" % number for number in range(8)])
+    api.send_all(producer, [b"%d" % number for number in range(8)])
     consumer = client.subscribe(name, "sub", **SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(5))
     messages = [consumer.receive(15_000) for _ in range(8)]
     consumer.reconsume_later(messages[:7], 300)

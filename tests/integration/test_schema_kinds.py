@@ -1,4 +1,4 @@
-"""Every kind of schema on the real broker, on both faces: what is registered, what travels, and what is refused."""
+"""Every kind of schema on the real broker, on both APIs: what is registered, what travels, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pulsar_native.schema as ours
 from pulsar_native.admin import AdminClient
 from pulsar_native.exceptions import IncompatibleSchema, InvalidConfiguration, InvalidMessage, OperationNotSupported
 from pulsar_native.schema import GenericRecord, InvalidRecord, KeyValue, KeyValueEncodingType, SchemaType
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.proto_samples import message_class
 
 EARLIEST = pulsar_native.InitialPosition.Earliest
@@ -69,7 +69,7 @@ def test_every_kind_is_registered_and_travels(
 @pytest.mark.parametrize("encoding", KeyValueEncodingType)
 @pytest.mark.parametrize("batching", [True, False])
 def test_keys_and_values_travel_with_their_nulls(
-    client: Any, face: Face, topic: NewTopic, encoding: KeyValueEncodingType, batching: bool
+    client: Any, api: Api, topic: NewTopic, encoding: KeyValueEncodingType, batching: bool
 ) -> None:
     name = topic()
     schema = ours.KeyValueSchema(ours.StringSchema(), ours.Int32Schema(), encoding)
@@ -79,7 +79,7 @@ def test_keys_and_values_travel_with_their_nulls(
     producer = client.create_producer(
         name, schema=schema, batching_enabled=batching, batching_max_publish_delay_ms=60_000
     )
-    face.send_all(producer, pairs)
+    api.send_all(producer, pairs)
     received = [consumer.receive(10_000) for _ in pairs]
     assert [message.value() for message in received] == pairs
     assert [follower.receive(10_000).value() for _ in pairs] == pairs
@@ -114,7 +114,7 @@ def test_separated_keys_route_as_keys_of_bytes_do(client: Any, plain_client: Any
 
 @pytest.mark.proves("C173")
 def test_a_consumer_takes_whatever_the_topic_has_version_by_version(
-    broker: Broker, client: Any, face: Face, admin: AdminClient, topic: NewTopic
+    broker: Broker, client: Any, api: Api, admin: AdminClient, topic: NewTopic
 ) -> None:
     name = topic()
     narrow, wide = (ours.AvroSchema(schema_definition=each) for each in (NUMBER, WIDER))
@@ -185,7 +185,7 @@ def test_bytes_are_checked_against_the_topics_schema(
     producer.send(good)
     message = consumer.receive(10_000)
     assert message.data() == good
-    assert message.schema_version() == bytes(8), "the topic's own version"
+    assert message.schema_version_bytes() == bytes(8), "the topic's own version"
     registered = admin.get_schema(name)
     assert registered is not None and registered.version == 0
 
@@ -199,7 +199,7 @@ def test_bytes_for_a_topic_without_schema_are_plain(
     consumer = client.subscribe(name, "s", initial_position=EARLIEST)
     producer.send(b"\xff")
     message = consumer.receive(10_000)
-    assert (message.data(), message.schema_version()) == (b"\xff", None)
+    assert (message.data(), message.schema_version_bytes()) == (b"\xff", None)
     assert admin.get_schema(name) is None
     given = ours.AutoProduceBytesSchema(ours.Int32Schema())
     checked = client.create_producer(other := topic("checked"), schema=given)
@@ -213,8 +213,8 @@ def test_bytes_for_a_topic_without_schema_are_plain(
 
 
 @pytest.mark.proves("C173", "C174")
-def test_the_topics_schema_is_found_over_http_too(broker: Broker, face: Face, topic: NewTopic) -> None:
-    client = face.client(broker.admin_url)
+def test_the_topics_schema_is_found_over_http_too(broker: Broker, api: Api, topic: NewTopic) -> None:
+    client = api.client(broker.admin_url)
     name, plain = topic(), topic("plain")
     schema = ours.KeyValueSchema(ours.StringSchema(), ours.AvroSchema(NUMBER))
     client.create_producer(name, schema=schema).send(KeyValue("k", {"n": 1}))
@@ -243,7 +243,7 @@ def test_a_json_schema_is_registered_in_its_avro_form(
 
 @pytest.mark.proves("C81")
 def test_messages_have_schemas_of_their_own(
-    broker: Broker, client: Any, face: Face, admin: AdminClient, topic: NewTopic
+    broker: Broker, client: Any, api: Api, admin: AdminClient, topic: NewTopic
 ) -> None:
     name = topic()
     narrow, wide = (ours.AvroSchema(schema_definition=each) for each in (NUMBER, WIDER))
@@ -253,7 +253,7 @@ def test_messages_have_schemas_of_their_own(
         ({"n": 1}, None), ({"n": 2}, None), ({"n": 3, "more": "x"}, wide), ({"n": 4, "more": "y"}, wide),
         (b"\xff", ours.BytesSchema()), ({"n": 5}, narrow), ({"n": 6}, None),
     ]  # fmt: skip
-    outcomes = [face.enqueue(producer, value, **({"schema": schema} if schema else {})) for value, schema in sent]
+    outcomes = [api.enqueue(producer, value, **({"schema": schema} if schema else {})) for value, schema in sent]
     producer.flush()
     places = [outcome.result(30)[1] for outcome in outcomes]
     # The version is the entry's: a batch ends where the schema changes.

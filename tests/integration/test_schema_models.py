@@ -1,4 +1,4 @@
-"""Dataclasses and pydantic models as records, through the real broker on both faces."""
+"""Dataclasses and pydantic models as records, through the real broker on both APIs."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from pulsar_native import (
     PulsarException,
     Result,
 )
+from support.apis import Api
 from support.brokers import admin
-from support.faces import Face
 from support.raw import commands_of
 from support.relay import Command, NewRelay
 
@@ -37,19 +37,19 @@ Eventually = Callable[..., Any]
 TOPIC = "persistent://public/default/secured"
 
 
-def test_a_token_opens_the_door(face: Face, secure_broker: Standalone) -> None:
+def test_a_token_opens_the_door(api: Api, secure_broker: Standalone) -> None:
     given: Any
     for given in (secure_broker.token(), lambda: secure_broker.token()):
-        client = face.client(secure_broker.service_url, authentication=AuthenticationToken(given))
+        client = api.client(secure_broker.service_url, authentication=AuthenticationToken(given))
         assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
         client.close()
 
 
 @pytest.mark.parametrize("kind", ["none", "garbage", "expired"])
-def test_a_refused_token_is_told_at_once(face: Face, secure_broker: Standalone, kind: str) -> None:
+def test_a_refused_token_is_told_at_once(api: Api, secure_broker: Standalone, kind: str) -> None:
     token = {"none": None, "garbage": "very-secret", "expired": secure_broker.token(lifetime_seconds=-60)}[kind]
     authentication = None if token is None else AuthenticationToken(token)
-    client = face.client(secure_broker.service_url, authentication=authentication)
+    client = api.client(secure_broker.service_url, authentication=authentication)
     for call in (lambda: client.create_producer(TOPIC), lambda: client.subscribe(TOPIC, "sub")):
         started = time.monotonic()
         with pytest.raises(AuthenticationError) as caught:
@@ -58,35 +58,35 @@ def test_a_refused_token_is_told_at_once(face: Face, secure_broker: Standalone, 
         assert caught.value.broker and (token is None or token not in str(caught.value))
 
 
-def test_a_role_without_rights(face: Face, secure_broker: Standalone) -> None:
-    client = face.client(secure_broker.service_url, authentication=AuthenticationToken(secure_broker.token("nobody")))
+def test_a_role_without_rights(api: Api, secure_broker: Standalone) -> None:
+    client = api.client(secure_broker.service_url, authentication=AuthenticationToken(secure_broker.token("nobody")))
     started = time.monotonic()
     with pytest.raises(AuthorizationError) as caught:
         client.create_producer(TOPIC)
     assert time.monotonic() - started < 5 and not caught.value.retryable
 
 
-def test_tls(face: Face, secure_broker: Standalone) -> None:
+def test_tls(api: Api, secure_broker: Standalone) -> None:
     token = AuthenticationToken(secure_broker.token())
     authority = str(secure_broker.certificates.authority)
-    client = face.client(
+    client = api.client(
         secure_broker.service_url_tls,
         authentication=token,
         tls_trust_certs_file_path=authority,
         tls_validate_hostname=True,
     )
     producer = client.create_producer(TOPIC)
-    ids = face.send_all(producer, [bytes(200_000)] * 20)
+    ids = api.send_all(producer, [bytes(200_000)] * 20)
     assert len(set(ids)) == 20
     started = time.monotonic()
     with pytest.raises(PulsarException, match=r"(?i)certificate"):
-        face.client(secure_broker.service_url_tls, authentication=token, operation_timeout_seconds=2).create_producer(
+        api.client(secure_broker.service_url_tls, authentication=token, operation_timeout_seconds=2).create_producer(
             TOPIC
         )
     assert time.monotonic() - started < 3
-    face.client(
-        secure_broker.service_url_tls, authentication=token, tls_allow_insecure_connection=True
-    ).create_producer(TOPIC).send(b"x")
+    api.client(secure_broker.service_url_tls, authentication=token, tls_allow_insecure_connection=True).create_producer(
+        TOPIC
+    ).send(b"x")
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.mark.parametrize("right_host", [False, True], ids=["wrong-host", "right-host"])
 @pytest.mark.parametrize("right_authority", [False, True], ids=["wrong-authority", "right-authority"])
 def test_what_tls_lets_through(
-    face: Face,
+    api: Api,
     secure_broker: Standalone,
     stranger: Certificates,
     right_authority: bool,
@@ -111,7 +111,7 @@ def test_what_tls_lets_through(
     insecure: bool,
 ) -> None:
     url = secure_broker.service_url_tls
-    client = face.client(
+    client = api.client(
         # Another way to write the same address, which is not in the certificate.
         url if right_host else url.replace("127.0.0.1", "127.1"),
         authentication=AuthenticationToken(secure_broker.token()),
@@ -128,8 +128,8 @@ def test_what_tls_lets_through(
 
 
 @pytest.mark.proves("C10")
-def test_without_a_check_of_the_host_its_name_does_not_matter(face: Face, secure_broker: Standalone) -> None:
-    client = face.client(
+def test_without_a_check_of_the_host_its_name_does_not_matter(api: Api, secure_broker: Standalone) -> None:
+    client = api.client(
         secure_broker.service_url_tls.replace("127.0.0.1", "127.1"),
         authentication=AuthenticationToken(secure_broker.token()),
         tls_trust_certs_file_path=str(secure_broker.certificates.authority),
@@ -138,22 +138,22 @@ def test_without_a_check_of_the_host_its_name_does_not_matter(face: Face, secure
 
 
 @pytest.mark.proves("C179")
-def test_a_context_of_the_users_own(face: Face, secure_broker: Standalone, stranger: Certificates) -> None:
+def test_a_context_of_the_users_own(api: Api, secure_broker: Standalone, stranger: Certificates) -> None:
     token = AuthenticationToken(secure_broker.token())
     context = ssl.create_default_context(cafile=str(secure_broker.certificates.authority))
-    client = face.client(secure_broker.service_url_tls, authentication=token, tls_context=context)
+    client = api.client(secure_broker.service_url_tls, authentication=token, tls_context=context)
     assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
     strange = ssl.create_default_context(cafile=str(stranger.authority))
-    client = face.client(
+    client = api.client(
         secure_broker.service_url_tls, authentication=token, tls_context=strange, operation_timeout_seconds=1
     )
     with pytest.raises(PulsarException, match=r"(?i)certificate"):
         client.create_producer(TOPIC)
     for more in ({"tls_trust_certs_file_path": "ca.pem"}, {"tls_validate_hostname": True}):
         with pytest.raises(InvalidConfiguration, match="tls_context"):
-            face.client(secure_broker.service_url_tls, tls_context=context, **more)
+            api.client(secure_broker.service_url_tls, tls_context=context, **more)
     with pytest.raises(InvalidConfiguration, match="tls_context"):
-        face.client(secure_broker.service_url_tls, tls_context=True)
+        api.client(secure_broker.service_url_tls, tls_context=True)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def mutual_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
 @pytest.mark.proves("C179", "C178")
 @pytest.mark.parametrize("given_as", ["plug-in", "paths"])
 def test_a_replaced_certificate_is_taken_up_at_the_next_connect(
-    face: Face, mutual_broker: Standalone, relay: NewRelay, tmp_path: Path, eventually: Eventually, given_as: str
+    api: Api, mutual_broker: Standalone, relay: NewRelay, tmp_path: Path, eventually: Eventually, given_as: str
 ) -> None:
     ours = mutual_broker.certificates
     stranger = make_client_pair(tmp_path / "pairs", "stranger", authority_folder=ours.authority.parent)
@@ -184,7 +184,7 @@ def test_a_replaced_certificate_is_taken_up_at_the_next_connect(
         identity = {"tls_certificate_file_path": str(certificate), "tls_private_key_file_path": str(key)}
         # The broker still wants to be told how the client identifies itself.
         identity["authentication"] = ByCertificate()
-    client = face.client(through.service_url, tls_trust_certs_file_path=str(ours.authority), **identity)
+    client = api.client(through.service_url, tls_trust_certs_file_path=str(ours.authority), **identity)
     with pytest.raises(AuthorizationError):
         client.create_producer(TOPIC)
     install((ours.client_certificate, ours.client_key))
@@ -223,7 +223,7 @@ class ByCertificate(Authentication):
 
 @pytest.mark.proves("C178")
 def test_a_token_that_ends_is_renewed_on_the_same_connection(
-    face: Face, secure_broker: Standalone, relay: NewRelay
+    api: Api, secure_broker: Standalone, relay: NewRelay
 ) -> None:
     through = relay(secure_broker.service_url)
     given: list[str] = []
@@ -232,9 +232,9 @@ def test_a_token_that_ends_is_renewed_on_the_same_connection(
         given.append(secure_broker.token(lifetime_seconds=3))
         return given[-1]
 
-    client = face.client(through.service_url, authentication=AuthenticationToken(supply))
-    consumer = client.subscribe(f"{TOPIC}-refresh-{face.name}", "s")
-    producer = client.create_producer(f"{TOPIC}-refresh-{face.name}")
+    client = api.client(through.service_url, authentication=AuthenticationToken(supply))
+    consumer = client.subscribe(f"{TOPIC}-refresh-{api.name}", "s")
+    producer = client.create_producer(f"{TOPIC}-refresh-{api.name}")
     sent = 0
     deadline = time.monotonic() + 60
     while through.count(Command.AUTH_RESPONSE) < 3:
@@ -253,7 +253,7 @@ def test_a_token_that_ends_is_renewed_on_the_same_connection(
 
 @pytest.mark.proves("C178")
 def test_a_supplier_that_fails_costs_the_connection_and_is_asked_again(
-    face: Face, secure_broker: Standalone, relay: NewRelay, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    api: Api, secure_broker: Standalone, relay: NewRelay, eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = relay(secure_broker.service_url)
     broken = False
@@ -263,7 +263,7 @@ def test_a_supplier_that_fails_costs_the_connection_and_is_asked_again(
             raise RuntimeError("very-secret-vault")
         return secure_broker.token(lifetime_seconds=3)
 
-    client = face.client(through.service_url, authentication=AuthenticationToken(supply))
+    client = api.client(through.service_url, authentication=AuthenticationToken(supply))
     producer = client.create_producer(TOPIC + "-supplier")
     assert producer.send(b"before").entry_id() >= 0
     broken = True
@@ -278,10 +278,10 @@ def test_a_supplier_that_fails_costs_the_connection_and_is_asked_again(
 
 
 @pytest.mark.proves("C37")
-def test_each_refusal_of_a_right_is_an_authorization_error(face: Face, secure_broker: Standalone) -> None:
+def test_each_refusal_of_a_right_is_an_authorization_error(api: Api, secure_broker: Standalone) -> None:
     where = "public/rights"
     admin_token = secure_broker.token()
-    with contextlib.suppress(urllib.error.HTTPError):  # the other face has made it
+    with contextlib.suppress(urllib.error.HTTPError):  # the other API has made it
         admin(secure_broker.admin_url, "PUT", f"namespaces/{where}", token=admin_token)
     for role, rights in (("writer", ["produce"]), ("reader", ["consume"])):
         path = f"namespaces/{where}/permissions/{role}"
@@ -289,7 +289,7 @@ def test_each_refusal_of_a_right_is_an_authorization_error(face: Face, secure_br
     name = f"persistent://{where}/topic"
 
     def client_of(role: str) -> Any:
-        return face.client(secure_broker.service_url, authentication=AuthenticationToken(secure_broker.token(role)))
+        return api.client(secure_broker.service_url, authentication=AuthenticationToken(secure_broker.token(role)))
 
     writer, reader = client_of("writer"), client_of("reader")
     refused = (

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from pulsar_native import ConsumerType, InitialPosition, InvalidConfiguration, Message, MessageId, Timeout
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 
 Stats = Callable[[str], Any]
 
 EARLIEST = InitialPosition.Earliest
 
 
-def publish(face: Face, client: Any, name: str, *counts: int) -> list[MessageId]:
+def publish(api: Api, client: Any, name: str, *counts: int) -> list[MessageId]:
     """Publish numbered messages, each count as one batch."""
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     ids: list[MessageId] = []
     for count in counts:
-        ids += face.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
+        ids += api.send_all(producer, [b"%d" % (len(ids) + number) for number in range(count)])
     producer.close()
     return ids
 
@@ -35,10 +35,12 @@ def number(message: Message) -> int:
 
 @pytest.mark.proves("C166")
 @pytest.mark.parametrize("kind", list(ConsumerType))
-def test_to_an_id(face: Face, client: Any, topic: NewTopic, kind: ConsumerType) -> None:
+def test_to_an_id(api: Api, client: Any, topic: NewTopic, kind: ConsumerType) -> None:
     name = topic()
-    ids = publish(face, client, name, 1, 6, 1, 2)
-    consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=4)
+    ids = publish(api, client, name, 1, 6, 1, 2)
+    consumer = client.subscribe(
+        name, "sub", kind, initial_position=EARLIEST, start_message_id_inclusive=True, receiver_queue_size=4
+    )
     for _ in range(10):
         consumer.acknowledge(consumer.receive(10_000))
     consumer.seek(MessageId.earliest)
@@ -52,15 +54,15 @@ def test_to_an_id(face: Face, client: Any, topic: NewTopic, kind: ConsumerType) 
     consumer.seek(MessageId.latest)
     with pytest.raises(Timeout):
         consumer.receive(200)
-    publish(face, client, name, 1)
+    publish(api, client, name, 1)
     assert number(consumer.receive(10_000)) == 0
 
 
 @pytest.mark.proves("C166")
-def test_a_hundred_times_at_random(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_hundred_times_at_random(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    ids = publish(face, client, name, 1, 20, 1, 9, 9, 1, 1)
-    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    ids = publish(api, client, name, 1, 20, 1, 9, 9, 1, 1)
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST, start_message_id_inclusive=True)
     chance = random.Random(4)
     for _ in range(100):
         target = chance.randrange(len(ids))
@@ -71,9 +73,9 @@ def test_a_hundred_times_at_random(face: Face, client: Any, topic: NewTopic) -> 
 
 @pytest.mark.proves("C166")
 @pytest.mark.parametrize("inclusive", [True, False])
-def test_a_reader(face: Face, client: Any, topic: NewTopic, inclusive: bool) -> None:
+def test_a_reader(api: Api, client: Any, topic: NewTopic, inclusive: bool) -> None:
     name = topic()
-    ids = publish(face, client, name, 1, 5, 1)
+    ids = publish(api, client, name, 1, 5, 1)
     reader = client.create_reader(name, MessageId.latest, start_message_id_inclusive=inclusive)
     for target in (3, 0, 6, 1, 5):
         reader.seek(ids[target])
@@ -85,11 +87,11 @@ def test_a_reader(face: Face, client: Any, topic: NewTopic, inclusive: bool) -> 
 
 
 @pytest.mark.proves("C167")
-def test_to_a_publish_time(face: Face, client: Any, topic: NewTopic) -> None:
+def test_to_a_publish_time(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
     for at in range(100):
-        face.send_all(producer, [b"%d" % at])
+        api.send_all(producer, [b"%d" % at])
         time.sleep(0.002)  # each has a publish time of its own
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     messages = [consumer.receive(10_000) for _ in range(100)]
@@ -110,11 +112,13 @@ def test_to_a_publish_time(face: Face, client: Any, topic: NewTopic) -> None:
 
 
 def test_acknowledgements_from_before_do_not_count_after(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats
+    api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
-    ids = publish(face, client, name, *[1] * 6)
-    consumer = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST)
+    ids = publish(api, client, name, *[1] * 6)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, start_message_id_inclusive=True
+    )
     for _ in range(6):
         consumer.acknowledge(consumer.receive(10_000))
     consumer.seek(ids[2])
@@ -123,9 +127,27 @@ def test_acknowledgements_from_before_do_not_count_after(
     assert stats(name)["subscriptions"]["sub"]["msgBacklog"] == 4
 
 
-def test_a_wrong_position_leaves_the_consumer_where_it_was(face: Face, client: Any, topic: NewTopic) -> None:
+@pytest.mark.parametrize("batched", [False, True])
+def test_exclusive_seek_acknowledges_what_it_skips(api: Api, client: Any, topic: NewTopic, batched: bool) -> None:
     name = topic()
-    publish(face, client, name, *[1] * 3)
+    producer = client.create_producer(name, batching_enabled=batched, batching_max_publish_delay_ms=60_000)
+    ids = api.send_all(producer, [b"%d" % number for number in range(4)])
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    for target in (1, 3, 0):
+        consumer.seek(ids[target])
+        assert [consumer.receive(10_000).data() for _ in range(target + 1, 4)] == [
+            b"%d" % n for n in range(target + 1, 4)
+        ]
+    consumer.seek(ids[3])
+    consumer.close()
+    again = client.subscribe(name, "sub")
+    with pytest.raises(Timeout):
+        again.receive(500)
+
+
+def test_a_wrong_position_leaves_the_consumer_where_it_was(api: Api, client: Any, topic: NewTopic) -> None:
+    name = topic()
+    publish(api, client, name, *[1] * 3)
     consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
     assert number(consumer.receive(10_000)) == 0
     for wrong in ("here", None, 1.5, -1):

@@ -23,8 +23,8 @@ from pulsar_native import (
     ProducerStats,
     Timeout,
 )
+from support.apis import Api, inner
 from support.brokers import Broker, NewTopic
-from support.faces import Face, inner
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -39,13 +39,13 @@ def payloads(count: int) -> list[bytes]:
 
 
 @pytest.mark.proves("C183")
-def test_a_producers_totals_are_the_brokers(face: Face, client: Any, topic: NewTopic, stats: Stats) -> None:
+def test_a_producers_totals_are_the_brokers(api: Api, client: Any, topic: NewTopic, stats: Stats) -> None:
     name = topic()
     producer = client.create_producer(name, producer_name="counted", **BATCHES)
     contents = payloads(10_000)
-    face.send_all(producer, contents)
+    api.send_all(producer, contents)
     with pytest.raises(MessageTooBig):
-        face.send_all(producer, [b"x" * 6_000_000])
+        api.send_all(producer, [b"x" * 6_000_000])
     made: ProducerStats = producer.stats()
     assert made.total_msgs_sent == made.total_acks_received == 10_000 == stats(name)["msgInCounter"]
     assert made.total_bytes_sent == sum(map(len, contents))
@@ -62,14 +62,14 @@ def test_a_producers_totals_are_the_brokers(face: Face, client: Any, topic: NewT
 
 @pytest.mark.proves("C183")
 def test_what_waits_and_what_failed_is_counted(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(topic(), batching_enabled=False, send_timeout_millis=1500)
     producer.send(b"confirmed")
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    waiting = [face.enqueue(producer, b"not confirmed") for _ in range(7)]
+    waiting = [api.enqueue(producer, b"not confirmed") for _ in range(7)]
     assert producer.stats().pending_queue_size == 7
     for each in waiting:
         each.result(30)
@@ -80,7 +80,7 @@ def test_what_waits_and_what_failed_is_counted(
 
 @pytest.mark.proves("C184")
 def test_a_consumers_totals_are_the_brokers(
-    face: Face, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
     consumer = client.subscribe(
@@ -89,8 +89,8 @@ def test_a_consumers_totals_are_the_brokers(
     contents = payloads(10_000)
     # Negative acknowledgements redeliver entries: messages that are entries of their own come again alone. (A batch may
     # be of one message, and is a plain entry then: the key tells which are meant.)
-    face.send_all(client.create_producer(name, **BATCHES), contents[:9900])
-    face.send_all(client.create_producer(name, batching_enabled=False), contents[9900:], partition_key="alone")
+    api.send_all(client.create_producer(name, **BATCHES), contents[:9900])
+    api.send_all(client.create_producer(name, batching_enabled=False), contents[9900:], partition_key="alone")
     refused = 0
     for number in range(10_100):
         message = consumer.receive(30_000)
@@ -115,13 +115,13 @@ def test_a_consumers_totals_are_the_brokers(
 
 @pytest.mark.proves("C184")
 def test_failed_receives_and_acknowledgements_and_what_waits(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub")
     with pytest.raises(Timeout):
         consumer.receive(1)
-    face.send_all(client.create_producer(name, **BATCHES), [b"abc"] * 30)
+    api.send_all(client.create_producer(name, **BATCHES), [b"abc"] * 30)
     eventually(lambda: consumer.stats().msg_num_in_receiver_queue == 30)
     message = consumer.receive(10_000)
     assert (consumer.stats().msg_num_in_receiver_queue, consumer.stats().total_bytes_received) == (29, 3)
@@ -138,11 +138,11 @@ def test_failed_receives_and_acknowledgements_and_what_waits(
 
 @pytest.mark.proves("C184")
 def test_what_was_taken_out_of_half_a_batch_is_counted_once(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, batch_index_ack_enabled=True)
-    face.send_all(client.create_producer(name, **BATCHES), [b"ab"] * 10)
+    api.send_all(client.create_producer(name, **BATCHES), [b"ab"] * 10)
     for number, message in enumerate([consumer.receive(10_000) for _ in range(4)], 1):
         consumer.acknowledge(message)
         eventually(lambda number=number: consumer.stats().total_acks_sent == number)
@@ -156,12 +156,12 @@ def test_what_was_taken_out_of_half_a_batch_is_counted_once(
 
 
 @pytest.mark.proves("C185")
-def test_sums_equal_the_partitions(face: Face, client: Any, topic: NewTopic, eventually: Eventually) -> None:
+def test_sums_equal_the_partitions(api: Api, client: Any, topic: NewTopic, eventually: Eventually) -> None:
     name, other = topic(partitions=3), topic()
     producer = client.create_producer(name, **BATCHES)
     consumer = client.subscribe([name, other], "sub", initial_position=InitialPosition.Earliest)
     for number in range(60):
-        face.enqueue(producer, b"%d" % number, partition_key=f"key {number}")
+        api.enqueue(producer, b"%d" % number, partition_key=f"key {number}")
     producer.flush()
     for _ in range(60):
         consumer.acknowledge(consumer.receive(10_000))
@@ -184,13 +184,13 @@ def test_sums_equal_the_partitions(face: Face, client: Any, topic: NewTopic, eve
 
 @pytest.mark.proves("C185")
 def test_a_clients_figures_keep_what_was_closed(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     assert client.stats() == ClientStats()
     first, second = topic(), topic()
     for name in (first, second):
-        with client.create_producer(name) if face.name == "blocking" else closing(client.create_producer(name)) as each:
-            face.send_all(each, [b"abc"] * 5)
+        with client.create_producer(name) if api.name == "blocking" else closing(client.create_producer(name)) as each:
+            api.send_all(each, [b"abc"] * 5)
     open_one = client.create_producer(first)
     open_one.send(b"abc")
     reader = client.create_reader(first, MessageId.earliest)
@@ -219,14 +219,14 @@ class closing:
 
 @pytest.mark.proves("C5")
 def test_a_record_an_interval_names_topic_and_producer(
-    face: Face, broker: Broker, topic: NewTopic, caplog: pytest.LogCaptureFixture, eventually: Eventually
+    api: Api, broker: Broker, topic: NewTopic, caplog: pytest.LogCaptureFixture, eventually: Eventually
 ) -> None:
     name = topic()
     caplog.set_level(logging.INFO, "pulsar_native.stats")
-    client = face.client(broker.service_url, stats_interval_in_seconds=1)
+    client = api.client(broker.service_url, stats_interval_in_seconds=1)
     producer = client.create_producer(name, producer_name="noted")
     consumer = client.subscribe(name, "the sub", consumer_name="listening")
-    face.send_all(producer, [b"abc"] * 5)
+    api.send_all(producer, [b"abc"] * 5)
     for _ in range(5):
         consumer.acknowledge(consumer.receive(10_000))
 
@@ -252,18 +252,18 @@ def test_a_record_an_interval_names_topic_and_producer(
 
 @pytest.mark.proves("C5")
 def test_switched_off_nothing_is_kept_and_figures_are_zero(
-    face: Face, broker: Broker, topic: NewTopic, caplog: pytest.LogCaptureFixture
+    api: Api, broker: Broker, topic: NewTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = topic()
     caplog.set_level(logging.INFO, "pulsar_native.stats")
-    client = face.client(broker.service_url, stats_interval_in_seconds=0)
+    client = api.client(broker.service_url, stats_interval_in_seconds=0)
     producer = client.create_producer(name, **BATCHES)
     consumer = client.subscribe(name, "sub", initial_position=InitialPosition.Earliest)
-    face.send_all(producer, [b"abc"] * 5)
+    api.send_all(producer, [b"abc"] * 5)
     for _ in range(5):
         consumer.acknowledge(consumer.receive(10_000))
     for live in (producer, consumer):
-        (child,) = (live if face.name == "blocking" else live.target)._inner.children
+        (child,) = (live if api.name == "blocking" else live.target)._inner.children
         assert child.stats is None and child.client._stats_clock is None
     assert producer.stats() == ProducerStats(topic=name, producer_name=producer.producer_name())
     assert consumer.stats() == ConsumerStats(
@@ -274,8 +274,8 @@ def test_switched_off_nothing_is_kept_and_figures_are_zero(
 
 
 def test_figures_may_be_asked_for_while_threads_send(broker: Broker, topic: NewTopic) -> None:
-    face = Face("blocking")
-    client = face.client(broker.service_url)
+    api = Api("blocking")
+    client = api.client(broker.service_url)
     producer = client.create_producer(topic(), **BATCHES)
     consumer = client.subscribe(producer.topic(), "sub", initial_position=InitialPosition.Earliest)
     done = threading.Event()
@@ -289,20 +289,20 @@ def test_figures_may_be_asked_for_while_threads_send(broker: Broker, topic: NewT
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        face.send_all(producer, [b"x"] * 5000)
+        api.send_all(producer, [b"x"] * 5000)
         for _ in range(5000):
             consumer.receive(10_000)
     finally:
         done.set()
         asking.join(30)
-        face.close()
+        api.close()
     assert seen == sorted(seen)
 
 
 @pytest.mark.proves("C185")
-def test_memory_put_by_for_messages_to_come_counts_as_used_by_none(face: Face, client: Any, topic: NewTopic) -> None:
+def test_memory_put_by_for_messages_to_come_counts_as_used_by_none(api: Api, client: Any, topic: NewTopic) -> None:
     producer = client.create_producer(topic(), batching_enabled=True, batching_max_publish_delay_ms=60_000)
-    outcomes = [face.enqueue(producer, b"abc") for _ in range(20)]
+    outcomes = [api.enqueue(producer, b"abc") for _ in range(20)]
     # More than that is taken of the limit, so that the next ones need not ask.
     assert client.stats().memory_used_bytes == 60 < inner(producer).client.memory.used
     producer.flush()

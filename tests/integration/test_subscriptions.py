@@ -24,8 +24,8 @@ from pulsar_native import (
     PulsarException,
     Timeout,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.publishing import publish_groups
 from support.raw import commands_of
 from support.relay import TO_BROKER, Command, NewRelay
@@ -46,23 +46,23 @@ def drain(consumer: Any, wait_ms: int = 400) -> list[Message]:
         return messages
 
 
-def publish(face: Face, client: Any, name: str, contents: list[bytes], **message: Any) -> list[MessageId]:
+def publish(api: Api, client: Any, name: str, contents: list[bytes], **message: Any) -> list[MessageId]:
     """Publish one entry for each content."""
     producer = client.create_producer(name, batching_enabled=False)
-    ids = face.send_all(producer, contents, **message)
+    ids = api.send_all(producer, contents, **message)
     producer.close()
     return ids
 
 
 @pytest.mark.proves("C89")
 @pytest.mark.parametrize("nothing", ["", " ", None])
-def test_a_subscription_needs_a_name(face: Face, nothing: Any) -> None:
+def test_a_subscription_needs_a_name(api: Api, nothing: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="subscription_name"):
-        face.client("pulsar://127.0.0.1:1").subscribe("topic", nothing)
+        api.client("pulsar://127.0.0.1:1").subscribe("topic", nothing)
 
 
-def test_topics_are_checked_before_any_attempt_to_connect(face: Face) -> None:
-    client = face.client("pulsar://127.0.0.1:1")
+def test_topics_are_checked_before_any_attempt_to_connect(api: Api) -> None:
+    client = api.client("pulsar://127.0.0.1:1")
     for wrong in ([], ["good", 5], None, "a/b", ["good", "http://not/a/topic"]):
         with pytest.raises(PulsarException) as caught:
             client.subscribe(wrong, "sub")
@@ -73,23 +73,23 @@ def test_topics_are_checked_before_any_attempt_to_connect(face: Face) -> None:
 class TestTypes:
     """Two consumers on one subscription, of each type."""
 
-    def test_exclusive(self, face: Face, client: Any, broker: Broker, topic: NewTopic) -> None:
+    def test_exclusive(self, api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
         name = topic()
         first = client.subscribe(name, "sub", ConsumerType.Exclusive)
         started = time.monotonic()
-        for other in (client, face.client(broker.service_url)):
+        for other in (client, api.client(broker.service_url)):
             with pytest.raises(ConsumerBusy):
                 other.subscribe(name, "sub", ConsumerType.Exclusive)
         assert time.monotonic() - started < 5
-        publish(face, client, name, [b"1", b"2"])
+        publish(api, client, name, [b"1", b"2"])
         assert [message.data() for message in drain(first)] == [b"1", b"2"]
         with pytest.raises(ConsumerBusy):
             client.subscribe(name, "sub", ConsumerType.Shared)
 
-    def test_failover(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_failover(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic()
         both = [client.subscribe(name, "sub", ConsumerType.Failover, initial_position=EARLIEST) for _ in range(2)]
-        publish(face, client, name, [b"%d" % number for number in range(10)])
+        publish(api, client, name, [b"%d" % number for number in range(10)])
         # The broker chooses who is active, and takes its time.
         shares: dict[Any, list[Message]] = {consumer: [] for consumer in both}
         deadline = time.monotonic() + 15
@@ -103,20 +103,20 @@ class TestTypes:
         active.close()
         assert [standby.receive(10_000).data() for _ in range(6)] == [b"%d" % number for number in range(4, 10)]
 
-    def test_shared(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_shared(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic()
         consumers = [client.subscribe(name, "sub", ConsumerType.Shared, receiver_queue_size=5) for _ in range(2)]
-        publish(face, client, name, [b"%d" % number for number in range(20)])
+        publish(api, client, name, [b"%d" % number for number in range(20)])
         shares = [drain(consumer) for consumer in consumers]
         assert all(shares)
         assert sorted(int(m.data()) for share in shares for m in share) == list(range(20))
 
-    def test_key_shared(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_key_shared(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic()
         consumers = [client.subscribe(name, "sub", ConsumerType.KeyShared) for _ in range(2)]
         producer = client.create_producer(name, batching_enabled=False)
         for number in range(60):
-            face.send_all(producer, [b"%d" % number], partition_key=f"key{number % 20}")
+            api.send_all(producer, [b"%d" % number], partition_key=f"key{number % 20}")
         shares = [drain(consumer) for consumer in consumers]
         keys = [{message.partition_key() for message in share} for share in shares]
         assert all(keys) and not keys[0] & keys[1] and len(keys[0] | keys[1]) == 20
@@ -144,11 +144,11 @@ def test_errors_no_waiting_mends_come_at_once(client: Any, topic: NewTopic) -> N
 
 @pytest.mark.proves("C91")
 def test_durable_subscriptions_stay_and_others_leave_nothing(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     path = name.replace("://", "/")
-    publish(face, client, name, [b"%d" % number for number in range(6)])
+    publish(api, client, name, [b"%d" % number for number in range(6)])
 
     def cursors() -> list[str]:
         found: Any = broker.admin("GET", f"{path}/internalStats")
@@ -170,13 +170,13 @@ def test_durable_subscriptions_stay_and_others_leave_nothing(
 
 
 @pytest.mark.proves("C92")
-def test_where_a_new_subscription_begins(face: Face, client: Any, topic: NewTopic) -> None:
+def test_where_a_new_subscription_begins(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
-    publish(face, client, name, [b"before"])
+    publish(api, client, name, [b"before"])
     early = client.subscribe(name, "early", initial_position=EARLIEST)
     late = client.subscribe(name, "late", initial_position=InitialPosition.Latest)
     plain = client.subscribe(name, "plain")
-    publish(face, client, name, [b"after"])
+    publish(api, client, name, [b"after"])
     assert [message.data() for message in drain(early)] == [b"before", b"after"]
     assert [[m.data() for m in drain(consumer, 200)] for consumer in (late, plain)] == [[b"after"]] * 2
     # The position of one that exists already is not touched.
@@ -198,15 +198,15 @@ def test_names_and_properties_are_in_the_statistics(client: Any, topic: NewTopic
 
 @pytest.mark.proves("C120")
 def test_permits_go_back_by_half_queues(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    publish(face, client, name, [b"x"] * 40)
+    publish(api, client, name, [b"x"] * 40)
     batching = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for _ in range(16):
-        face.send_all(batching, [b"y"] * 10)
-    consumer = face.client(through.service_url).subscribe(
+        api.send_all(batching, [b"y"] * 10)
+    consumer = api.client(through.service_url).subscribe(
         name, "sub", receiver_queue_size=100, initial_position=EARLIEST
     )
     for _ in range(200):
@@ -217,21 +217,21 @@ def test_permits_go_back_by_half_queues(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_small_queues_never_run_dry(face: Face, client: Any, topic: NewTopic, size: int) -> None:
+def test_small_queues_never_run_dry(api: Api, client: Any, topic: NewTopic, size: int) -> None:
     name = topic()
-    publish(face, client, name, [b"%d" % number for number in range(10)])
+    publish(api, client, name, [b"%d" % number for number in range(10)])
     batching = client.create_producer(name, batching_enabled=True)
-    face.send_all(batching, [b"%d" % number for number in range(10, 30)])
+    api.send_all(batching, [b"%d" % number for number in range(10, 30)])
     consumer = client.subscribe(name, "sub", receiver_queue_size=size, initial_position=EARLIEST)
     assert [int(consumer.receive(10_000).data()) for _ in range(30)] == list(range(30))
 
 
 @pytest.mark.proves("C121")
 def test_messages_of_an_old_connection_give_no_permits(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
-    publish(face, client, name, [b"%d" % number for number in range(120)])
+    publish(api, client, name, [b"%d" % number for number in range(120)])
     consumer = client.subscribe(name, "sub", receiver_queue_size=20, initial_position=EARLIEST)
 
     def permits() -> int:
@@ -264,7 +264,7 @@ def test_messages_of_an_old_connection_give_no_permits(
 class TestReceive:
     """Waiting for messages."""
 
-    def test_it_waits_and_times_out(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_it_waits_and_times_out(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic()
         consumer = client.subscribe(name, "sub")
         started = time.monotonic()
@@ -278,17 +278,17 @@ class TestReceive:
         thread.start()
         thread.join(0.2)
         assert not waiting.done()
-        (place,) = publish(face, client, name, [b"here"])
+        (place,) = publish(api, client, name, [b"here"])
         assert waiting.result(10).message_id() == place
         thread.join(10)
 
     def test_those_who_wait_are_served_in_their_order(
-        self, face: Face, client: Any, topic: NewTopic, eventually: Eventually
+        self, api: Api, client: Any, topic: NewTopic, eventually: Eventually
     ) -> None:
         name = topic()
         consumer = client.subscribe(name, "sub")
         producer = client.create_producer(name, batching_enabled=False)
-        inner = (consumer.target if face.name == "asyncio" else consumer)._inner
+        inner = (consumer.target if api.name == "asyncio" else consumer)._inner
         with ThreadPoolExecutor(10) as pool:
             waiting = []
             for number in range(10):
@@ -307,17 +307,17 @@ class TestBatchReceive:
     def consumer(client: Any, name: str, policy: BatchReceivePolicy | None) -> Any:
         return client.subscribe(name, "sub", initial_position=EARLIEST, batch_receive_policy=policy)
 
-    def test_by_count(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_by_count(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic()
-        publish(face, client, name, [b"%d" % number for number in range(100)])
+        publish(api, client, name, [b"%d" % number for number in range(100)])
         consumer = self.consumer(client, name, ConsumerBatchReceivePolicy(30, -1, 1000))
         batches = [consumer.batch_receive() for _ in range(4)]
         assert [len(batch) for batch in batches] == [30, 30, 30, 10]
         assert [int(m.data()) for batch in batches for m in batch] == list(range(100))
 
-    def test_by_bytes(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_by_bytes(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic()
-        publish(face, client, name, [bytes(300)] * 8)
+        publish(api, client, name, [bytes(300)] * 8)
         consumer = self.consumer(client, name, ConsumerBatchReceivePolicy(-1, 1024, 1000))
         assert [len(consumer.batch_receive()) for _ in range(2)] == [4, 4]
 
@@ -327,11 +327,11 @@ class TestBatchReceive:
         assert consumer.batch_receive() == []
         assert 0.19 < time.monotonic() - started < 5
 
-    def test_default_and_none(self, face: Face, client: Any, topic: NewTopic) -> None:
+    def test_default_and_none(self, api: Api, client: Any, topic: NewTopic) -> None:
         name = topic()
         consumer = self.consumer(client, name, None)
         assert consumer.batch_receive() == []
-        publish(face, client, name, [b"x"] * 3)
+        publish(api, client, name, [b"x"] * 3)
         received: list[Message] = []
         deadline = time.monotonic() + 10
         while len(received) < 3 and time.monotonic() < deadline:
@@ -400,24 +400,24 @@ def test_a_listener_hears_the_messages_of_entries_in_their_order(
 
 @pytest.mark.proves("C127")
 @pytest.mark.parametrize("batching", [True, False])
-def test_the_brokers_time_and_index_are_there(face: Face, client: Any, topic: NewTopic, batching: bool) -> None:
+def test_the_brokers_time_and_index_are_there(api: Api, client: Any, topic: NewTopic, batching: bool) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub")
     producer = client.create_producer(name, batching_enabled=batching, batching_max_publish_delay_ms=60_000)
     for count in (1, 5, 3):
-        face.send_all(producer, [b"x"] * count)
+        api.send_all(producer, [b"x"] * count)
     received = [consumer.receive(10_000) for _ in range(9)]
     assert [message.index() for message in received] == list(range(9))
     for message in received:
         assert abs(message.broker_publish_time() - message.publish_timestamp()) < 10_000
     fleeting = topic().replace("persistent", "non-persistent")
     consumer = client.subscribe(fleeting, "sub")
-    publish(face, client, fleeting, [b"x"])
+    publish(api, client, fleeting, [b"x"])
     message = consumer.receive(10_000)
     assert message.index() is None and message.broker_publish_time() is None
 
 
-def test_one_message_is_never_given_to_two_threads(plain_client: Client, face: Face, topic: NewTopic) -> None:
+def test_one_message_is_never_given_to_two_threads(plain_client: Client, api: Api, topic: NewTopic) -> None:
     name = topic()
     producer = plain_client.create_producer(name, batching_enabled=True, block_if_queue_full=True)
     consumer = plain_client.subscribe(name, "sub")
@@ -449,12 +449,12 @@ def drain_one(consumer: Any) -> Message | None:
 
 
 def test_frames_of_unknown_consumers_do_no_harm(
-    face: Face, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
+    api: Api, broker: Broker, client: Any, relay: NewRelay, topic: NewTopic
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    publish(face, client, name, [b"%d" % number for number in range(50)])
-    own = face.client(through.service_url)
+    publish(api, client, name, [b"%d" % number for number in range(50)])
+    own = api.client(through.service_url)
     # Messages are on their way when the consumer goes; the connection and its next consumer do not care.
     for _ in range(3):
         own.subscribe(name, "sub", initial_position=EARLIEST).close()

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from pulsar_native import BytesSchema, Client, CryptoKeyReader, InvalidConfiguration, InvalidTopicName, TableView
 from pulsar_native.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -48,7 +48,7 @@ def table(view: Any) -> dict[str, Any]:
     return dict(view.snapshot())
 
 
-def test_all_there_is_and_all_that_follows(face: Face, client: Any, topic: NewTopic, eventually: Eventually) -> None:
+def test_all_there_is_and_all_that_follows(api: Api, client: Any, topic: NewTopic, eventually: Eventually) -> None:
     name = topic()
     put(client, name, ("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("c", None))
     view = client.create_table_view(name, schema=StringSchema())
@@ -86,7 +86,7 @@ def test_a_view_is_a_mapping(plain_client: Client, topic: NewTopic) -> None:
         assert not hasattr(view, "__setitem__")
 
 
-def test_refresh_waits_for_what_was_published(face: Face, client: Any, topic: NewTopic) -> None:
+def test_refresh_waits_for_what_was_published(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic(partitions=2)
     view = client.create_table_view(name, schema=StringSchema())
     producer = client.create_producer(name, schema=StringSchema())
@@ -96,7 +96,7 @@ def test_refresh_waits_for_what_was_published(face: Face, client: Any, topic: Ne
         assert view.get(f"k{number % 7}") == str(number)
 
 
-def test_listeners_hear_everything_once(face: Face, client: Any, topic: NewTopic, eventually: Eventually) -> None:
+def test_listeners_hear_everything_once(api: Api, client: Any, topic: NewTopic, eventually: Eventually) -> None:
     name = topic()
     put(client, name, ("a", "1"), ("b", "1"))
     view = client.create_table_view(name, schema=StringSchema())
@@ -121,7 +121,7 @@ def test_listeners_hear_everything_once(face: Face, client: Any, topic: NewTopic
 
 
 def test_who_begins_to_listen_in_the_middle_misses_nothing(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     view = client.create_table_view(name, schema=StringSchema())
@@ -149,7 +149,7 @@ def test_who_begins_to_listen_in_the_middle_misses_nothing(
         assert values == list(range(values[0], 3000)), "in order, without a gap, nothing twice"
 
 
-def test_a_compacted_topic(face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually) -> None:
+def test_a_compacted_topic(api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually) -> None:
     name = topic()
     put(client, name, *((f"k{number % 5}", str(number)) for number in range(50)), ("k0", None))
     path = name.replace("://", "/")
@@ -158,12 +158,12 @@ def test_a_compacted_topic(face: Face, client: Any, broker: Broker, topic: NewTo
     put(client, name, ("k1", "late"), ("k2", None))
     view = client.create_table_view(name, schema=StringSchema())
     assert table(view) == {"k1": "late", "k3": "48", "k4": "49"}
-    inner = (view.target if face.name == "asyncio" else view)._inner
+    inner = (view.target if api.name == "asyncio" else view)._inner
     assert inner.config.is_read_compacted
 
 
 def test_a_topic_whose_keys_were_all_removed(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     put(client, name, ("a", "1"), ("b", "1"), ("a", None), ("b", None))
@@ -179,7 +179,7 @@ def test_a_topic_whose_keys_were_all_removed(
 
 
 def test_partitions_and_their_growth(
-    face: Face, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic(partitions=2)
     put(client, name, *((f"k{number}", str(number)) for number in range(20)))
@@ -196,7 +196,7 @@ def test_partitions_and_their_growth(
 
 
 @pytest.mark.parametrize("kind", [JsonSchema, AvroSchema])
-def test_values_of_a_schema(face: Face, client: Any, topic: NewTopic, kind: Any) -> None:
+def test_values_of_a_schema(api: Api, client: Any, topic: NewTopic, kind: Any) -> None:
     name = topic()
     put(client, name, ("a", Price(name="a", cents=1)), ("b", Price(name="b", cents=2)), schema=kind(Price))
     view = client.create_table_view(name, schema=kind(Price))
@@ -206,7 +206,7 @@ def test_values_of_a_schema(face: Face, client: Any, topic: NewTopic, kind: Any)
     assert view.get("a").cents == 3
 
 
-def test_a_value_that_cannot_be_read_leaves_the_one_before(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_value_that_cannot_be_read_leaves_the_one_before(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name)
     producer.send(b"none", partition_key="never")
@@ -222,12 +222,12 @@ def test_a_value_that_cannot_be_read_leaves_the_one_before(face: Face, client: A
 
 
 def test_a_lost_connection_loses_no_change(
-    face: Face, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic()
     put(client, name, ("a", "1"))
     through = relay(broker.service_url)
-    view = face.client(through.service_url, starting_backoff_interval_ms=20).create_table_view(
+    view = api.client(through.service_url, starting_backoff_interval_ms=20).create_table_view(
         name, schema=StringSchema()
     )
     for number in range(2, 6):
@@ -239,7 +239,7 @@ def test_a_lost_connection_loses_no_change(
     eventually(lambda: table(view) == {f"k{number}": "x" for number in range(2, 6)})
 
 
-def test_values_that_are_encrypted(face: Face, client: Any, topic: NewTopic, tmp_path: Path) -> None:
+def test_values_that_are_encrypted(api: Api, client: Any, topic: NewTopic, tmp_path: Path) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public, private = tmp_path / "public", tmp_path / "private"
     public.write_bytes(
@@ -259,7 +259,7 @@ def test_values_that_are_encrypted(face: Face, client: Any, topic: NewTopic, tmp
 
 
 def test_a_non_persistent_topic_is_followed_from_now_on(
-    face: Face, client: Any, topic: NewTopic, eventually: Eventually
+    api: Api, client: Any, topic: NewTopic, eventually: Eventually
 ) -> None:
     name = topic().replace("persistent://", "non-persistent://")
     view = client.create_table_view(name, schema=StringSchema())
@@ -269,9 +269,9 @@ def test_a_non_persistent_topic_is_followed_from_now_on(
     eventually(lambda: table(view) == {"a": "1"})
 
 
-def test_wrong_arguments_fail_before_any_io(face: Face, broker: Broker, relay: NewRelay) -> None:
+def test_wrong_arguments_fail_before_any_io(api: Api, broker: Broker, relay: NewRelay) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     with pytest.raises(InvalidTopicName):
         client.create_table_view("a/b")
     with pytest.raises(InvalidConfiguration, match="subscription_name"):
@@ -281,8 +281,8 @@ def test_wrong_arguments_fail_before_any_io(face: Face, broker: Broker, relay: N
     assert through.accepted == 0
 
 
-def test_the_client_closes_its_views(face: Face, broker: Broker, topic: NewTopic) -> None:
-    client = face.client(broker.service_url)
+def test_the_client_closes_its_views(api: Api, broker: Broker, topic: NewTopic) -> None:
+    client = api.client(broker.service_url)
     view = client.create_table_view(topic())
     client.close()
     assert not view.is_connected() and table(view) == {}

@@ -27,8 +27,8 @@ from pulsar_native import (
     TopicNotFound,
 )
 from pulsar_native.schema import AutoProduceBytesSchema, StringSchema
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
@@ -84,16 +84,16 @@ def split(name: str) -> Mapping[str, str]:
 @pytest.mark.proves("C183", "C184")
 @pytest.mark.parametrize("interval", [600, 0])
 def test_metrics_have_the_java_clients_names_and_our_figures(
-    face: Face, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually, interval: int
+    api: Api, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually, interval: int
 ) -> None:
     name = topic()
-    client = face.client(broker.service_url, meter_provider=metrics.provider, stats_interval_in_seconds=interval)
+    client = api.client(broker.service_url, meter_provider=metrics.provider, stats_interval_in_seconds=interval)
     # Of ten messages each, however slow the machine: half an entry is not acknowledged.
     producer = client.create_producer(
         name, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=60_000
     )
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=100)
-    face.send_all(producer, [b"abc"] * 100)
+    api.send_all(producer, [b"abc"] * 100)
     messages = [consumer.receive(10_000) for _ in range(90)]
     for message in messages:
         consumer.acknowledge(message)
@@ -119,10 +119,10 @@ def test_metrics_have_the_java_clients_names_and_our_figures(
 
 
 @pytest.mark.proves("C185")
-def test_counters_never_fall(face: Face, broker: Broker, topic: NewTopic, metrics: Metrics) -> None:
+def test_counters_never_fall(api: Api, broker: Broker, topic: NewTopic, metrics: Metrics) -> None:
     name, plain = topic(partitions=2), topic()
     for round_number in (1, 2):
-        client = face.client(broker.service_url, meter_provider=metrics.provider)
+        client = api.client(broker.service_url, meter_provider=metrics.provider)
         producer = client.create_producer(name)
         for number in range(6):
             producer.send(b"x", partition_key=f"key {number}")
@@ -142,15 +142,13 @@ def test_counters_never_fall(face: Face, broker: Broker, topic: NewTopic, metric
         assert metrics.value("consumer.closed") == round_number
 
 
-def test_failures_and_what_waits(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics
-) -> None:
+def test_failures_and_what_waits(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url, meter_provider=metrics.provider)
+    client = api.client(through.service_url, meter_provider=metrics.provider)
     producer = client.create_producer(name, batching_enabled=False, send_timeout_millis=1500)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
-    waiting = [face.enqueue(producer, b"abcd") for _ in range(3)]
+    waiting = [api.enqueue(producer, b"abcd") for _ in range(3)]
     assert metrics.value("producer.message.pending.count", topic=name) == 3
     assert metrics.value("producer.message.pending.size", topic=name) == 12 == metrics.value("memory.buffer.usage")
     for each in waiting:
@@ -162,15 +160,15 @@ def test_failures_and_what_waits(
 
 
 def test_the_time_at_the_broker_is_told_from_that_in_the_batch(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics
 ) -> None:
     name = topic(partitions=2)
     through = relay(broker.service_url)
-    client = face.client(through.service_url, meter_provider=metrics.provider)
+    client = api.client(through.service_url, meter_provider=metrics.provider)
     producer = client.create_producer(
         name, batching_enabled=True, batching_max_publish_delay_ms=1000, batching_max_messages=1000
     )
-    waiting = [face.enqueue(producer, b"x", partition_key="key") for _ in range(10)]
+    waiting = [api.enqueue(producer, b"x", partition_key="key") for _ in range(10)]
     for each in waiting:
         each.result(30)
     (whole,) = metrics.points("producer.message.send.duration").values()
@@ -195,10 +193,10 @@ def test_the_time_at_the_broker_is_told_from_that_in_the_batch(
 
 
 def test_connections_are_counted(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics, eventually: Eventually
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics, eventually: Eventually
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, meter_provider=metrics.provider)
+    client = api.client(through.service_url, meter_provider=metrics.provider)
     producer = client.create_producer(topic())
     producer.send(b"x")
     first = metrics.value("connection.opened")
@@ -210,15 +208,15 @@ def test_connections_are_counted(
     client.close()
     eventually(lambda: metrics.value("connection.closed") == metrics.value("connection.opened"))
     # Two clients of one provider are counted together.
-    other = face.client(broker.service_url, meter_provider=metrics.provider)
+    other = api.client(broker.service_url, meter_provider=metrics.provider)
     other.get_topic_partitions(topic())
     assert metrics.value("connection.opened") == 3
 
 
 def test_connections_that_fail_are_counted_by_how_far_they_came(
-    face: Face, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually
+    api: Api, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually
 ) -> None:
-    client = face.client(
+    client = api.client(
         f"pulsar://127.0.0.1:{free_port()}", meter_provider=metrics.provider, operation_timeout_seconds=1
     )
     with pytest.raises(ConnectError):
@@ -229,7 +227,7 @@ def test_connections_that_fail_are_counted_by_how_far_they_came(
     assert metrics.value("connection.opened") == metrics.value("connection.closed") == 0
     # The port of the web service takes a connection, but knows no Pulsar.
     web = f"pulsar://{broker.admin_url.removeprefix('http://')}"
-    client = face.client(web, meter_provider=metrics.provider, operation_timeout_seconds=2)
+    client = api.client(web, meter_provider=metrics.provider, operation_timeout_seconds=2)
     with pytest.raises(PulsarException):
         client.create_producer(topic())
     eventually(lambda: metrics.value("connection.failed", **{"failure.type": "handshake"}) >= 1)
@@ -241,11 +239,11 @@ def test_connections_that_fail_are_counted_by_how_far_they_came(
 
 @pytest.mark.parametrize("transport", ["binary", "http"])
 def test_lookups_are_measured_by_kind_and_outcome(
-    face: Face, broker: Broker, namespace: Callable[..., str], topic: NewTopic, metrics: Metrics, transport: str
+    api: Api, broker: Broker, namespace: Callable[..., str], topic: NewTopic, metrics: Metrics, transport: str
 ) -> None:
     name = topic()
     url = broker.service_url if transport == "binary" else broker.admin_url
-    client = face.client(url, meter_provider=metrics.provider)
+    client = api.client(url, meter_provider=metrics.provider)
 
     def told(outcome: str) -> dict[str, int]:
         # What a broker that is just loading the topic refuses is asked again, so there may be failed ones besides.
@@ -268,10 +266,10 @@ def test_lookups_are_measured_by_kind_and_outcome(
 
 
 @pytest.mark.parametrize("transport", ["binary", "http"])
-def test_lookups_at_a_closed_port_have_failed(face: Face, topic: NewTopic, metrics: Metrics, transport: str) -> None:
+def test_lookups_at_a_closed_port_have_failed(api: Api, topic: NewTopic, metrics: Metrics, transport: str) -> None:
     scheme = "pulsar" if transport == "binary" else "http"
     url = f"{scheme}://127.0.0.1:{free_port()}"
-    client = face.client(url, meter_provider=metrics.provider, operation_timeout_seconds=1)
+    client = api.client(url, meter_provider=metrics.provider, operation_timeout_seconds=1)
     with pytest.raises(ConnectError):
         client.create_producer(topic())
     # Each attempt is one.
@@ -280,10 +278,10 @@ def test_lookups_at_a_closed_port_have_failed(face: Face, topic: NewTopic, metri
 
 
 def test_dead_letters_are_counted(
-    face: Face, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually
+    api: Api, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually
 ) -> None:
     name = topic()
-    client = face.client(broker.service_url, meter_provider=metrics.provider)
+    client = api.client(broker.service_url, meter_provider=metrics.provider)
     consumer = client.subscribe(
         name,
         "sub",
@@ -316,13 +314,13 @@ def test_a_forgotten_client_is_not_kept(
 
 
 def test_what_is_no_provider_is_refused_and_a_description_goes_without(
-    face: Face, broker: Broker, metrics: Metrics, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+    api: Api, broker: Broker, metrics: Metrics, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InvalidConfiguration, match="meter_provider"):
-        face.client(broker.service_url, meter_provider="otlp")
+        api.client(broker.service_url, meter_provider="otlp")
     config = ClientConfig(service_url=broker.service_url, meter_provider=metrics.provider)
     assert pickle.loads(pickle.dumps(config)) == config and pickle.loads(pickle.dumps(config)).meter_provider is None
-    client = face.client(broker.service_url, meter_provider=True)
+    client = api.client(broker.service_url, meter_provider=True)
     original = builtins.__import__
 
     def missing(name: str, *arguments: Any, **options: Any) -> Any:

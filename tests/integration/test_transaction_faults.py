@@ -26,8 +26,8 @@ from pulsar_native import (
     Result,
     TransactionState,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic, OwnBroker
-from support.faces import Face
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
 pytestmark = pytest.mark.proves("N7")
@@ -117,10 +117,10 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
     broker = own_broker()
     eventually(lambda: scaled(broker.admin_url, 2), 30)
     count = 400
-    faces = {name: Face(name) for name in ("blocking", "asyncio")}
+    apis = {name: Api(name) for name in ("blocking", "asyncio")}
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        clients = {name: face.client(broker.service_url, max_backoff_interval_ms=500) for name, face in faces.items()}
+        clients = {name: api.client(broker.service_url, max_backoff_interval_ms=500) for name, api in apis.items()}
         for name, client in clients.items():
             ids = [client.new_transaction().txn_id() for _ in range(4)]
             assert sorted({txn_id.most_bits for txn_id in ids}) == [0, 1]
@@ -131,7 +131,7 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
             start(name, broker.service_url, f"in-{name}", f"out-{name}", kind, "-") for name, kind in KINDS.items()
         ]
         with Client(broker.service_url) as watching:
-            for name in faces:
+            for name in apis:
                 watching.subscribe(f"out-{name}", "watch", initial_position=EARLIEST).receive(30_000)
         broker.kill()
         broker.start().wait_ready()
@@ -152,28 +152,28 @@ def test_exactly_once_over_a_killed_broker_with_two_coordinators(own_broker: Own
         for process in processes:
             process.kill()
             process.wait()
-        for face in faces.values():
-            face.close()
+        for api in apis.values():
+            api.close()
 
 
 def test_a_cluster_without_transactions_says_so(own_broker: OwnBroker) -> None:
     broker = own_broker(conf={"transactionCoordinatorEnabled": "false"})
     for name in ("blocking", "asyncio"):
-        face = Face(name)
+        api = Api(name)
         try:
-            client = face.client(broker.service_url)
+            client = api.client(broker.service_url)
             with pytest.raises(OperationNotSupported, match="transactionCoordinatorEnabled=true"):
                 client.new_transaction()
             client.create_producer("plain").send(b"x")
         finally:
-            face.close()
+            api.close()
 
 
 def test_nothing_is_written_before_the_partition_is_registered(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
     consumer = client.subscribe(name, "sub", SHARED, initial_position=EARLIEST)
@@ -211,10 +211,10 @@ def test_nothing_is_written_before_the_partition_is_registered(
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_the_end_is_told_again_when_its_answer_is_lost(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, end: str
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, end: str
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     name = topic()
     producer = client.create_producer(name)
     transaction = client.new_transaction()
@@ -228,10 +228,10 @@ def test_the_end_is_told_again_when_its_answer_is_lost(
 
 
 def test_what_is_sent_again_stays_in_its_transaction(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, namespace: Callable[[], str]
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, read_all: ReadAll, namespace: Callable[[], str]
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     space = namespace()
     broker.admin("POST", f"namespaces/{space}/deduplication", True)
     name = topic(namespace=space)
@@ -241,9 +241,9 @@ def test_what_is_sent_again_stays_in_its_transaction(
         producer.send(b"first", txn=transaction)
     # The broker has it, the client does not know: it goes out again, and is dropped as a duplicate.
     through.drop(Command.SEND_RECEIPT, TO_CLIENT)
-    outcomes = [face.enqueue(producer, b"kept", txn=kept)]
-    outcomes.append(face.enqueue(producer, b"gone", txn=gone))
-    outcomes.append(face.enqueue(producer, b"plain"))
+    outcomes = [api.enqueue(producer, b"kept", txn=kept)]
+    outcomes.append(api.enqueue(producer, b"gone", txn=gone))
+    outcomes.append(api.enqueue(producer, b"plain"))
     through.wait_for(Command.SEND, 5)
     through.cut()
     kept.commit()
@@ -254,24 +254,24 @@ def test_what_is_sent_again_stays_in_its_transaction(
 
 
 def test_without_deduplication_nothing_is_twice_in_a_transaction(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, read_all: ReadAll
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, max_backoff_interval_ms=200)
+    client = api.client(through.service_url, max_backoff_interval_ms=200)
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
     doubtful, later = client.new_transaction(), client.new_transaction()
     for transaction in (doubtful, later):
         producer.send(b"first", txn=transaction)
     through.drop(Command.SEND_RECEIPT, TO_CLIENT, times=None)
-    outcomes = [face.enqueue(producer, b"stored", txn=doubtful), face.enqueue(producer, b"plain")]
+    outcomes = [api.enqueue(producer, b"stored", txn=doubtful), api.enqueue(producer, b"plain")]
     through.wait_for(Command.SEND_RECEIPT, 4)
     through.refuse()
     through.release()
     through.cut()
     eventually(lambda: not producer.is_connected())
     # What is written for the first time on the next connection is no matter of doubt.
-    outcomes.append(face.enqueue(producer, b"later", txn=later))
+    outcomes.append(api.enqueue(producer, b"later", txn=later))
     through.accept()
     assert [each.result(30)[0] for each in outcomes] == [Result.NotConnected, Result.Ok, Result.Ok]
     # What may be there twice takes the rest of its transaction with it.
@@ -284,18 +284,18 @@ def test_without_deduplication_nothing_is_twice_in_a_transaction(
 
 
 def test_messages_of_a_transaction_that_is_over_are_not_sent_again(
-    face: Face, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, read_all: ReadAll
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, read_all: ReadAll
 ) -> None:
     through = relay(broker.service_url)
-    client = face.client(through.service_url, max_backoff_interval_ms=200)
+    client = api.client(through.service_url, max_backoff_interval_ms=200)
     name = topic()
     producer = client.create_producer(name, batching_enabled=True)
     transaction = client.new_transaction(timeout_seconds=1.5)
     producer.send(b"before", partition_key="a", txn=transaction)
     through.refuse()
     through.cut()
-    lost = [face.enqueue(producer, b"%d" % number, txn=transaction) for number in range(3)]
-    plain = face.enqueue(producer, b"plain")
+    lost = [api.enqueue(producer, b"%d" % number, txn=transaction) for number in range(3)]
+    plain = api.enqueue(producer, b"plain")
     eventually(lambda: transaction.state() is TransactionState.TIME_OUT)
     assert all(each.result(20)[1] is None for each in lost)
     through.accept()
@@ -305,11 +305,11 @@ def test_messages_of_a_transaction_that_is_over_are_not_sent_again(
 
 
 def test_unloads_in_the_middle(
-    face: Face, broker: Broker, topic: NewTopic, eventually: Eventually, read_all: ReadAll
+    api: Api, broker: Broker, topic: NewTopic, eventually: Eventually, read_all: ReadAll
 ) -> None:
     source, target, count = topic("in"), topic("out"), 30
-    client = face.client(broker.service_url, max_backoff_interval_ms=300)
-    face.send_all(client.create_producer(source, batching_enabled=False), [b"%d" % each for each in range(count)])
+    client = api.client(broker.service_url, max_backoff_interval_ms=300)
+    api.send_all(client.create_producer(source, batching_enabled=False), [b"%d" % each for each in range(count)])
     consumer = client.subscribe(source, "sub", ConsumerType.Failover, initial_position=EARLIEST)
     producer = client.create_producer(target, batching_enabled=True)
     done, unloads = 0, 0
@@ -321,7 +321,7 @@ def test_unloads_in_the_middle(
                 numbers = []
                 for _ in range(10):
                     message = consumer.receive(20_000)
-                    face.enqueue(producer, message.data(), txn=transaction)
+                    api.enqueue(producer, message.data(), txn=transaction)
                     if len(numbers) == 5 and unloads < 2:
                         unloads += 1
                         for name in (source, target):

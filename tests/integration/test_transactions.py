@@ -25,8 +25,8 @@ from pulsar_native import (
     TransactionConflict,
     TransactionState,
 )
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.relay import TO_CLIENT, Command, NewRelay
 
 pytestmark = pytest.mark.proves("N7")
@@ -61,7 +61,7 @@ def gets_nothing(consumer: Any, millis: int = 400) -> bool:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_what_is_sent_counts_when_it_is_committed(face: Face, client: Any, topic: NewTopic, batching: bool) -> None:
+def test_what_is_sent_counts_when_it_is_committed(api: Api, client: Any, topic: NewTopic, batching: bool) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=batching, compression_type=CompressionType.ZLib)
     consumer = client.subscribe(name, "sub", SHARED, initial_position=EARLIEST)
@@ -70,16 +70,16 @@ def test_what_is_sent_counts_when_it_is_committed(face: Face, client: Any, topic
     producer.send(b"before")
     transaction = client.new_transaction()
     assert transaction.state() is TransactionState.OPEN
-    face.send_all(producer, [b"one", b"two"], txn=transaction, partition_key="key", properties={"a": "b"})
+    api.send_all(producer, [b"one", b"two"], txn=transaction, partition_key="key", properties={"a": "b"})
     other.send(b"elsewhere", txn=transaction)
     # Plain messages behind those of an open transaction wait with them, whoever sends them.
-    face.send_all(producer, [b"plain"])
+    api.send_all(producer, [b"plain"])
     many = producer.send_many([b"%d" % number for number in range(50)], txn=transaction)
     assert len(many) == 50
     assert values(received(consumer, 1)) == [b"before"]
     assert gets_nothing(consumer) and gets_nothing(seen_elsewhere, 100)
     # Waits for what has no receipt yet.
-    left = [face.enqueue(producer, b"late", txn=transaction) for _ in range(3)]
+    left = [api.enqueue(producer, b"late", txn=transaction) for _ in range(3)]
     transaction.commit()
     assert [each.result(20)[0] for each in left] == [Result.Ok] * 3
     assert transaction.state() is TransactionState.COMMITTED
@@ -90,34 +90,34 @@ def test_what_is_sent_counts_when_it_is_committed(face: Face, client: Any, topic
     assert values(received(seen_elsewhere, 1)) == [b"elsewhere"]
 
 
-def test_what_is_sent_is_gone_when_it_is_aborted(face: Face, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+def test_what_is_sent_is_gone_when_it_is_aborted(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name = topic(partitions=3)
     producer = client.create_producer(name, batching_enabled=True)
     consumer = client.subscribe(name, "sub", SHARED, initial_position=EARLIEST)
     with pytest.raises(KeyError, match="on purpose"), client.new_transaction() as transaction:
         for number in range(20):
-            face.enqueue(producer, b"aborted", partition_key=f"key{number}", txn=transaction)
+            api.enqueue(producer, b"aborted", partition_key=f"key{number}", txn=transaction)
         raise KeyError("on purpose")
     assert transaction.state() is TransactionState.ABORTED
     with client.new_transaction() as transaction:
         for number in range(20):
-            face.enqueue(producer, b"committed", partition_key=f"key{number}", txn=transaction)
+            api.enqueue(producer, b"committed", partition_key=f"key{number}", txn=transaction)
     assert transaction.state() is TransactionState.COMMITTED
     producer.send(b"plain")
     assert sorted(values(received(consumer, 21))) == [b"committed"] * 20 + [b"plain"]
     assert sorted(values(read_all(name))) == [b"committed"] * 20 + [b"plain"]
 
 
-def test_entries_are_of_one_transaction_or_of_none(face: Face, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+def test_entries_are_of_one_transaction_or_of_none(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=5_000)
     first, second = client.new_transaction(), client.new_transaction()
     for transaction in (first, second):
         # Once, so that later messages go straight into the open batch.
-        face.send_all(producer, [b"registered"], txn=transaction)
+        api.send_all(producer, [b"registered"], txn=transaction)
     order = [first, first, None, None, second, first, None, second, second]
     outcomes = [
-        face.enqueue(producer, b"%d" % number, **({} if transaction is None else {"txn": transaction}))
+        api.enqueue(producer, b"%d" % number, **({} if transaction is None else {"txn": transaction}))
         for number, transaction in enumerate(order)
     ]
     first.commit()
@@ -129,7 +129,7 @@ def test_entries_are_of_one_transaction_or_of_none(face: Face, client: Any, topi
     assert values(read_all(name)) == [b"registered", b"0", b"1", b"2", b"3", b"5", b"6"]
 
 
-def test_large_messages_and_others_beside(face: Face, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+def test_large_messages_and_others_beside(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name, large = topic(), b"x" * 150_000
     producer = client.create_producer(
         name, chunking_enabled=True, chunk_max_message_size=40_000, batching_enabled=False
@@ -174,7 +174,7 @@ class Seen(ProducerInterceptor):
         self.outcomes.append(error)
 
 
-def test_interceptors_and_lazy_partitions(face: Face, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+def test_interceptors_and_lazy_partitions(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name, seen = topic(partitions=3), Seen()
     producer = client.create_producer(
         name, batching_enabled=True, lazy_start_partitioned_producers=True, interceptors=[seen]
@@ -182,7 +182,7 @@ def test_interceptors_and_lazy_partitions(face: Face, client: Any, topic: NewTop
     kept, gone = client.new_transaction(), client.new_transaction()
     for transaction in (kept, gone):
         for number in range(10):
-            face.enqueue(producer, b"%d" % number, partition_key=f"key{number}", txn=transaction)
+            api.enqueue(producer, b"%d" % number, partition_key=f"key{number}", txn=transaction)
         producer.send_many([b"many"] * 5, txn=transaction)
     kept.commit()
     gone.abort()
@@ -190,26 +190,26 @@ def test_interceptors_and_lazy_partitions(face: Face, client: Any, topic: NewTop
     assert seen.outcomes == [None] * 30
 
 
-def test_a_full_queue_is_waited_for_or_told(face: Face, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
+def test_a_full_queue_is_waited_for_or_told(api: Api, client: Any, topic: NewTopic, read_all: ReadAll) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, max_pending_messages=10, block_if_queue_full=True)
     with client.new_transaction() as transaction:
         for number in range(200):
-            face.enqueue(producer, b"%d" % number, txn=transaction)
+            api.enqueue(producer, b"%d" % number, txn=transaction)
     assert values(read_all(name)) == [b"%d" % number for number in range(200)]
 
 
 def test_what_failed_is_not_committed(
-    face: Face, topic: NewTopic, read_all: ReadAll, broker: Broker, relay: NewRelay
+    api: Api, topic: NewTopic, read_all: ReadAll, broker: Broker, relay: NewRelay
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url)
+    client = api.client(through.service_url)
     producer = client.create_producer(name, send_timeout_millis=1_000)
     transaction = client.new_transaction()
     producer.send(b"half", txn=transaction)
     through.drop(Command.SEND_RECEIPT, TO_CLIENT)
-    outcome = face.enqueue(producer, b"unconfirmed", txn=transaction)
+    outcome = api.enqueue(producer, b"unconfirmed", txn=transaction)
     with pytest.raises(Timeout, match="send_timeout_millis"):
         transaction.commit()
     assert outcome.result(20)[0] is Result.Timeout
@@ -230,12 +230,12 @@ def test_what_failed_is_not_committed(
     ("kind", "batching"), list(zip(TYPES, [False, True, True, False], strict=True)), ids=[kind.name for kind in TYPES]
 )
 def test_what_is_acknowledged_comes_again_after_an_abort_only(
-    face: Face, client: Any, topic: NewTopic, kind: ConsumerType, batching: bool
+    api: Api, client: Any, topic: NewTopic, kind: ConsumerType, batching: bool
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=batching)
     consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=100)
-    face.send_all(producer, [b"%d" % number for number in range(6)])
+    api.send_all(producer, [b"%d" % number for number in range(6)])
     first = received(consumer, 3)
     aborted = client.new_transaction()
     consumer.acknowledge(first[0], txn=aborted)
@@ -262,7 +262,7 @@ def test_what_is_acknowledged_comes_again_after_an_abort_only(
 
 
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover], ids=str)
-def test_everything_up_to_a_message(face: Face, client: Any, topic: NewTopic, kind: ConsumerType) -> None:
+def test_everything_up_to_a_message(api: Api, client: Any, topic: NewTopic, kind: ConsumerType) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True)
     consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, batch_index_ack_enabled=True)
@@ -361,11 +361,11 @@ def test_two_transactions_want_the_same_message(client: Any, topic: NewTopic) ->
     late.abort()
 
 
-def test_several_topics_at_once(face: Face, client: Any, topic: NewTopic) -> None:
+def test_several_topics_at_once(api: Api, client: Any, topic: NewTopic) -> None:
     names = [topic(partitions=2), topic()]
     for name in names:
         producer = client.create_producer(name)
-        face.send_all(producer, [b"%d" % number for number in range(10)])
+        api.send_all(producer, [b"%d" % number for number in range(10)])
     consumer = client.subscribe(names, "sub", SHARED, initial_position=EARLIEST)
     messages = received(consumer, 20)
     aborted = client.new_transaction()
@@ -404,7 +404,7 @@ def test_ack_time_outs_mind_what_is_acknowledged(plain_client: Any, topic: NewTo
 # ---- its life --------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_ends_once(face: Face, client: Any, topic: NewTopic) -> None:
+def test_a_transaction_ends_once(api: Api, client: Any, topic: NewTopic) -> None:
     producer = client.create_producer(topic())
     consumer = client.subscribe(topic("in"), "sub")
     for end in ("commit", "abort"):
@@ -430,16 +430,16 @@ def test_the_id_is_the_coordinators(client: Any) -> None:
     assert str(ids[0]) == f"({ids[0].most_bits},{ids[0].least_bits})"
 
 
-def test_what_takes_too_long(face: Face, client: Any, topic: NewTopic, eventually: Eventually) -> None:
+def test_what_takes_too_long(api: Api, client: Any, topic: NewTopic, eventually: Eventually) -> None:
     source, target = topic("in"), topic("out")
     client.create_producer(source).send(b"one")
     producer = client.create_producer(target, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     consumers = [client.subscribe(source, f"sub{kind}", kind, initial_position=EARLIEST) for kind in TYPES]
     after = client.subscribe(target, "after", initial_position=EARLIEST)
     transaction = client.new_transaction(timeout_seconds=1.5)
-    face.send_all(producer, [b"registered"], txn=transaction)
+    api.send_all(producer, [b"registered"], txn=transaction)
     # In an open batch that nobody sends: it must never be written after the broker has let go of the transaction.
-    open_batch = face.enqueue(producer, b"never", txn=transaction)
+    open_batch = api.enqueue(producer, b"never", txn=transaction)
     for consumer in consumers:
         consumer.acknowledge(received(consumer, 1), txn=transaction)
     eventually(lambda: transaction.state() is TransactionState.TIME_OUT)
@@ -452,16 +452,16 @@ def test_what_takes_too_long(face: Face, client: Any, topic: NewTopic, eventuall
         transaction.commit()
     with pytest.raises(InvalidTxnStatusError, match="timed out after"), client.new_transaction(0.3) as transaction:
         eventually(lambda: transaction.state() is TransactionState.TIME_OUT)
-    face.send_all(producer, [b"after"])
+    api.send_all(producer, [b"after"])
     assert values(received(after, 1)) == [b"after"]
 
 
-def test_what_cannot_take_part(face: Face, client: Any, topic: NewTopic, broker: Broker) -> None:
+def test_what_cannot_take_part(api: Api, client: Any, topic: NewTopic, broker: Broker) -> None:
     name = topic()
     transaction = client.new_transaction()
     with pytest.raises(InvalidConfiguration, match="new_transaction"):
         client.create_producer(name).send(b"x", txn="not one")
-    stranger = face.client(broker.service_url)
+    stranger = api.client(broker.service_url)
     with pytest.raises(InvalidConfiguration, match="another client"):
         stranger.create_producer(name).send(b"x", txn=transaction)
     with pytest.raises(InvalidConfiguration, match="another client"):
@@ -477,9 +477,9 @@ def test_what_cannot_take_part(face: Face, client: Any, topic: NewTopic, broker:
     transaction.commit()
 
 
-def test_closing_the_client_aborts(face: Face, client: Any, broker: Broker, topic: NewTopic) -> None:
+def test_closing_the_client_aborts(api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
     name = topic()
-    leaving = face.client(broker.service_url)
+    leaving = api.client(broker.service_url)
     producer = leaving.create_producer(name)
     transaction = leaving.new_transaction(timeout_seconds=600)
     producer.send(b"never", txn=transaction)

@@ -12,8 +12,8 @@ import pytest
 
 import pulsar_native.asyncio
 from pulsar_native import Client, ConsumerType, InitialPosition, InvalidConfiguration, MessageId, Timeout
+from support.apis import Api
 from support.brokers import Broker, NewTopic
-from support.faces import Face
 from support.publishing import publish_groups
 from support.relay import TO_BROKER, Command, NewRelay
 
@@ -57,11 +57,11 @@ def test_one_message_is_in_flight_and_another_consumer_gets_the_rest(
 
 @pytest.mark.proves("C93")
 def test_a_time_out_leaves_its_permit_to_the_next(
-    face: Face, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic, stats: Stats
+    api: Api, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    consumer = face.client(through.service_url).subscribe(name, "sub", receiver_queue_size=0)
+    consumer = api.client(through.service_url).subscribe(name, "sub", receiver_queue_size=0)
     for _ in range(3):
         with pytest.raises(Timeout):
             consumer.receive(50)
@@ -106,12 +106,12 @@ def test_waiting_receivers_are_served_one_after_the_other(client: Any, plain_cli
 
 @pytest.mark.proves("C93")
 def test_the_rest_of_a_batch_is_kept_for_the_next(
-    face: Face, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic, stats: Stats
+    api: Api, broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic, stats: Stats
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
     publish_groups(plain_client, name, CONTENTS, [b"after"], [b"last"])
-    consumer = face.client(through.service_url).subscribe(name, "sub", receiver_queue_size=0, initial_position=EARLIEST)
+    consumer = api.client(through.service_url).subscribe(name, "sub", receiver_queue_size=0, initial_position=EARLIEST)
     assert [consumer.receive(10_000).data() for _ in CONTENTS] == CONTENTS
     flows = through.frames(Command.FLOW, TO_BROKER)
     assert len(flows) == 1 and seen_of(stats, name, consumer)["availablePermits"] == 1 - len(CONTENTS)
@@ -123,7 +123,7 @@ def test_the_rest_of_a_batch_is_kept_for_the_next(
 
 @pytest.mark.proves("C93")
 def test_after_a_reconnect_only_who_waits_asks_again(
-    face: Face,
+    api: Api,
     broker: Broker,
     plain_client: Client,
     relay: NewRelay,
@@ -133,7 +133,7 @@ def test_after_a_reconnect_only_who_waits_asks_again(
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = face.client(through.service_url, starting_backoff_interval_ms=20)
+    client = api.client(through.service_url, starting_backoff_interval_ms=20)
     consumer = client.subscribe(name, "sub", receiver_queue_size=0, initial_position=EARLIEST)
     with pytest.raises(Timeout):
         consumer.receive(50)

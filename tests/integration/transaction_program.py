@@ -1,6 +1,6 @@
 """A program that moves numbers from one topic to another in transactions, and may die at any point of them.
 
-Arguments: face, service URL, source, target, subscription type, and of which transaction to die at which point
+Arguments: API, service URL, source, target, subscription type, and of which transaction to die at which point
 ("2:sent", "2:acked", "2:committing"), or "-". It ends when nothing has come for a while.
 """
 
@@ -51,12 +51,12 @@ class Deaths:
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """Return how both faces subscribe."""
+    """Return how both APIs subscribe."""
     return {"consumer_type": ConsumerType[name], "initial_position": InitialPosition.Earliest}
 
 
 def move(url: str, source: str, target: str, kind: str, deaths: Deaths) -> None:
-    """Move with the blocking face."""
+    """Move with the sync API."""
     with pulsar_native.Client(url, **QUICK) as client:
         consumer = client.subscribe(source, "mover", **options_of(kind))
         producer = client.create_producer(target, batching_enabled=True)
@@ -85,7 +85,7 @@ def move(url: str, source: str, target: str, kind: str, deaths: Deaths) -> None:
 
 
 async def move_async(url: str, source: str, target: str, kind: str, deaths: Deaths) -> None:
-    """Move with the asyncio face."""
+    """Move with the asyncio API."""
     async with pulsar_native.asyncio.Client(url, **QUICK) as client:
         consumer = await client.subscribe(source, "mover", **options_of(kind))
         producer = await client.create_producer(target, batching_enabled=True)
@@ -110,12 +110,12 @@ async def move_async(url: str, source: str, target: str, kind: str, deaths: Deat
                     deaths.at("committing")
             except PulsarException as error:
                 sys.stderr.write(f"again: {error}\n")
-                await consumer.redeliver_unacknowledged_messages()
+                consumer.redeliver_unacknowledged_messages()
 
 
 if __name__ == "__main__":
-    own_face, *places, when = sys.argv[1:]
-    if own_face == "blocking":
+    own_api, *places, when = sys.argv[1:]
+    if own_api == "blocking":
         move(*places, Deaths(when))
     else:
         asyncio.run(move_async(*places, Deaths(when)))

@@ -1,1 +1,1 @@
-"""What the tests of all rooms share: brokers, unique topics, a fault relay, results; only pytest and the stdlib."""
+"""What the tests of all suites share: brokers, unique topics, a fault relay, results; only pytest and the stdlib."""

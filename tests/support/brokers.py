@@ -62,7 +62,7 @@ def admin(admin_url: str, method: str, path: str, body: object = None, *, token:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Give the shared broker: the one the runner started, else one of this session.
 
-    Of several processes that share a room only the first gets the runner's: a test may unload a whole namespace.
+    Of several processes that share a suite only the first gets the runner's: a test may unload a whole namespace.
     """
     service_url, admin_url = os.environ.get("PULSAR_TEST_SERVICE_URL"), os.environ.get("PULSAR_TEST_ADMIN_URL")
     if service_url and admin_url and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":

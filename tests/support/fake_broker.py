@@ -226,7 +226,7 @@ class FakeBroker:
         return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=answer)]
 
     def _seek(self, _peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
-        # In this order, as a real one (client.md F.6).
+        # In this order, as a real one.
         closing = pb.CommandCloseConsumer(consumer_id=command.seek.consumer_id, request_id=MAXU)
         return [frame(Kind.CLOSE_CONSUMER, close_consumer=closing), success(command.seek.request_id)]
 

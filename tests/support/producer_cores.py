@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import CompressionType
 from pulsar_native.message import OutgoingMessage
-from pulsar_native.protocol.encryption import Encryptor
+from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.send_ops import SendOp
+from pulsar_native.protocol.send_op import SendOp
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import encode_single_fields, parse_single, split_batch
 from pulsar_native.wire.compression import decompress

@@ -1,4 +1,4 @@
-"""The page of features counts only what passed in a whole run, and refuses rows nobody knows."""
+"""The list of features and proofs counts only whole runs, and refuses unknown rows."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 import features
-from features import FeaturesError, Row, add_proofs, page, read_rows
-from test import Room
+from features import COMPARISON, FeaturesError, Row, add_proofs, page, read_rows, unknown_in_comparison
+from test import Suite
 
 
 def results(folder: Path, **tests: tuple[str, list[str]]) -> Path:
-    """Write the results of the room "support"."""
+    """Write the results of the suite "support"."""
     content = {"tests": {f"tests/support/{name}": {"outcome": o, "rows": rows} for name, (o, rows) in tests.items()}}
     (folder / "support.json").write_text(json.dumps(content))
     return folder
 
 
 @pytest.fixture(autouse=True)
-def one_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let there be one room only."""
-    monkeypatch.setattr(features, "ROOMS", (Room("support", ("dev",)),))
+def one_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let there be one suite only."""
+    monkeypatch.setattr(features, "SUITES", (Suite("support", ("dev",)),))
 
 
 def test_every_row_has_an_area_and_a_sentence_of_its_own() -> None:
@@ -32,14 +32,26 @@ def test_every_row_has_an_area_and_a_sentence_of_its_own() -> None:
     assert len({row.text for row in rows.values()}) == len(rows)
 
 
-def test_only_passed_tests_prove(tmp_path: Path) -> None:
-    rows = {"C1": Row("C1", "area", "one"), "C2": Row("C2", "area", "two | three")}
-    add_proofs(rows, results(tmp_path, good=("passed", ["C1"]), bad=("failed", ["C1", "C2"])))
-    assert rows["C1"].tests == ["tests/support/good"] and rows["C2"].tests == []
-    text = page(rows)
-    assert "**1 of 2 rows are proved.**" in text
-    assert "| C1 | one | proved | `support/good` |" in text
-    assert "| C2 | two \\| three | open |  |" in text
+def test_failed_proof_unproves_its_row(tmp_path: Path) -> None:
+    rows = {"C1": Row("C1", "area", "one | three"), "C2": Row("C2", "area", "two"), "C3": Row("C3", "area", "four")}
+    add_proofs(
+        rows, results(tmp_path, good=("passed", ["C1", "C2"]), bad=("failed", ["C2"]), other=("not run", ["C3"]))
+    )
+    assert [row.state for row in rows.values()] == ["proved", "failed", "failed"]
+    text = page(rows, ["abc"])
+    assert "1 of 3 rows proved (0 real, 0 fake, 1 unit), 2 failed" in text and "commit abc" in text
+    assert "| C1 | one \\| three | proved | unit | `support/good` |" in text
+    assert "| C2 | two | failed | unit | `support/bad` |" in text
+
+
+def test_kind_of_a_proof_is_the_strongest(tmp_path: Path) -> None:
+    rows = {"C1": Row("C1", "area", "one", {"a": "unit", "b": "real", "c": "fake"}), "C2": Row("C2", "area", "two")}
+    assert (rows["C1"].kind, rows["C2"].kind, rows["C2"].state) == ("real", "", "open")
+
+
+def test_comparison_names_known_rows_and_is_short() -> None:
+    assert unknown_in_comparison(read_rows()) == []
+    assert len(COMPARISON.read_bytes()) <= 20 * 1024
 
 
 def test_unknown_rows_and_missing_results_are_errors(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import test as runner
 from environments import ROOT
-from test import Room
+from test import Suite
 
 _TESTS = """
 import pytest
@@ -34,7 +34,7 @@ pytest_plugins = ["support.results"]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a project with one room, "both", of a quick test and a slow one that fails."""
+    """Make a project with one suite, "both", of a quick test and a slow one that fails."""
     (tmp_path / "tests" / "both").mkdir(parents=True)
     (tmp_path / ".results").mkdir()
     (tmp_path / "tests" / "both" / "test_both.py").write_text(_TESTS)
@@ -47,10 +47,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_ROOM"}
-    room = Room("both", ("dev",))
-    assert str(runner.run_room(room, [], env)) == "1 passed, 0 failed, 0 skipped"
+    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    suite = Suite("both", ("dev",))
+    assert str(runner.run_suite(suite, [], env)) == "1 passed, 0 failed, 0 skipped"
     ran = json.loads((project / ".results" / "both.json").read_text())["tests"]
     assert list(ran) == ["tests/both/test_both.py::test_quick"]
-    assert str(runner.run_room(room, [], env, slow=True)) == "1 passed, 1 failed, 0 skipped"
-    assert str(runner.run_room(room, ["-m", "slow"], env)) == "0 passed, 1 failed, 0 skipped"
+    assert str(runner.run_suite(suite, [], env, slow=True)) == "1 passed, 1 failed, 0 skipped"
+    assert str(runner.run_suite(suite, ["-m", "slow"], env)) == "0 passed, 1 failed, 0 skipped"

@@ -1,4 +1,4 @@
-"""The asyncio face: the same nouns and verbs as `pulsar_native`, awaited, on the caller's loop.
+"""The asyncio API: the same nouns and verbs as `pulsar_native`, awaited, on the caller's loop.
 
 Rules: no thread is started (what may block runs in asyncio's default executor: credentials, encryption keys, providers
 of the service URL, lookups over HTTP); the client belongs to the loop it is first used on. Cancelling a waiting
@@ -7,19 +7,35 @@ of the service URL, lookups over HTTP); the client belongs to the loop it is fir
 
 from pulsar_native.asyncio.client import Client
 from pulsar_native.asyncio.consumer import Consumer, Reader
-from pulsar_native.asyncio.container import ListenerContainer
 from pulsar_native.asyncio.producer import Producer
+from pulsar_native.asyncio.push_consumer import PushConsumer
 from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.asyncio.transaction import Transaction
+from pulsar_native.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
 from pulsar_native.exceptions import PulsarException
 
 __all__ = [
+    "BatchingType",
     "Client",
+    "CompressionType",
     "Consumer",
-    "ListenerContainer",
+    "ConsumerCryptoFailureAction",
+    "InitialPosition",
+    "PartitionsRoutingMode",
     "Producer",
+    "ProducerAccessMode",
     "PulsarException",
+    "PushConsumer",
     "Reader",
+    "RegexSubscriptionMode",
     "TableView",
     "Transaction",
 ]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pulsar_native import arguments, plans
+from pulsar_native import _validation, plans
+from pulsar_native._log_target import check_log_options, send_records_to
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -19,10 +22,13 @@ from pulsar_native.config import (
     ClientConfig,
     ConsumerEventListener,
     DeadLetterPolicy,
+    KeySharedPolicy,
+    Range,
+    RedeliveryBackoff,
     Router,
     TopicsChangedListener,
 )
-from pulsar_native.encryption import KeyReader
+from pulsar_native.crypto import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.enums import (
@@ -39,16 +45,13 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.key_ranges import KeySharedPolicy, Range
-from pulsar_native.live import Live
 from pulsar_native.message_id import MessageId
-from pulsar_native.redelivery_backoff import RedeliveryBackoff
 from pulsar_native.schema import Schema
 from pulsar_native.service_info import ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 
 
-class Client(Live):
+class Client(NotPicklable):
     """Reach a Pulsar cluster from a coroutine; make producers, consumers and readers. Connects on first use.
 
     Not thread-safe: belongs to the loop it is first used on. Keyword arguments are those of `pulsar_native.Client`.
@@ -58,16 +61,22 @@ class Client(Live):
             await producer.send(b"hello")
     """
 
+    # Ends the going of records to a logger of the client's own.
+    _log_target: weakref.finalize[..., Any] | None
+
     def __init__(self, service_url: ServiceSource, **options: Any) -> None:
-        for ignored in ("log_conf_file_path", "logger"):
-            options.pop(ignored, None)
+        logger, log_conf_file_path = options.pop("logger", None), options.pop("log_conf_file_path", None)
+        check_log_options(logger, log_conf_file_path)
         self._open(ClientConfig.from_mapping({"service_url": service_url, **options}))
+        if logger is not None:
+            self._log_target = weakref.finalize(self, send_records_to(logger))
 
     def _open(self, config: ClientConfig) -> None:
         self._config = config
         self._generation = generation()
         self._core: ClientCore | None = None
-        self._closed = False
+        self._closed = self._is_shut_down = False
+        self._log_target = None
 
     def _described(self) -> str:
         return str(self._config.service_url)
@@ -241,7 +250,7 @@ class Client(Live):
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
         plan = plans.table_view(locals())
-        view = TableView(await self._started().subscribe(*plan), plan.decoder)
+        view = TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name)
         await view._start()
         return view
 
@@ -251,7 +260,7 @@ class Client(Live):
         The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
         transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
         """
-        return Transaction(await self._started().new_transaction(arguments.transaction_timeout(timeout_seconds)))
+        return Transaction(await self._started().new_transaction(_validation.transaction_timeout(timeout_seconds)))
 
     def stats(self) -> ClientStats:
         """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
@@ -287,18 +296,33 @@ class Client(Live):
         Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
         `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
+        if self._is_shut_down:
+            return CloseReport()
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        return CloseReport() if self._core is None else await self._core.close(limit)
+        try:
+            return CloseReport() if self._core is None else await self._core.close(limit)
+        finally:
+            self._end_log_target()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without flushing and without a goodbye to the brokers."""
-        self._closed = True
+        """Drop everything at once, without flushing and without a goodbye to the brokers. Idempotent.
+
+        `close()` may follow, and does nothing more.
+        """
+        if self._closed:
+            return
+        self._closed = self._is_shut_down = True
         if self._core is not None:
             self._core.shutdown()
+        self._end_log_target()
+
+    def _end_log_target(self) -> None:
+        if self._log_target is not None:
+            self._log_target()
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,22 +8,23 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from pulsar_native import arguments
-from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.consuming.columns import ColumnsRange
-from pulsar_native.engine.consuming.receipts import settle
-from pulsar_native.engine.consuming.rows import RowsCollector
-from pulsar_native.engine.consuming.topic_consumer import SeekTarget, TopicConsumer
+from pulsar_native import _validation
+from pulsar_native.arrow.batch import ArrowBatch
+from pulsar_native.arrow.columns import ALL_COLUMNS
+from pulsar_native.asyncio._base import Closeable
+from pulsar_native.engine.consumer.ack_receipts import completing
+from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
+from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
+from pulsar_native.engine.consumer.batch_collector import batch_collector
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.observing.statistics import of_consumer
-from pulsar_native.engine.waiting import no_receipt
+from pulsar_native.engine.metrics.statistics import of_consumer
+from pulsar_native.engine.waiter import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.received_rows import ReceivedRows
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport, ConsumerStats
-from pulsar_native.wire.columns import ALL_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,15 +37,15 @@ _MIB = 1024 * 1024
 _SETTLE_SECONDS = 0.5
 
 
-class Receiving(Part):
-    def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
+class Receiving(Closeable):
+    def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
         self._inner = inner
         self._decoder = decoder
         # Whether there is something to do between taking a message and handing it out.
         self._attends = decoder.needs_writer or inner.chain is not None
         # What `take` has put there can be had without it.
-        self._in_hand: deque[Message] = deque() if self._attends else inner.lend()
-        self._quick_acks = inner.quick_acks
+        self._prefetched: deque[Message] = deque() if self._attends else inner.start_prefetch()
+        self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
         self._loop = inner.client.engine.loop
@@ -54,8 +55,8 @@ class Receiving(Part):
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
     async def _next(self, timeout_millis: int | None) -> Message:
-        """Return the next message where none is in hand."""
-        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        """Return the next message where none is prefetched."""
+        deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             message = await self._take(deadline)
         except PulsarException:
@@ -69,15 +70,15 @@ class Receiving(Part):
         check_generation(self._generation)
         inner = self._inner
         # Those who wait already go first.
-        message = None if inner.has_waiters() else inner.take()
+        message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
-            message = await self._wait_for(inner.take, deadline)
+            message = await self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
         return await self._attend(message) if self._attends else message
 
     async def _attend(self, message: Message) -> Message:
-        version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
+        version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
             schema = await self._inner.client.writer_schema(message.topic_name(), version)
             message.entry.schema.learn(version, schema)
@@ -129,7 +130,9 @@ class Receiving(Part):
     async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970).
 
-        A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
+        Goes on behind the message sought, or with it where `start_message_id_inclusive` was set; `latest` is the last
+        message for a reader that is inclusive. On a durable subscription a message left out so counts as acknowledged,
+        since it would come again with the next consumer. A position in
         one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
         full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
         are known.
@@ -150,14 +153,14 @@ class Receiving(Part):
 
     def discarded_message_ids(self) -> list[MessageId]:
         """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
-        return [message_id for child in self._inner.children for message_id in list(child.opening.discarded)]
+        return [message_id for child in self._inner.children for message_id in list(child.decoder.discarded)]
 
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent.
 
         Takes up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
         if self._inner.is_closed:
             return CloseReport()
@@ -180,9 +183,9 @@ class Consumer(Receiving):
     async def receive(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         # Of a time-out that must be looked at closely, the long way.
-        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+        if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._in_hand.popleft()
+                return self._prefetched.popleft()
             except IndexError:
                 pass
         return await self._next(timeout_millis)
@@ -192,11 +195,11 @@ class Consumer(Receiving):
 
         Cancelled while waiting, it asks for what it had collected again.
         """
-        collector = arguments.batch_collector(self._inner.config, self._loop.time())
+        collector = batch_collector(self._inner.config, self._loop.time())
         try:
             while True:
                 message = await self._take(collector.deadline)
-                if message is not None and not (collector.add(message) or collector.add_all(self._in_hand)):
+                if message is not None and not (collector.add(message) or collector.add_all(self._prefetched)):
                     continue
                 if self._inner.held:
                     # A strict pause has begun meanwhile: they are for later, and who may wait still does.
@@ -214,7 +217,7 @@ class Consumer(Receiving):
 
     def negative_acknowledge_now(self, message: Message | MessageId) -> None:
         """Ask for a message again without delay."""
-        (message_id,) = arguments.ids_of(message)
+        message_id = _validation.id_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
     async def receive_arrow(
@@ -224,18 +227,18 @@ class Consumer(Receiving):
         max_bytes: int = 8 * _MIB,
         timeout_millis: int | None = 100,
         columns: Sequence[str] = ALL_COLUMNS,
-    ) -> ReceivedRows:
+    ) -> ArrowBatch:
         """Return messages as the rows of an Arrow record batch, as `pulsar_native.Consumer.receive_arrow` does.
 
         Cancelled while waiting, it leaves what it had collected to the next receive.
         """
         check_generation(self._generation)
-        rows = RowsCollector(self._inner, columns, max_rows, max_bytes)
-        deadline = arguments.deadline(timeout_millis, self._loop.time())
+        rows = ArrowReceiver(self._inner, columns, max_rows, max_bytes)
+        deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             while True:
-                taken = None if self._inner.has_waiters() else rows.take()
-                taken = taken or await self._wait_for(rows.take, deadline)
+                taken = None if self._inner.has_waiters() else rows.collect()
+                taken = taken or await self._wait_for(rows.collect, deadline)
                 if taken and not rows.full:
                     continue
                 if self._inner.held:
@@ -253,7 +256,7 @@ class Consumer(Receiving):
 
     async def acknowledge(
         self,
-        message: Message | MessageId | list[Message | MessageId] | ReceivedRows,
+        message: Message | MessageId | list[Message | MessageId] | ArrowBatch,
         *,
         txn: Transaction | None = None,
     ) -> None:
@@ -270,26 +273,26 @@ class Consumer(Receiving):
         otherwise: the transaction can only be aborted then, and its commit does that.
         """
         if txn is None and isinstance(message, Message):
-            acks = self._quick_acks.get(message.entry.topic)
+            acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
-                # As `Acknowledging.note` does, in this order.
-                acks.noted.append(message)
-                if not acks.is_noting:
-                    acks.begin_noting(message)
+                # As `AckGroupingTracker.add_fast` does, in this order.
+                acks.fast_path.append(message)
+                if not acks.is_fast_path_open:
+                    acks.open_fast_path(message)
                 return
         check_generation(self._generation)
         if txn is not None:
-            work = arguments.work_of(txn, self._inner.client)
-            await self._inner.acknowledge_in(work, arguments.ids_of(message))
+            work = _validation.work_of(txn, self._inner.client)
+            await self._inner.acknowledge_in(work, _validation.ids_of(message))
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        done = None if receipt is None else settle(receipt)
+        done = None if receipt is None else completing(receipt)
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, done)
-        elif isinstance(message, ReceivedRows):
+        elif isinstance(message, ArrowBatch):
             self._inner.acknowledge_rows(message, done)
         else:
-            self._inner.acknowledge(arguments.ids_of(message), done)
+            self._inner.acknowledge(_validation.ids_of(message), done)
         if receipt is not None:
             await self._answer(receipt)
 
@@ -308,39 +311,42 @@ class Consumer(Receiving):
     async def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
-        (message_id,) = arguments.ids_of(message)
+        message_id = _validation.id_of(message)
         if txn is not None:
-            work = arguments.work_of(txn, self._inner.client)
+            work = _validation.work_of(txn, self._inner.client)
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        self._inner.acknowledge_cumulative(message_id, None if receipt is None else settle(receipt))
+        self._inner.acknowledge_cumulative(message_id, None if receipt is None else completing(receipt))
         if receipt is not None:
             await self._answer(receipt)
 
-    async def negative_acknowledge(self, message: Message | MessageId | ReceivedRows) -> None:
+    async def negative_acknowledge(self, message: Message | MessageId | ArrowBatch) -> None:
         """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says.
 
         Takes what `receive_arrow` returned, too.
         """
         check_generation(self._generation)
-        if isinstance(message, ReceivedRows):
+        if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = arguments.ids_of(message)
-        self._inner.owner(message_id).negative_acknowledge(message_id, arguments.redelivery_count_of(message))
+        message_id = _validation.id_of(message)
+        if self._inner.is_closed:
+            # Everything unacknowledged comes again anyway.
+            return
+        self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     async def reconsume_later(
         self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
     ) -> None:
         """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it.
 
-        As in the blocking face: a copy goes to the retry topic, after the last try to the dead-letter topic.
+        As in the sync API: a copy goes to the retry topic, after the last try to the dead-letter topic.
         """
         check_generation(self._generation)
-        messages = arguments.messages_of(message)
-        delay_ms = arguments.retry_delay(delay)
-        await self._inner.reconsume_later(messages, delay_ms, arguments.retry_properties(properties))
+        messages = _validation.messages_of(message)
+        delay_ms = _validation.retry_delay(delay)
+        await self._inner.reconsume_later(messages, delay_ms, _validation.retry_properties(properties))
 
     async def get_positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last message id and the subscription's mark-delete position of every partition.
@@ -350,10 +356,11 @@ class Consumer(Receiving):
         """
         return await self._inner.positions()
 
-    async def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything unacknowledged again, now."""
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Ask for everything unacknowledged again, now; does nothing on a closed consumer. A plain function."""
         check_generation(self._generation)
-        self._inner.redeliver_all()
+        if not self._inner.is_closed:
+            self._inner.redeliver_all()
 
     async def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; `force` also when others are connected to it.
@@ -366,7 +373,7 @@ class Consumer(Receiving):
     def pause(self, *, strict: bool = False) -> None:
         """Ask the broker for no more messages; those already asked for still come.
 
-        With `strict` they do not: as in the blocking face, nothing more is received until `resume`.
+        With `strict` they do not: as in the sync API, nothing more is received until `resume`.
         """
         check_generation(self._generation)
         self._inner.pause(strict=strict)
@@ -392,9 +399,9 @@ class Reader(Receiving):
     async def read_next(self, timeout_millis: int | None = None) -> Message:
         """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
         # Of a time-out that must be looked at closely, the long way.
-        if self._in_hand and (timeout_millis is None or type(timeout_millis) is int):
+        if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
-                return self._in_hand.popleft()
+                return self._prefetched.popleft()
             except IndexError:
                 pass
         return await self._next(timeout_millis)
@@ -414,7 +421,7 @@ class Reader(Receiving):
         publish_time: tuple[int | None, int | None] | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
         """Yield Arrow record batches up to `end` (exclusive), as `pulsar_native.Reader.arrow_batches` does."""
-        work = ColumnsRange(
+        work = ArrowRangeReader(
             self._inner,
             end=end,
             columns=columns,
@@ -422,13 +429,13 @@ class Reader(Receiving):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        await work.settle()
+        await work.refresh_ends()
         stalled_at = self._loop.time() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
                 await work.go_back()
             soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_slice() or await self._wait_for(self._inner.take_slice, soon)
+            taken = self._inner.dequeue_rows() or await self._wait_for(self._inner.dequeue_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = self._loop.time() + timeout_millis / 1000
@@ -439,7 +446,7 @@ class Reader(Receiving):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                await work.settle()
+                await work.refresh_ends()
         for batch in work.rest():
             yield batch
 

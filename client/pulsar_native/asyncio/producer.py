@@ -8,19 +8,19 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pulsar_native import arguments
-from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.interception import InterceptedProducer
+from pulsar_native import _message_builder, _validation
+from pulsar_native.asyncio._base import Closeable
+from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.observing.statistics import of_producer
-from pulsar_native.engine.producing.bulk import BulkSend, Slice
-from pulsar_native.engine.producing.partitioned_producer import TopicProducer
-from pulsar_native.engine.producing.refusals import Full
-from pulsar_native.engine.transactions.transaction import SendOperation
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.engine.metrics.statistics import of_producer
+from pulsar_native.engine.producer.backpressure import Backpressure
+from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.transaction import SendOperation
+from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
-from pulsar_native.protocol.send_ops import Callback
+from pulsar_native.protocol.send_op import Callback
 from pulsar_native.schema import Schema
 from pulsar_native.stats import CloseReport, ProducerStats
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio.transaction import Transaction
 
 
-class Producer(Part):
+class Producer(Closeable):
     """Publish messages to one topic; made by `Client.create_producer`."""
 
     def __init__(self, inner: TopicProducer, schema: Schema[Any]) -> None:
@@ -39,7 +39,7 @@ class Producer(Part):
             inner.chain.bind(self)
         self._schema = schema
         self._separates_key = schema.separates_key
-        self._take_plain = inner.plain_entrance()
+        self._take_plain = inner.fast_send()
         self._loop = inner.client.engine.loop
         self._generation = generation()
 
@@ -74,7 +74,7 @@ class Producer(Part):
         ordering_key: str | None = None,
         sequence_id: int | None = None,
         replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
@@ -84,7 +84,7 @@ class Producer(Part):
         """Publish a message and return its id once the broker has stored it.
 
         With batching it waits up to the publish delay for company. Cancelling the task stops the waiting, not the
-        message. Errors as in the blocking face.
+        message. Errors as in the sync API.
         """
         # Nobody else has the future, so it needs no shield: that it is cancelled with the task concerns nobody.
         return await (
@@ -102,7 +102,7 @@ class Producer(Part):
         ordering_key: str | None = None,
         sequence_id: int | None = None,
         replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
@@ -124,8 +124,8 @@ class Producer(Part):
             and txn is None and not self._separates_key
         ):  # fmt: skip
             return await self._enqueue_plain(self._schema.encode(content))
-        payload, key, null_key = arguments.encoded(schema or self._schema, content, partition_key)
-        message = arguments.outgoing(
+        payload, key, null_key = _message_builder.encoded(schema or self._schema, content, partition_key)
+        message = _message_builder.outgoing(
             payload,
             properties=properties,
             partition_key=key,
@@ -139,12 +139,12 @@ class Producer(Part):
             null_partition_key=null_key,
             schema_version=None if schema is None else await self._version_of(schema),
         )
-        fields = arguments.encoded_fields(message)
+        fields = _message_builder.encoded_fields(message)
         child = self._inner.route(message.payload, message)
         future: asyncio.Future[MessageId] = self._loop.create_future()
         callback: Callback = partial(_done, future)
         if txn is not None:
-            callback = arguments.into_transaction(txn, self._inner, message, callback)
+            callback = _message_builder.into_transaction(txn, self._inner, message, callback)
         try:
             full = child.enqueue(message.payload, fields, message, callback)
             if full is not None:
@@ -163,13 +163,13 @@ class Producer(Part):
             await self._wait_for_room(full, partial(self._take_plain, payload, callback))
         return future
 
-    async def _wait_for_room(self, full: Full, again: Callable[[], Full | None]) -> None:
-        attempt: Full | None = full
+    async def _wait_for_room(self, full: Backpressure, again: Callable[[], Backpressure | None]) -> None:
+        attempt: Backpressure | None = full
         while attempt is not None:
-            if not (self._inner.config.block_if_queue_full or attempt.is_short):
+            if not (self._inner.config.block_if_queue_full or attempt.always_waits):
                 raise attempt.refusal()
             await self._room(attempt)
-            attempt = again() if attempt.again is None else attempt.again()
+            attempt = again() if attempt.retry is None else attempt.retry()
 
     async def _version_of(self, schema: Schema[Any]) -> bytes | None:
         schemas = self._inner.message_schemas
@@ -178,9 +178,9 @@ class Producer(Part):
         except KeyError:
             return await schemas.register(schema)
 
-    async def _room(self, full: Full) -> None:
+    async def _room(self, full: Backpressure) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
-        full.when_room(lambda: None if future.done() else future.set_result(None))
+        full.wait_for_room(lambda: None if future.done() else future.set_result(None))
         await future
 
     async def send_many(
@@ -192,12 +192,12 @@ class Producer(Part):
     ) -> MessageIds:
         """Publish contents, or `NewMessage`s with keys and properties, and return their ids in order.
 
-        As in the blocking face; `messages` may be asynchronous. Cancelling the task stops after what was handed over.
+        As in the sync API; `messages` may be asynchronous. Cancelling the task stops after what was handed over.
         """
         schema, config = self._schema, self._inner.config
         if isinstance(messages, AsyncIterable):
-            return await self._send_slices(arguments.slices_of_async(messages, schema, config), progress, txn)
-        return await self._send_slices(arguments.slices_of(messages, schema, config), progress, txn)
+            return await self._send_slices(_message_builder.slices_of_async(messages, schema, config), progress, txn)
+        return await self._send_slices(_message_builder.slices_of(messages, schema, config), progress, txn)
 
     async def send_table(
         self,
@@ -211,7 +211,7 @@ class Producer(Part):
         txn: Transaction | None = None,
     ) -> MessageIds:
         """Publish the rows of an Arrow table and return their ids in order, as `pulsar_native.Producer.send_table`."""
-        slices = arguments.table_slices(
+        slices = _message_builder.table_slices(
             table, self._schema, self._inner.config, value=value, key=key, properties=properties, event_time=event_time
         )
         return await self._send_slices(slices, progress, txn)
@@ -225,7 +225,7 @@ class Producer(Part):
         check_generation(self._generation)
         if txn is None:
             return await self._sent(BulkSend(self._inner), slices, progress)
-        own = arguments.sending_work_of(txn, self._inner)
+        own = _validation.sending_work_of(txn, self._inner)
         with own.bulk(BulkSend(self._inner, own.core)) as work:
             return await self._sent(work, slices, progress)
 
@@ -235,7 +235,7 @@ class Producer(Part):
         slices: Iterator[Slice] | AsyncIterator[Slice],
         progress: Callable[[int], Any] | None,
     ) -> MessageIds:
-        while await work.take_async(slices) if isinstance(slices, AsyncIterator) else work.take(slices):
+        while await work.add_next_async(slices) if isinstance(slices, AsyncIterator) else work.add_next(slices):
             while (full := work.push()) is not None:
                 await self._room(full)
             # The loop reads the receipts of what was sent.
@@ -252,6 +252,8 @@ class Producer(Part):
     async def flush(self) -> None:
         """Send the open batch and return when everything sent before is confirmed; raises the last one's error."""
         check_generation(self._generation)
+        if self._inner.is_closed:
+            raise AlreadyClosed("The producer is closed", topic=self.topic())
         futures = []
         for child in self._inner.children:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -268,14 +270,15 @@ class Producer(Part):
         await asyncio.gather(*futures)
 
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+        """Flush and close; return what was sent, what failed and what was left.
 
-        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        Raises `AlreadyClosed` when it, or its client, was closed before. Takes up to `timeout` seconds, else the
+        operation time-out; what is not confirmed by then fails.
         """
-        limit = arguments.checked_timeout(timeout)
+        limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
         if self._inner.is_closed:
-            return CloseReport()
+            raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = self._loop.time()
         parts = await self._inner.close(limit)
         return CloseReport(seconds=self._loop.time() - began, producers=parts)

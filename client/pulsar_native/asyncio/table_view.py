@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import Any
 
+from pulsar_native.asyncio._base import Closeable
 from pulsar_native.asyncio.consumer import Receiving
-from pulsar_native.asyncio.part import Part
-from pulsar_native.engine.consuming.table_view import Table, TableMapping
-from pulsar_native.engine.consuming.topic_consumer import TopicConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.engine.loop import check_generation, generation
 from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.schema.versions import VersionedDecoder
@@ -23,18 +23,19 @@ _SETTLE_SECONDS = 0.2
 _TURN = 200
 
 
-class TableView(Part, TableMapping):
+class TableView(Closeable, TableMapping):
     """The newest value of every key of a topic, as a read-only mapping that follows the topic.
 
     Made by `Client.create_table_view`. Reading it needs no `await` and does no I/O.
     """
 
-    def __init__(self, inner: TopicConsumer, decoder: VersionedDecoder) -> None:
+    def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder, subscription: str | None) -> None:
+        self._subscription = subscription
         self._inner = inner
         self._receiving = Receiving(inner, decoder)
         self._loop = inner.client.engine.loop
         self._generation = generation()
-        self._table = Table()
+        self._table = Table(decoder.info.type)
         self._progress = asyncio.Event()
         self._turn = 0
 
@@ -97,7 +98,10 @@ class TableView(Part, TableMapping):
             except TimeoutError:
                 if not await self._inner.has_message_available():
                     # Nothing is left but what the task has in its hands.
-                    ends = self._inner.taken_ids()
+                    ends = self._inner.dequeued_ids()
+
+    def __repr__(self) -> str:
+        return self._shown(self._inner.description, self._subscription)
 
     def topic(self) -> str:
         """Return the topic's full name."""

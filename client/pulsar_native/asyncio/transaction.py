@@ -6,24 +6,24 @@ import logging
 from types import TracebackType
 from typing import Self
 
+from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.transactions.transaction import TransactionWork
+from pulsar_native.engine.transaction import TransactionWork
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import PulsarException
-from pulsar_native.live import Live
 from pulsar_native.txn_id import TxnId
 
 _log = logging.getLogger("pulsar_native.transaction")
 
 
-class Transaction(Live):
+class Transaction(NotPicklable):
     """Messages and acknowledgements that count together or not at all; made by `Client.new_transaction`.
 
         async with await client.new_transaction() as transaction:
             await producer.send(result, txn=transaction)
             await consumer.acknowledge(message, txn=transaction)
 
-    As in the blocking face.
+    As in the sync API.
     """
 
     def __init__(self, work: TransactionWork) -> None:

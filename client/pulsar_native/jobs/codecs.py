@@ -65,7 +65,7 @@ class Codec:
         elif schema == "json":
             real = JsonSchema(None, definition)
         elif schema == "avro":
-            real = AvroSchema(None, definition)
+            real = AvroSchema(None, definition, ignore_unknown_fields=False)
         if real is not None:
             self._encode = real.encode
             self.to_register = EncodedBytes(real.schema_info())

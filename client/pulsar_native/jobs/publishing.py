@@ -353,6 +353,7 @@ class _Attempt:
 
     def _send_all(self, source: Source) -> BaseException | None:
         """Send until the end or the first failure, and return the error that ended it."""
+        expected: tuple[type[BaseException], ...] = (Exception, *self._around.control)
         said = time.monotonic()
         problem: BaseException | None = None
         try:
@@ -373,7 +374,7 @@ class _Attempt:
                     self._checkpoint()
             if self._expected is not None and self._digest is not None and not self._around.killed():
                 self._expected.end(self._digest)
-        except (Exception, *self._around.control) as error:
+        except expected as error:
             # Of the source or the client: what was sent until here still gets its receipts, for the manifest.
             return error if isinstance(error, self._around.control) else problem or error
         return problem

@@ -412,6 +412,15 @@ def doubled(peer: pulsar.Client, topic: str) -> bool:
     return found == 2
 
 
+def test_applied_retention_is_that_of_the_namespace(admin: AdminClient, namespace: Callable[[], str]) -> None:
+    space = namespace()
+    name = f"persistent://{space}/kept"
+    admin.create_partitioned_topic(name, 2)
+    assert admin.get_applied_retention(name) == (-1, -1), "the default of this broker"
+    admin.set_retention(space, 60, 100)
+    eventually(lambda: admin.get_applied_retention(f"{name}-partition-1") == (60, 100))
+
+
 def test_deduplication_of_a_namespace(admin: AdminClient, namespace: Callable[[], str], peer: pulsar.Client) -> None:
     space = namespace()
     assert admin.get_deduplication(space) is None

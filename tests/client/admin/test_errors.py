@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+from pulsar_native._http import HttpAnswer
 from pulsar_native.admin.errors import AdminError, AlreadyExists, NotFound, refusal
 from pulsar_native.exceptions import (
     AuthenticationError,
@@ -17,7 +18,6 @@ from pulsar_native.exceptions import (
     SubscriptionNotFound,
     TopicNotFound,
 )
-from pulsar_native.http_exchange import HttpAnswer
 
 TOPIC = "persistent://public/default/x"
 

@@ -282,9 +282,12 @@ def test_an_issuer_behind_tls(tmp_path: Path) -> None:
         ('{"issuer_url": "https://i", "private_key": "/k", "type": "password"}', "client_credentials"),
     ],
 )
-def test_unusable_parameters_are_refused_at_once(text: str, message: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=message) as caught:
-        AuthenticationOauth2(text)
+def test_unusable_parameters_fail_at_first_use(text: str, message: str) -> None:
+    made = AuthenticationOauth2(text)
+    with pytest.raises(InvalidConfiguration, match=message):
+        made.check()
+    with pytest.raises(AuthenticationError, match=message) as caught:
+        made.auth_data()
     assert "topsecret" not in str(caught.value)
 
 

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pulsar_native.enums import CompressionType, Result
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.encryption import Encryptor
-from pulsar_native.protocol.pending import Receipt
+from pulsar_native.protocol.data_keys import Encryptor
+from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.send_ops import SendOp, as_callback
+from pulsar_native.protocol.send_op import SendOp, as_callback
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.compression import decompress
@@ -110,30 +110,30 @@ class ProducerModel(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.integers(0, 150), min_size=1, max_size=6), late=st.booleans(), waits=st.booleans())
     def put(self, sizes: list[int], late: bool, waits: bool) -> None:
-        """Put messages into the inbox as was offered, or too late, as threads do that saw the offer before it went."""
-        self._wrote(self.core.settle())
-        self.core.offer(100, 10_000)
-        inbox = self.core.inbox
+        """Put messages into the fast path while it is open, or too late, as threads do that saw it open before."""
+        self._wrote(self.core.drain_fast_path())
+        self.core.open_fast_path(100, 10_000)
+        fast_path = self.core.fast_path
         if late:
-            inbox.withdraw()
+            fast_path.close()
         for size in sizes:
             payload = b"%d." % (self.counter + 1) + bytes(size)
-            if not late and (len(inbox.items) >= inbox.room or len(payload) > inbox.largest):
+            if not late and (len(fast_path.items) >= fast_path.capacity or len(payload) > fast_path.max_payload):
                 continue
             self.counter += 1
             callback = lambda error, place, payload=payload: self.done.append((payload, error))  # noqa: E731
-            inbox.tells = True
-            inbox.items.append((payload, callback))
+            fast_path.has_callbacks = True
+            fast_path.items.append((payload, callback))
             kind = "fresh" if self.next > self.pushed else "known" if self.next <= self.stored else "uncertain"
             self.outstanding.append(Message(self.next, payload, kind))
             self.added_at.append(self.now)
             self.pushed = max(self.pushed, self.next)
             self.next += 1
         if late:
-            assert not inbox.is_watched
-            self._wrote(self.core.look_after(self.now, 1))
+            assert not fast_path.is_open
+            self._wrote(self.core.drain_late(self.now, 1))
         elif not waits:
-            assert self.core.settle() == []
+            assert self.core.drain_fast_path() == []
 
     @rule()
     def flush(self) -> None:
@@ -169,7 +169,7 @@ class ProducerModel(RuleBasedStateMachine):
             assert sent.command.num_messages == op.count == sent.entry.metadata.num_messages_in_batch
             assert sent.command.highest_sequence_id == op.highest_sequence_id
         else:
-            # A batch of one is a plain message, and the broker's count stays unset (client.md F.3).
+            # A batch of one is a plain message, and the broker's count stays unset.
             assert not sent.entry.is_batch and not sent.command.HasField("num_messages")
             assert not sent.command.HasField("highest_sequence_id")
 
@@ -178,7 +178,7 @@ class ProducerModel(RuleBasedStateMachine):
     def receipt(self) -> None:
         head = self.core.pending[0]
         outcome, op = self.core.receipt(head.sequence_id)
-        assert (outcome, op) == (Receipt.COMPLETED, head)
+        assert (outcome, op) == (SendReceipt.COMPLETED, head)
         head.complete(None, (2, 5, 6), TOPIC)
         self._settle(head.count, None)
         self.published = max(self.published, head.highest_sequence_id)
@@ -198,7 +198,7 @@ class ProducerModel(RuleBasedStateMachine):
             return
         outcome, op = self.core.receipt(number)
         ahead = bool(before) and number > before[0].sequence_id
-        assert (outcome, op) == (Receipt.OUT_OF_STEP if ahead else Receipt.IGNORED, None)
+        assert (outcome, op) == (SendReceipt.OUT_OF_STEP if ahead else SendReceipt.IGNORED, None)
         assert list(self.core.pending) == before
 
     @rule(number=st.integers(0, 130))
@@ -251,7 +251,7 @@ class ProducerModel(RuleBasedStateMachine):
             assert self.core.pending_messages == len(self.outstanding)
             assert self.core.pending_bytes == sum(len(message.payload) for message in self.outstanding)
             assert self.core.last_published == self.published
-            assert self.core.last_pushed + len(self.core.inbox.items) == self.pushed
+            assert self.core.last_pushed + len(self.core.fast_path.items) == self.pushed
             assert not self.core.failed
 
     @invariant()
@@ -281,20 +281,20 @@ TestProducer = pytest.mark.proves("C63", "C64", "C75", "C79")(ProducerModel.Test
 
 def test_what_is_offered_leaves_the_last_message_of_a_batch_to_add() -> None:
     made = core(batching_enabled=True, batching_max_messages=10, batching_max_allowed_size_in_bytes=1000)
-    made.offer(100, 10_000)
-    assert not made.inbox.room, "no batch is open"
+    made.open_fast_path(100, 10_000)
+    assert not made.fast_path.capacity, "no batch is open"
     add(made, bytes(50), 0.0, None)
-    made.offer(100, 10_000)
-    assert (made.inbox.room, made.inbox.largest, made.inbox.is_watched) == (8, 50, True)
-    made.settle()
-    assert (made.inbox.room, made.inbox.is_watched) == (0, False)
-    made.offer(3, 10_000)
-    assert made.inbox.room == 3
-    made.offer(100, 120)
-    assert made.inbox.room == 2, "of the memory limit there is no more"
-    made.inbox.items += [bytes(50), bytes(50)]
-    made.ahead = 120
-    assert made.settle() == [] and made.ahead == 20 and made.pending_messages == 3
+    made.open_fast_path(100, 10_000)
+    assert (made.fast_path.capacity, made.fast_path.max_payload, made.fast_path.is_open) == (8, 50, True)
+    made.drain_fast_path()
+    assert (made.fast_path.capacity, made.fast_path.is_open) == (0, False)
+    made.open_fast_path(3, 10_000)
+    assert made.fast_path.capacity == 3
+    made.open_fast_path(100, 120)
+    assert made.fast_path.capacity == 2, "of the memory limit there is no more"
+    made.fast_path.items += [bytes(50), bytes(50)]
+    made.reserved_bytes = 120
+    assert made.drain_fast_path() == [] and made.reserved_bytes == 20 and made.pending_messages == 3
     (op,) = made.close_batch()
     assert ids([op]) == [[0, 1, 2]] and list(op.callbacks) == [None] * 3
 
@@ -302,19 +302,19 @@ def test_what_is_offered_leaves_the_last_message_of_a_batch_to_add() -> None:
 def test_nothing_is_offered_to_a_batch_of_messages_the_broker_may_know() -> None:
     made = core(batching_enabled=True, last_sequence_id=20)
     add(made, b"again", 0.0, None, sequence_id=3)
-    made.offer(100, 10_000)
-    assert not made.inbox.room
+    made.open_fast_path(100, 10_000)
+    assert not made.fast_path.capacity
     add(made, b"new", 0.0, None)
-    made.offer(100, 10_000)
-    assert made.inbox.room
+    made.open_fast_path(100, 10_000)
+    assert made.fast_path.capacity
 
 
 def test_latecomers_of_a_refused_message_are_written_all_the_same() -> None:
     made = core(batching_enabled=True, batching_max_messages=2, max_message_size=2000)
-    made.inbox.items += [b"a", b"b", b"c"]
+    made.fast_path.items += [b"a", b"b", b"c"]
     with pytest.raises(MessageTooBig):
         add(made, random.Random(1).randbytes(2000), 0.0, None)
-    assert ids(made.settle()) == [[0, 1]]
+    assert ids(made.drain_fast_path()) == [[0, 1]]
     assert ids(made.close_batch()) == [[2]]
 
 
@@ -327,14 +327,14 @@ def test_what_comes_while_another_message_is_added_takes_no_id_of_its(
 
     def framed(*arguments: Any, **options: Any) -> Any:
         # Another thread puts one at the worst moment, having seen the offer of before.
-        made.inbox.items.append(b"late")
+        made.fast_path.items.append(b"late")
         return frame(*arguments, **options)
 
     monkeypatch.setattr(made, "_frame", framed)
     add(made, b"a", 0.0, None)
     written = add(made, b"b", 0.0, None, **({"deliver_at": 5} if own else {}))
     monkeypatch.undo()
-    written += made.look_after(0.0, 1)
+    written += made.drain_late(0.0, 1)
     written += made.close_batch()
     numbers = [number for entry in ids(written) for number in entry]
     assert numbers == list(range(len(numbers))) and len(numbers) == 4 - (not own)
@@ -403,7 +403,7 @@ def test_possible_duplicates_leave_the_batch() -> None:
 
 @pytest.mark.proves("C75")
 def test_known_duplicates_may_share_a_batch_uncertain_ones_stay_alone() -> None:
-    # The broker drops a batch for one message that it has (client.md F.3), so 11 to 13 must not travel together: they
+    # The broker drops a batch for one message that it has, so 11 to 13 must not travel together: they
     # were sent, their receipts never came, and the broker may have some of them.
     made = core(last_sequence_id=10)
     for number in (11, 12, 13):
@@ -665,11 +665,11 @@ def test_the_open_batch_is_given_up_with_the_oldest_message() -> None:
     assert [op.count for op in made.expire(10.0)] == [2, 1]
     assert "send_timeout_millis (10 s)" in made.timeout_error().message
     # A late receipt of what was given up does no harm.
-    assert made.receipt(0) == (Receipt.IGNORED, None)
+    assert made.receipt(0) == (SendReceipt.IGNORED, None)
     add(made, now=11.0)
     made.close_batch()
-    assert made.receipt(2) == (Receipt.IGNORED, None)
-    assert made.receipt(3)[0] is Receipt.COMPLETED
+    assert made.receipt(2) == (SendReceipt.IGNORED, None)
+    assert made.receipt(3)[0] is SendReceipt.COMPLETED
 
 
 @pytest.mark.proves("C67")

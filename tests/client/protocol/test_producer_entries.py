@@ -13,9 +13,9 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import InvalidConfiguration, MessageTooBig, NotAllowedError, PulsarException
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.pending import Receipt
+from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_ops import SendOp
+from pulsar_native.protocol.send_op import SendOp
 from pulsar_native.wire.compression import decompress
 from support.entry_bytes import assemble
 from support.producer_cores import TOPIC, add, bytes_of, core, read
@@ -38,7 +38,7 @@ class Outcome:
 def confirm(made: ProducerCore, entry: int) -> None:
     """Hand in the receipt of the oldest entry."""
     outcome, op = made.receipt(made.pending[0].sequence_id)
-    assert outcome is Receipt.COMPLETED and op is not None
+    assert outcome is SendReceipt.COMPLETED and op is not None
     op.complete(None, (2, 7, entry), TOPIC)
 
 
@@ -145,7 +145,7 @@ def test_a_refused_chunk_takes_the_others_along() -> None:
     op.complete(NotAllowedError("no"), None, TOPIC)
     assert isinstance(outcome.told[0][0], NotAllowedError) and (made.pending_messages, made.pending_bytes) == (1, 4)
     # The receipt of a chunk that was on its way belongs to nobody any more.
-    assert made.receipt(0) == (Receipt.IGNORED, None)
+    assert made.receipt(0) == (SendReceipt.IGNORED, None)
 
 
 @pytest.mark.proves("C80")

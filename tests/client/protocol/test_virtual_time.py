@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-import pulsar_native.protocol
-import pulsar_native.wire
+import pulsar_native
 from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import HashingScheme
 from pulsar_native.exceptions import Timeout
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.connection import ConnectionCore
+from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.redelivery import NegativeAcknowledgements, UnackedTracker
 from pulsar_native.protocol.routing import RoundRobinRouting
+from pulsar_native.protocol.unacked_tracker import UnackedMessageTracker
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
@@ -40,12 +40,19 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(random, name, never)
 
 
+PACKAGE = Path(pulsar_native.__path__[0])
+PUSH = ("key_queue", "process_queue", "flow_control", "send_message_back", "offset_file")
+
+
 @pytest.mark.proves("N13")
-@pytest.mark.parametrize("package", [pulsar_native.protocol, pulsar_native.wire])
-def test_no_module_imports_a_clock_a_socket_or_dice(package: object) -> None:
-    (folder,) = package.__path__  # type: ignore[attr-defined]
-    files = sorted(Path(folder).glob("*.py"))
-    assert len(files) > 5
+@pytest.mark.parametrize(
+    "files",
+    [sorted((PACKAGE / name).glob("*.py")) for name in ("protocol", "wire", "arrow")]
+    + [[PACKAGE / "push" / f"{name}.py" for name in PUSH]],
+    ids=["protocol", "wire", "arrow", "push"],
+)
+def test_no_module_imports_a_clock_a_socket_or_dice(files: list[Path]) -> None:
+    assert len(files) > 4
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
@@ -102,12 +109,12 @@ def test_back_off() -> None:
 
 @pytest.mark.proves("N13")
 def test_redelivery() -> None:
-    refused = NegativeAcknowledgements(60.0)
+    refused = NegativeAcksTracker(60.0)
     refused.add((1, 1), DAY)
     due = refused.next_due()
     assert due is not None and DAY + 60 <= due < DAY + 61
-    assert refused.take_due(DAY + 59.9) == [] and refused.take_due(due) == [(1, 1)]
-    watched = UnackedTracker(10.0, 1.0)
+    assert refused.pop_due(DAY + 59.9) == [] and refused.pop_due(due) == [(1, 1)]
+    watched = UnackedMessageTracker(10.0, 1.0)
     watched.add((1, 1))
     ticks = 0
     while not watched.advance():

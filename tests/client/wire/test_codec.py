@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_native.exceptions import InvalidMessage
-from pulsar_native.wire import implementation
+from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import (
     parse_single,
@@ -54,12 +54,12 @@ def other_clients(payloads: list[bytes], singles: list[pb.SingleMessageMetadata]
 
 
 def test_known_bytes() -> None:
-    assert implementation.encode_batch([b"hello", b""], [5, 300]) == bytes.fromhex(
+    assert _impl.encode_batch([b"hello", b""], [5, 300]) == bytes.fromhex(
         "00000004 1805 4005 68656c6c6f 00000005 1800 40ac02".replace(" ", "")
     )
-    own = implementation.encode_single_fields({"a": "b"}, "k", event_time=1, null_value=True)
+    own = _impl.encode_single_fields({"a": "b"}, "k", event_time=1, null_value=True)
     assert own == bytes.fromhex("0a06 0a0161 120162 12016b 2801 4801".replace(" ", ""))
-    with_own = implementation.encode_batch([b"x"], [0], [own])
+    with_own = _impl.encode_batch([b"x"], [0], [own])
     assert with_own == bytes.fromhex("00000013 1801 0a06 0a0161 120162 12016b 2801 4801 4000 78".replace(" ", ""))
 
 
@@ -72,7 +72,7 @@ def test_numbers_on_the_borders_of_their_widths() -> None:
 
 @given(fields)
 def test_fields_are_what_protobuf_reads(own: dict[str, Any]) -> None:
-    single = pb.SingleMessageMetadata.FromString(implementation.encode_single_fields(**own))
+    single = pb.SingleMessageMetadata.FromString(_impl.encode_single_fields(**own))
     assert {pair.key: pair.value for pair in single.properties} == own.get("properties", {})
     assert [pair.key for pair in single.properties] == list(own.get("properties", {}))
     assert single.HasField("partition_key") == ("partition_key" in own)
@@ -86,29 +86,29 @@ def test_fields_are_what_protobuf_reads(own: dict[str, Any]) -> None:
 
 
 def test_flag_of_a_key_of_bytes_goes_with_the_key() -> None:
-    single = pb.SingleMessageMetadata.FromString(implementation.encode_single_fields(None, "a2V5MQ==", True))
+    single = pb.SingleMessageMetadata.FromString(_impl.encode_single_fields(None, "a2V5MQ==", True))
     assert (single.partition_key, single.partition_key_b64_encoded) == ("a2V5MQ==", True)
-    assert implementation.encode_single_fields(key_is_base64=True) == b""
-    assert implementation.encode_single_fields({}) == implementation.encode_single_fields() == b""
+    assert _impl.encode_single_fields(key_is_base64=True) == b""
+    assert _impl.encode_single_fields({}) == _impl.encode_single_fields() == b""
 
 
 @pytest.mark.parametrize("wrong", [{"properties": {"a": "\ud800"}}, {"properties": {"\ud800": ""}}])
 def test_text_that_is_no_unicode_is_an_invalid_message(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
-        implementation.encode_single_fields(**wrong)
+        _impl.encode_single_fields(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"partition_key": "\udfff"}, {"event_time": -1}, {"event_time": U64 + 1}])
 def test_fields_that_cannot_be_written_are_an_invalid_message(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
-        implementation.encode_single_fields(**wrong)
+        _impl.encode_single_fields(**wrong)
 
 
 @given(batches())
 def test_batch_is_what_protobuf_reads(batch: Batch) -> None:
     payloads, ids, own = batch
-    encoded = [implementation.encode_single_fields(**one) for one in own]
-    body = implementation.encode_batch(payloads, ids, encoded)
+    encoded = [_impl.encode_single_fields(**one) for one in own]
+    body = _impl.encode_batch(payloads, ids, encoded)
     read = plainly(body, len(payloads))
     assert [payload for _, payload in read] == payloads
     assert [single.sequence_id for single, _ in read] == ids
@@ -118,27 +118,23 @@ def test_batch_is_what_protobuf_reads(batch: Batch) -> None:
         expected.sequence_id = single.sequence_id
         assert single == expected
     if not any(encoded):
-        assert (
-            implementation.encode_batch(payloads, ids)
-            == body
-            == implementation.encode_batch(payloads, ids, [b""] * len(ids))
-        )
+        assert _impl.encode_batch(payloads, ids) == body == _impl.encode_batch(payloads, ids, [b""] * len(ids))
 
 
 @given(batches(), st.booleans())
 def test_split_finds_what_was_written_whoever_wrote_it(batch: Batch, ours: bool) -> None:
     payloads, ids, own = batch
-    encoded = [implementation.encode_single_fields(**one) for one in own]
+    encoded = [_impl.encode_single_fields(**one) for one in own]
     if ours:
-        body = implementation.encode_batch(payloads, ids, encoded)
+        body = _impl.encode_batch(payloads, ids, encoded)
     else:
         singles = [pb.SingleMessageMetadata.FromString(one) for one in encoded]
         for single, number in zip(singles, ids, strict=True):
             if number % 3:  # older clients write no sequence id into a message
                 single.sequence_id = number
         body = other_clients(payloads, singles)
-    places = implementation.split_batch(memoryview(body), len(payloads))
-    assert places == implementation.split_batch(body, len(payloads))
+    places = _impl.split_batch(memoryview(body), len(payloads))
+    assert places == _impl.split_batch(body, len(payloads))
     assert [body[payload:stop] for _, payload, stop in places] == payloads
     expected = [single for single, _ in plainly(body, len(payloads))]
     assert [parse_single(body[start:payload]) for start, payload, _ in places] == expected
@@ -149,10 +145,10 @@ def test_split_finds_what_was_written_whoever_wrote_it(batch: Batch, ours: bool)
 @given(batches(plain=True))
 def test_plain_batch_is_what_protobuf_reads_and_split_finds(batch: Batch) -> None:
     payloads, ids, _ = batch
-    body = implementation.encode_batch(payloads, ids)
+    body = _impl.encode_batch(payloads, ids)
     read = plainly(body, len(payloads))
     assert [(single.sequence_id, payload) for single, payload in read] == list(zip(ids, payloads, strict=True))
-    assert [body[start:stop] for _, start, stop in implementation.split_batch(body, len(payloads))] == payloads
+    assert [body[start:stop] for _, start, stop in _impl.split_batch(body, len(payloads))] == payloads
 
 
 def test_fields_of_later_protocols_are_passed_over() -> None:
@@ -162,31 +158,29 @@ def test_fields_of_later_protocols_are_passed_over() -> None:
             single = later + pb.SingleMessageMetadata(payload_size=len(payload), sequence_id=1).SerializeToString()
             body = struct.pack(">I", len(single)) + single + payload
             assert plainly(body, 1)[0][1] == payload
-            assert implementation.split_batch(body * 10, 10)[9][2] == len(body) * 10
+            assert _impl.split_batch(body * 10, 10)[9][2] == len(body) * 10
 
 
 def test_ids_may_be_a_range_and_need_not_count_up() -> None:
     payloads = [b"a", b"b", b"c"]
-    assert implementation.encode_batch(payloads, range(126, 129)) == implementation.encode_batch(
-        payloads, [126, 127, 128]
-    )
+    assert _impl.encode_batch(payloads, range(126, 129)) == _impl.encode_batch(payloads, [126, 127, 128])
     for ids in ([5, 4, 3], [7, 7, 7], [0, 1, 3], [127, 128, 1 << 63], [U64 - 1, U64, 0]):
-        assert [single.sequence_id for single, _ in plainly(implementation.encode_batch(payloads, ids), 3)] == ids
+        assert [single.sequence_id for single, _ in plainly(_impl.encode_batch(payloads, ids), 3)] == ids
 
 
 def test_lengths_must_agree() -> None:
     for ids, own in (([1], ()), ([1, 2, 3], ()), ([1, 2], [b""]), ([1, 2], [b"\x48\x01"])):
         with pytest.raises(ValueError):
-            implementation.encode_batch([b"a", b"b"], ids, own)
-    assert implementation.encode_batch([], []) == b""
+            _impl.encode_batch([b"a", b"b"], ids, own)
+    assert _impl.encode_batch([], []) == b""
 
 
 def test_sizes_around_every_width_of_a_varint() -> None:
     for size in (0, 1, 127, 128, 16_383, 16_384, 70_000):
         for count in (1, 7, 8, 9, 100):
             payloads = [bytes([i % 256]) * size for i in range(count)]
-            body = implementation.encode_batch(payloads, range(100, 100 + count))
-            assert [body[start:stop] for _, start, stop in implementation.split_batch(body, count)] == payloads
+            body = _impl.encode_batch(payloads, range(100, 100 + count))
+            assert [body[start:stop] for _, start, stop in _impl.split_batch(body, count)] == payloads
 
 
 def test_runs_that_break_at_any_place() -> None:
@@ -195,34 +189,32 @@ def test_runs_that_break_at_any_place() -> None:
         payloads: list[bytes] = []
         while len(payloads) < 200:
             payloads += [bytes(generator.randrange(4))] * generator.choice((1, 2, 3, 7, 8, 9, 16, 17, 63, 64, 65, 90))
-        body = implementation.encode_batch(payloads, range(generator.choice((0, 60, 16_300)), 1 << 40)[: len(payloads)])
-        assert [body[start:stop] for _, start, stop in implementation.split_batch(body, len(payloads))] == payloads
+        body = _impl.encode_batch(payloads, range(generator.choice((0, 60, 16_300)), 1 << 40)[: len(payloads)])
+        assert [body[start:stop] for _, start, stop in _impl.split_batch(body, len(payloads))] == payloads
 
 
 def test_same_size_is_told_for_whole_batches_only() -> None:
-    body = implementation.encode_batch([bytes(9)] * 20, range(20))
+    body = _impl.encode_batch([bytes(9)] * 20, range(20))
     assert same_size(body, 20) == same_size(body, 9) == (4, 9)
     assert same_size(body, 21) is None
-    assert same_size(implementation.encode_batch([bytes(9)] * 19 + [b""], range(20)), 20) is None
-    assert (
-        same_size(implementation.encode_batch([bytes(9)] * 20, range(120, 140)), 20) is None
-    )  # ids of one and of two bytes
+    assert same_size(_impl.encode_batch([bytes(9)] * 19 + [b""], range(20)), 20) is None
+    assert same_size(_impl.encode_batch([bytes(9)] * 20, range(120, 140)), 20) is None  # ids of one and of two bytes
     assert same_size(b"", 0) is None
 
 
 def test_sequence_fields_are_those_of_a_batch() -> None:
     assert sequence_fields(126, 5) == b""  # of two widths
     assert sequence_fields(128, 3) == bytes.fromhex("408001 408101 408201".replace(" ", ""))
-    body = implementation.encode_batch([b""] * 3, range(128, 131))
+    body = _impl.encode_batch([b""] * 3, range(128, 131))
     assert sequence_fields(128, 3) == b"".join(
-        body[start + 2 : payload] for start, payload, _ in implementation.split_batch(body, 3)
+        body[start + 2 : payload] for start, payload, _ in _impl.split_batch(body, 3)
     )
 
 
 def test_bytes_behind_the_last_message_are_left_alone() -> None:
-    body = implementation.encode_batch([b"a", b"bc"], [1, 2])
-    assert implementation.split_batch(body + b"\xff" * 30, 2) == implementation.split_batch(body, 2)
-    assert implementation.split_batch(body, 1) == implementation.split_batch(body, 2)[:1]
+    body = _impl.encode_batch([b"a", b"bc"], [1, 2])
+    assert _impl.split_batch(body + b"\xff" * 30, 2) == _impl.split_batch(body, 2)
+    assert _impl.split_batch(body, 1) == _impl.split_batch(body, 2)[:1]
 
 
 HUGE = struct.pack(">I", 0x7FFFFFFF)
@@ -259,40 +251,40 @@ HUGE = struct.pack(">I", 0x7FFFFFFF)
 )
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_sizes_that_do_not_fit_are_invalid(body: bytes, count: int) -> None:
-    good = implementation.encode_batch([b"x"] * 3, [1, 2, 3])
+    good = _impl.encode_batch([b"x"] * 3, [1, 2, 3])
     for before in (0, 3):
         with pytest.raises(InvalidMessage):
-            implementation.split_batch(good * (before // 3) + body, before + count)
+            _impl.split_batch(good * (before // 3) + body, before + count)
 
 
 @pytest.mark.parametrize("count", [0, -1, -(2**31)])
 def test_a_batch_of_no_message_is_invalid(count: int) -> None:
     with pytest.raises(InvalidMessage):
-        implementation.split_batch(implementation.encode_batch([b"x"], [1]), count)
+        _impl.split_batch(_impl.encode_batch([b"x"], [1]), count)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])
 def test_count_that_is_too_high_is_found_without_effort(size: int) -> None:
     for payloads in ([bytes(size)] * 1000, [bytes(size + i % 5) for i in range(1000)]):
-        body = implementation.encode_batch(payloads, range(1000))
+        body = _impl.encode_batch(payloads, range(1000))
         for count in (1001, 2**31 - 1):
             with pytest.raises(InvalidMessage):
-                implementation.split_batch(body, count)
+                _impl.split_batch(body, count)
 
 
 def test_every_cut_off_batch_is_invalid() -> None:
-    own = [implementation.encode_single_fields({"k": "v"}), b""] * 6
-    body = implementation.encode_batch([b"abc"] * 12, range(12), own)
+    own = [_impl.encode_single_fields({"k": "v"}), b""] * 6
+    body = _impl.encode_batch([b"abc"] * 12, range(12), own)
     for length in range(len(body)):
         with pytest.raises(InvalidMessage):
-            implementation.split_batch(body[:length], 12)
+            _impl.split_batch(body[:length], 12)
 
 
 @given(st.binary(max_size=120), st.integers(1, 50))
 def test_garbage_is_invalid_or_lies_within_the_batch_in_order(body: bytes, count: int) -> None:
     with suppress(InvalidMessage):
         last = 0
-        for start, payload, stop in implementation.split_batch(body, count):
+        for start, payload, stop in _impl.split_batch(body, count):
             assert last + 4 == start <= payload <= stop <= len(body)
             last = stop
 
@@ -300,15 +292,13 @@ def test_garbage_is_invalid_or_lies_within_the_batch_in_order(body: bytes, count
 @given(batches(), st.data())
 def test_damage_never_reads_past_the_end(batch: Batch, data: st.DataObject) -> None:
     payloads, ids, own = batch
-    body = bytearray(
-        implementation.encode_batch(payloads, ids, [implementation.encode_single_fields(**one) for one in own])
-    )
+    body = bytearray(_impl.encode_batch(payloads, ids, [_impl.encode_single_fields(**one) for one in own]))
     for _ in range(3):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(body)
     with suppress(InvalidMessage):
         last = 0
-        for start, payload, stop in implementation.split_batch(damaged, len(payloads)):
+        for start, payload, stop in _impl.split_batch(damaged, len(payloads)):
             assert last + 4 == start <= payload <= stop <= len(damaged)
             last = stop
             with suppress(InvalidMessage):
@@ -319,9 +309,9 @@ def test_patterns_made_to_mislead_the_look_ahead_take_time_in_proportion() -> No
     def seconds(count: int) -> float:
         # Runs just long enough to be looked at closely, and then broken at once.
         payloads = ([b"a"] * 2 + [b"bc"] + [b"a"] * 7) * (count // 10)
-        body = implementation.encode_batch(payloads, [1] * len(payloads))
+        body = _impl.encode_batch(payloads, [1] * len(payloads))
         started = time.process_time()
-        implementation.split_batch(body, len(payloads))
+        _impl.split_batch(body, len(payloads))
         return time.process_time() - started
 
     seconds(1000)

@@ -107,7 +107,7 @@ def producer(config: ProducerConfig, **options: Any) -> pb.CommandProducer:
 
 
 def test_producer() -> None:
-    # client.md F.3 and F.10: without a name the field is left out, since "" would be taken for the name.
+    # Without a name the field is left out, since "" would be taken for the name.
     plain = producer(ProducerConfig(topic="t"))
     assert (plain.topic, plain.producer_id, plain.request_id, plain.epoch) == ("full", 3, 4, 0)
     assert not plain.HasField("producer_name") and not plain.user_provided_producer_name
@@ -222,7 +222,7 @@ def test_flow() -> None:
     command = read(commands.flow(3, 50)).flow
     assert (command.consumer_id, command.messagePermits) == (3, 50)
     for wrong in (0, -1):
-        # The broker closes the connection on it (client.md F.1).
+        # The broker closes the connection on it.
         with pytest.raises(ValueError, match="at least one permit"):
             commands.flow(3, wrong)
 
@@ -254,7 +254,7 @@ def test_seek() -> None:
     assert not to_time.HasField("message_id")
     to_start = read(commands.seek(3, 4, position=None, words=None, publish_time=0)).seek
     assert to_start.HasField("message_publish_time")
-    # The broker ignores the index and takes the words (client.md F.6).
+    # The broker ignores the index and takes the words.
     to_id = read(commands.seek(3, 4, position=MessageId(0, 1, 2, 1, batch_size=3), words=[6], publish_time=0)).seek
     assert (to_id.message_id.ledgerId, to_id.message_id.entryId) == (1, 2)
     assert list(to_id.message_id.ack_set) == [6] and not to_id.message_id.HasField("batch_index")
@@ -323,7 +323,7 @@ def test_an_answer_finds_its_request(kind: Any, field: str, fields: dict[str, An
     ("kind", "field", "fields", "error", "text"),
     [
         (Kind.ERROR, "error", {"error": pb.TopicNotFound, "message": "gone"}, TopicNotFound, "gone"),
-        # client.md F.7: for an unknown topic the message is empty.
+        # For an unknown topic the message is empty.
         (
             Kind.PARTITIONED_METADATA_RESPONSE,
             "partitionMetadataResponse",

@@ -50,7 +50,7 @@ def test_all_four_forms(broker: pb.BrokerEntryMetadata | None, checksum: bool, v
 
 
 def test_known_bytes() -> None:
-    # client.md F.2: 0e02, size 9, {1: timestamp, 2: index}, then 0e01, the checksum over all that follows.
+    # 0e02, size 9, {1: timestamp, 2: index}, then 0e01, the checksum over all that follows.
     covered = bytes.fromhex("00000007 0a0170 1002 1803") + b"hello"
     data = bytes.fromhex("0e02 00000009 08 80e8eda8b831 10 04".replace(" ", "")) + b"\x0e\x01"
     parsed = parse_entry(data + struct.pack(">I", crc32c(covered)) + covered)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from pulsar_native.enums import HashingScheme
 from pulsar_native.wire.checksum import crc32c
-from pulsar_native.wire.hashing import choose_partition, java_string_hash, murmur3_32, topics_hash
+from pulsar_native.wire.hashing import boost_hash, choose_partition, java_string_hash, murmur3_32, topics_hash
 
 
-# client.md E.6: run with Java's String.hashCode and Pulsar's Murmur3_32Hash.
+# Values computed with Java's String.hashCode and Pulsar's Murmur3_32Hash.
 @pytest.mark.proves("C48")
 @pytest.mark.parametrize(
     ("key", "java", "murmur"),
@@ -27,7 +27,7 @@ def test_hashes_equal_the_java_client(key: str, java: int, murmur: int) -> None:
     assert murmur3_32(key.encode()) == murmur
 
 
-# client.md F.9: partitions the Java client really sent these keys to, of 7.
+# Partitions the Java client really sent these keys to, of 7.
 @pytest.mark.proves("C48")
 @pytest.mark.parametrize(
     ("key", "java", "murmur"),
@@ -97,5 +97,19 @@ def test_topics_hash_is_the_checksum_of_the_sorted_names_in_little_endian() -> N
     number = crc32c(joined)
     assert topics_hash(names) == "".join(f"{number >> shift & 255:02x}" for shift in (0, 8, 16, 24))
     assert topics_hash(reversed(names)) == topics_hash(names)
-    assert topics_hash([]) == "00000000"  # client.md F.7
+    assert topics_hash([]) == "00000000"
     assert topics_hash(["123456789"]) == "839206e3"
+
+
+# Measured with pulsar-client 3.13.0 over seven partitions.
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [("key1", 1), ("test", 5), ("my-key", 0), ("中文", 1), ("a", 4), ("user-42", 0), ("0", 2)],
+)
+def test_boost_hash_gives_the_official_partitions(key: str, partition: int) -> None:
+    assert choose_partition(key, HashingScheme.BoostHash, 7) == partition
+
+
+def test_boost_hash_of_long_keys_is_positive() -> None:
+    assert len({boost_hash(b"x" * size) for size in range(40)}) == 40
+    assert all(0 <= boost_hash(b"\xff" * size) < 1 << 31 for size in range(40))

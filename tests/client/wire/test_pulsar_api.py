@@ -14,7 +14,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 SOURCE = Path(pulsar_native.wire.__file__).parent / "pulsar_api.proto"
 
-# Numbers of the commands as client.md E.3 lists them: those a client sends or must understand.
+# Numbers of the commands: those a client sends or must understand.
 COMMANDS = {*range(2, 41), *range(50, 58), *range(62, 69)}
 
 
@@ -104,7 +104,7 @@ def test_numbers_of_server_errors_and_schemas() -> None:
     assert numbers == (1, 2, 4, 9, 15, 21)
 
 
-# Bytes the Java client wrote (client.md F.10).
+# Bytes the Java client wrote.
 @pytest.mark.parametrize(
     ("golden", "message_id"),
     [

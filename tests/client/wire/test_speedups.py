@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, record_batch
 from pulsar_native.exceptions import InvalidMessage
+from pulsar_native.wire import _impl as hot
 from pulsar_native.wire import _speedups, codec
-from pulsar_native.wire import implementation as hot
 from pulsar_native.wire import pulsar_api_pb2 as pb
-from pulsar_native.wire.columns import ALL_COLUMNS, EntrySlice, record_batch
 from pulsar_native.wire.entry import ParsedEntry
 from support.wire_strategies import U64, batches, fields, long_texts, texts
 
@@ -81,14 +81,14 @@ def columns_of(
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=U64 - 5, publish_time=1_700_000_000_000, num_messages_in_batch=count
     )
-    part = EntrySlice(ParsedEntry(metadata, memoryview(body)), body, 12, 5, first, count, skip)
+    part = EntryRows(ParsedEntry(metadata, memoryview(body)), body, 12, 5, first, count, skip)
     before = hot.name
-    hot.use(name)
+    hot.select(name)
     try:
         # Twice, so that what begins behind other rows is seen as well.
         batch = record_batch([part, part], names, topic="persistent://public/default/t", partition=3)
     finally:
-        hot.use(before)
+        hot.select(before)
     batch.validate(full=True)
     return [batch.column(column).cast("binary") if column == "value" else batch.column(column) for column in names]
 

@@ -1,0 +1,268 @@
+"""One HTTP request and its answer, bounded in time and size; the admin client, lookups and token issuers use it.
+
+Rules: one fresh connection per request (nothing is shared between threads or survives a fork); the deadline holds for
+the whole exchange, however slowly the peer dribbles (name resolution alone is the system's own and not bounded); no
+redirect is followed here; OSError and http.client's errors are mapped at this border; neither a header's value nor a
+body is ever part of an error, and credentials never get into a reason.
+
+A broker's 401 with a reason is `AuthorizationError` unless the reason speaks of authentication, for the broker answers
+401 to known roles without permission too. Who judges 404 must know whether the broker itself said so: another web
+server's 404 means a wrong URL.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import re
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectError,
+    InvalidConfiguration,
+    InvalidUrl,
+    NotAllowedError,
+    PulsarException,
+    ReadError,
+    ServiceUnitNotReady,
+    Timeout,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+REDIRECTS = (307, 308)
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """Status, headers (names in lower case) and body of an answer; the last two stay out of its repr."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+def parse_http_url(url: str, what: str) -> SplitResult:
+    """Return the parts of an http(s) URL with a host and without credentials, or raise `InvalidUrl`. Does no I/O."""
+    if not isinstance(url, str) or not url.strip():
+        raise InvalidUrl(f"The {what} is empty; write http://host:port or https://host:port")
+    try:
+        parts = urlsplit(url.strip())
+        port_is_valid = parts.port != 0
+    except ValueError:
+        port_is_valid = False
+    if not port_is_valid or not url.isascii() or not url.strip().isprintable() or " " in url.strip():
+        # Built outside of the handler: the cause's text may repeat a password.
+        raise InvalidUrl(f"The {what} is not a usable URL; write http://host:port or https://host:port")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidUrl(f"The {what} must not hold credentials; pass `authentication` instead")
+    if parts.scheme not in _DEFAULT_PORTS:
+        hint = " (that is a service URL)" if parts.scheme in ("pulsar", "pulsar+ssl") else ""
+        raise InvalidUrl(
+            f"The {what} has the scheme {parts.scheme!r}{hint}; write http://host:port or https://host:port"
+        )
+    if not parts.hostname:
+        raise InvalidUrl(f"The {what} {url!r} names no host; write http://host:port or https://host:port")
+    return parts
+
+
+def exchange(
+    method: str,
+    url: str,
+    *,
+    deadline: float,
+    connect_deadline: float | None = None,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> HttpAnswer:
+    """Send one request and return its answer, whatever its status.
+
+    Blocking until `deadline` (time.monotonic() seconds) at most, to connect until `connect_deadline` where that is
+    earlier; thread-safe. Raises `ConnectError` while nothing was sent, later `Timeout`, or `ReadError` for a connection
+    that breaks, an answer that is not HTTP or larger than `max_body_bytes`. Without `tls`, https trusts the system's.
+    """
+    parts = parse_http_url(url, "URL")
+    sent = {**(headers or {}), "Connection": "close"}
+    for name, value in sent.items():
+        if not _HEADER_VALUE.fullmatch(value):
+            raise InvalidConfiguration(f"The value of the HTTP header {name} has characters that cannot be sent")
+    host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+    peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if parts.scheme == "https" and tls is None:
+        tls = ssl.create_default_context()
+    stream = _open(host, port, tls if parts.scheme == "https" else None, min(deadline, connect_deadline or deadline))
+    with stream:
+        connection = http.client.HTTPConnection(host, port)
+        # An already open "socket" keeps http.client from connecting by itself, without our deadline.
+        connection.sock = _Channel(stream, deadline)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            connection.request(method, target, body=body, headers=sent)
+            with connection.getresponse() as response:
+                return _received(response, max_body_bytes)
+        except TimeoutError as error:
+            raise Timeout(f"{peer} has not answered {method} {parts.path} in time", broker=peer) from error
+        except http.client.RemoteDisconnected as error:
+            raise ReadError(f"{peer} closed the connection without an answer", broker=peer) from error
+        except http.client.HTTPException as error:
+            raise ReadError(f"{peer} does not answer in HTTP ({type(error).__name__})", broker=peer) from error
+        except OSError as error:
+            raise ReadError(f"The connection to {peer} broke: {error}", broker=peer) from error
+
+
+def redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
+    """Return the URL a redirect leads to; raises `ReadError` for one to another path, or from https to http."""
+    location = urljoin(url, answer.headers.get("location", ""))
+    try:
+        parts = parse_http_url(location, "redirect")
+    except InvalidUrl as error:
+        raise ReadError(f"A redirect to no usable address: {error}", broker=broker) from error
+    if url.startswith("https:") and parts.scheme != "https":
+        raise ReadError(f"A redirect from https to http ({parts.netloc}) is not followed", broker=broker)
+    # Behind a proxy the path may have gained or lost a prefix, but it must still ask for the same thing.
+    if not unquote(parts.path).endswith(unquote(urlsplit(target).path)):
+        raise ReadError(f"A redirect to another path ({parts.netloc}{parts.path}) is not followed", broker=broker)
+    return location
+
+
+def _open(host: str, port: int, tls: ssl.SSLContext | None, deadline: float) -> socket.socket:
+    peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        stream = _connect(host, port, deadline)
+        if tls is None:
+            return stream
+        try:
+            stream.settimeout(_remaining(deadline))
+            return tls.wrap_socket(stream, server_hostname=host)
+        except BaseException:
+            stream.close()
+            raise
+    except TimeoutError as error:
+        raise ConnectError(f"No connection to {peer} in time", broker=peer) from error
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectError(f"The certificate of {peer} is not trusted: {error.verify_message}", broker=peer) from error
+    except OSError as error:
+        raise ConnectError(f"No connection to {peer}: {error}", broker=peer) from error
+
+
+def _remaining(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the deadline has passed")
+    return left
+
+
+def _connect(host: str, port: int, deadline: float) -> socket.socket:
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError | None = None
+    for tried, (family, kind, protocol, _, address) in enumerate(addresses):
+        stream = socket.socket(family, kind, protocol)
+        try:
+            # A dead first address must not eat the time of a live second one.
+            stream.settimeout(_remaining(deadline) / (len(addresses) - tried))
+            stream.connect(address)
+        except OSError as error:
+            stream.close()
+            failure = error
+        else:
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return stream
+    raise failure or OSError("the name has no address")
+
+
+def _received(response: http.client.HTTPResponse, max_body_bytes: int) -> HttpAnswer:
+    content = response.read(max_body_bytes + 1)
+    if len(content) > max_body_bytes:
+        raise ReadError(f"An HTTP answer is larger than {max_body_bytes} bytes")
+    if response.length:
+        raise ReadError(f"An HTTP answer ended {response.length} bytes too early")
+    names = {name.lower(): value for name, value in response.getheaders()}
+    return HttpAnswer(response.status, response.reason, names, content)
+
+
+class _Channel:
+    """The part of a socket that http.client uses, with every wait cut to what the deadline leaves."""
+
+    def __init__(self, stream: socket.socket, deadline: float) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._stream.settimeout(_remaining(self._deadline))
+        self._stream.sendall(data)
+
+    def receive_into(self, buffer: WriteableBuffer) -> int:
+        self._stream.settimeout(_remaining(self._deadline))
+        return self._stream.recv_into(buffer)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_Incoming(self))
+
+    def close(self) -> None:
+        """Do nothing: http.client closes before the body is read; `exchange` closes the real socket."""
+
+
+class _Incoming(io.RawIOBase):
+    def __init__(self, channel: _Channel) -> None:
+        self._channel = channel
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        return self._channel.receive_into(buffer)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+_MAX_REASON = 500
+
+_KINDS: dict[int, type[PulsarException]] = {
+    401: AuthenticationError,
+    403: AuthorizationError,
+    405: NotAllowedError,
+    503: ServiceUnitNotReady,
+}
+
+
+def reason_of(answer: HttpAnswer, secrets: Iterable[str] = ()) -> tuple[str, bool]:
+    """Return why a request was refused, and whether a broker says so (in its JSON) or only a web server."""
+    said = parse_json_object(answer.body.decode(errors="replace"))
+    from_broker = said is not None and isinstance(said.get("reason"), str)
+    reason = str(said["reason"]) if said is not None and from_broker else answer.reason or "no reason given"
+    for secret in secrets:
+        reason = reason.replace(secret, "***") if secret else reason
+    return reason[:_MAX_REASON], from_broker
+
+
+def kind_of(status: int, reason: str, from_broker: bool) -> type[PulsarException] | None:
+    """Return the error for a refusal that means the same whatever was asked, else None."""
+    if status == 401 and from_broker and "authenticat" not in reason.lower():
+        # The broker says 401 also to those it knows: its filter refuses strangers without a reason in JSON.
+        return AuthorizationError
+    return _KINDS.get(status)
+
+
+def parse_json_object(text: str | bytes) -> dict[str, object] | None:
+    """Return the JSON object in the text, or None when it is something else. Never raises."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

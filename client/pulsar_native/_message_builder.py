@@ -1,0 +1,201 @@
+"""Messages as the engine takes them, built from the checked arguments of `send`, `send_many` and `send_table`."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native._validation import MAX_I64, check_parts, sending_work_of, whole_number
+from pulsar_native.arrow.encode import TableRows
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.producer.bulk_send import Slice, slice_size
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.transaction import SendOperation
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
+from pulsar_native.message import NewMessage, OutgoingMessage
+from pulsar_native.protocol.send_op import Callback
+from pulsar_native.schema import BytesSchema, Schema, StringSchema
+from pulsar_native.wire._impl import encode_single_fields
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def outgoing(
+    payload: bytes | None,
+    *,
+    properties: Mapping[str, str] | None,
+    partition_key: str | bytes | None,
+    ordering_key: str | None,
+    sequence_id: int | None,
+    replication_clusters: list[str] | None,
+    disable_replication: bool | None,
+    event_timestamp: int | None,
+    deliver_at: int | None,
+    deliver_after: timedelta | int | None,
+    null_partition_key: bool = False,
+    schema_version: bytes | None = None,
+) -> OutgoingMessage:
+    """Check the parts of a message and put them together; None as payload is a null value."""
+    check_parts(properties, partition_key, ordering_key, sequence_id, event_timestamp)
+    _check_clusters(replication_clusters)
+    if disable_replication is not None and not isinstance(disable_replication, bool):
+        raise InvalidMessage(f"disable_replication must be True or False, not {disable_replication!r}")
+    if disable_replication and replication_clusters:
+        raise InvalidMessage("disable_replication and replication_clusters exclude each other")
+    is_bytes = isinstance(partition_key, bytes)
+    return OutgoingMessage(
+        payload if payload is not None else b"",
+        # A copy: the caller may change the mapping while the message waits in its batch.
+        properties=dict(properties) if properties else None,
+        partition_key=base64.b64encode(partition_key).decode() if isinstance(partition_key, bytes) else partition_key,
+        key_is_base64=is_bytes,
+        ordering_key=ordering_key,
+        sequence_id=sequence_id,
+        replicate_to=["__local__"] if disable_replication else replication_clusters,
+        event_timestamp=event_timestamp,
+        deliver_at=_delivery_time(deliver_at, deliver_after),
+        null_value=payload is None,
+        null_partition_key=null_partition_key,
+        schema_version=schema_version,
+    )
+
+
+def encoded(
+    schema: Schema[Any], content: Any, partition_key: str | bytes | None
+) -> tuple[bytes | None, str | bytes | None, bool]:
+    """Return a value's payload, the message's key, and whether the key is a null one, by a schema of any kind."""
+    if content is None:
+        return None, partition_key, False
+    if not schema.separates_key:
+        return schema.encode(content), partition_key, False
+    if partition_key is not None:
+        raise InvalidMessage("The schema makes the message's key of the value: partition_key must not be given besides")
+    key, payload = schema.encode_separated(content)
+    return payload, key, key is None
+
+
+def _check_clusters(clusters: object) -> None:
+    if clusters is None:
+        return
+    if not isinstance(clusters, list) or not all(isinstance(name, str) for name in clusters):
+        raise InvalidMessage("replication_clusters must be a list of str")
+
+
+def _delivery_time(deliver_at: int | None, deliver_after: timedelta | int | None) -> int | None:
+    if deliver_after is None:
+        whole_number("deliver_at", deliver_at, MAX_I64)
+        return deliver_at
+    if deliver_at is not None:
+        raise InvalidMessage("deliver_at and deliver_after exclude each other")
+    if isinstance(deliver_after, timedelta):
+        deliver_after = int(deliver_after.total_seconds() * 1000)
+    if isinstance(deliver_after, bool) or not isinstance(deliver_after, int):
+        raise InvalidMessage(f"deliver_after must be a timedelta or an int of milliseconds, not {deliver_after!r}")
+    at = time.time_ns() // 1_000_000 + deliver_after
+    whole_number("deliver_after", at, MAX_I64)
+    return at
+
+
+def encoded_fields(message: OutgoingMessage) -> bytes:
+    """Return a message's optional fields as they stand in a batch."""
+    return encode_single_fields(
+        message.properties,
+        message.partition_key,
+        message.key_is_base64,
+        message.ordering_key.encode() if isinstance(message.ordering_key, str) and message.ordering_key else None,
+        message.event_timestamp or 0,
+        message.null_value,
+        message.null_partition_key,
+    )
+
+
+def slice_of(contents: Sequence[Any], schema: Schema[Any]) -> Slice:
+    """Return contents, or `NewMessage`s, encoded for a bulk send."""
+    if type(schema) is BytesSchema and all(type(content) is bytes for content in contents):
+        return Slice(list(contents), None, None, _nothing)
+    messages = [_outgoing_of(content, schema) for content in contents]
+    plain = all(message.is_plain for message in messages)
+    keyed = any(message.partition_key is not None for message in messages)
+    alone = [row for row, message in enumerate(messages) if message.needs_own_entry or message.sequence_id is not None]
+    return Slice(
+        [message.payload for message in messages],
+        None if plain else list(map(encoded_fields, messages)),
+        [message.partition_key for message in messages] if keyed else None,
+        messages.__getitem__,
+        frozenset(alone),
+    )
+
+
+def _nothing(_row: int) -> None:
+    """Tell that a row is nothing but its payload."""
+
+
+def _outgoing_of(content: Any, schema: Schema[Any]) -> OutgoingMessage:
+    message = content if isinstance(content, NewMessage) else NewMessage(content=content)
+    payload, key, null_key = encoded(schema, message.content, message.partition_key)
+    return outgoing(
+        payload,
+        properties=message.properties,
+        partition_key=key,
+        null_partition_key=null_key,
+        ordering_key=message.ordering_key,
+        sequence_id=message.sequence_id,
+        replication_clusters=message.replication_clusters,
+        disable_replication=message.disable_replication,
+        event_timestamp=message.event_timestamp,
+        deliver_at=message.deliver_at,
+        deliver_after=message.deliver_after,
+    )
+
+
+def slices_of(messages: Iterable[Any], schema: Schema[Any], config: ProducerConfig) -> Iterator[Slice]:
+    """Yield what `send_many` was given in slices; bad items raise when their slice is made."""
+    rows = iter(messages)
+    while contents := list(islice(rows, slice_size(config))):
+        yield slice_of(contents, schema)
+
+
+async def slices_of_async(
+    messages: AsyncIterable[Any], schema: Schema[Any], config: ProducerConfig
+) -> AsyncIterator[Slice]:
+    """Yield what an asynchronous source gives in slices."""
+    contents: list[Any] = []
+    async for content in messages:
+        contents.append(content)
+        if len(contents) >= slice_size(config):
+            yield slice_of(contents, schema)
+            contents = []
+    if contents:
+        yield slice_of(contents, schema)
+
+
+def table_slices(
+    table: pyarrow.Table | pyarrow.RecordBatch,
+    schema: Schema[Any],
+    config: ProducerConfig,
+    *,
+    value: str | Sequence[str],
+    key: str | None,
+    properties: str | Sequence[str] | Mapping[str, str],
+    event_time: str | None,
+) -> Iterator[Slice]:
+    """Return what `send_table` was given in slices; columns that do not fit are refused at once."""
+    if schema.separates_key:
+        raise InvalidConfiguration("send_table has no form for a schema that separates the key; use send_many")
+    encode: Callable[[Any], bytes] | None = None if type(schema) in (BytesSchema, StringSchema) else schema.encode
+    rows = TableRows(table, value=value, key=key, properties=properties, event_time=event_time, encode=encode)
+    return (Slice(*part) for part in rows.slices(slice_size(config)))
+
+
+def into_transaction(
+    transaction: object, producer: TopicProducer, message: OutgoingMessage, callback: Callback | None
+) -> SendOperation:
+    """Put a message into a transaction and return the callback it is to have; raises when none is taken any more."""
+    work = sending_work_of(transaction, producer)
+    message.transaction = work.core
+    return work.sending(callback)

@@ -1,0 +1,27 @@
+"""What live objects of the asyncio API have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from pulsar_native._not_picklable import NotPicklable
+from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.stats import CloseReport
+
+
+class Closeable(NotPicklable, ABC):
+    @abstractmethod
+    async def close(self, timeout: float | None = None) -> CloseReport:
+        """Close; see the classes."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(AlreadyClosed):
+            await self.close()

@@ -1,0 +1,289 @@
+"""Walk the way to a cluster step by step and tell where it ends: an API for connection tests. And tell what runs here.
+
+Rules: everything ends within the time given; the first stage that fails ends the walk; several hosts of a service URL
+are walked to at once, one that answers is enough. Nothing is created on the cluster. No text holds a secret of the
+authentication plug-in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pulsar_native.admin import AdminClient
+from pulsar_native.auth import Authentication
+from pulsar_native.config import ClientConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.connection import Connection, credentials_of
+from pulsar_native.engine.loop import Engine, acquire_thread_engine, generation, release_thread_engine
+from pulsar_native.engine.tls import tls_context
+from pulsar_native.engine.transport import dial
+from pulsar_native.exceptions import AuthenticationError, AuthorizationError, PulsarException, TopicNotFound
+from pulsar_native.service_info import ServiceInfo
+from pulsar_native.service_url import Address, ServiceUrl
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import _impl
+
+DEFAULT_TOPIC = "persistent://public/default/connection-test"
+_VERSION = re.compile(r"\d+(\.\d+)+\S*")
+
+
+class Stage(NamedTuple):
+    """One step and how it ended; `detail` is empty where all is said.
+
+    The names: resolve, TCP, TLS, credentials, CONNECT (authentication where that is what failed), lookup, admin.
+    """
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.name} ok ({self.detail})" if self.detail else f"{self.name} ok"
+        return f"{self.name} failed: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The stages in their order, ending with the one that failed, and remarks on hosts that were passed over.
+
+    `codec` is what `codec()` returned here.
+    """
+
+    stages: tuple[Stage, ...]
+    remarks: tuple[str, ...] = ()
+    codec: str = field(default_factory=lambda: codec())
+
+    @property
+    def ok(self) -> bool:
+        """Whether every stage passed."""
+        return all(stage.ok for stage in self.stages)
+
+    def __str__(self) -> str:
+        return "; ".join([", ".join(map(str, self.stages)), *self.remarks])
+
+
+def codec() -> str:
+    """Return which implementation of the hot codecs this process uses: "compiled", or "python" for plain Python.
+
+    The environment variable PULSAR_NATIVE_IMPL decides when the client is imported; without it, the compiled one is
+    used where it is installed. They do the same, at different speed.
+    """
+    return _impl.name
+
+
+def diagnose(
+    config: ClientConfig, *, admin_url: str | None = None, topic: str | None = None, timeout_seconds: float = 10
+) -> Diagnosis:
+    """Try the way to the cluster: name, TCP, TLS, credentials, handshake, lookup, and the admin interface if given.
+
+    Blocking, at most `timeout_seconds`; thread-safe; needs no running loop. `topic` is what is looked up; where none is
+    given, a refusal to look up the default one counts as an answer, for the credentials may know other namespaces only.
+    Raises only what is wrong with the arguments (`InvalidUrl`, `InvalidTopicName`, `InvalidConfiguration`).
+    """
+    walk = ConnectionCheck(config, topic, timeout_seconds)
+    admin = _admin(config, admin_url, timeout_seconds) if admin_url else None
+    made_in = generation()
+    engine = acquire_thread_engine()
+    try:
+        return engine.run(walk.walk(engine, admin))
+    finally:
+        release_thread_engine(made_in)
+
+
+def _admin(config: ClientConfig, admin_url: str, timeout_seconds: float) -> AdminClient:
+    authentication = config.authentication
+    return AdminClient(
+        admin_url,
+        authentication if isinstance(authentication, Authentication) else None,
+        tls_trust_certs_file_path=config.tls_trust_certs_file_path,
+        tls_allow_insecure_connection=config.tls_allow_insecure_connection,
+        tls_validate_hostname=config.tls_validate_hostname,
+        timeout_seconds=timeout_seconds / 2,
+    )
+
+
+class _Failed(Exception):
+    """The walk is over: the last stage of the list says why."""
+
+
+@dataclass
+class _Path:
+    """The stages of one host so far."""
+
+    address: Address
+    stages: list[Stage] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(stage.ok for stage in self.stages)
+
+    def failure(self) -> str:
+        return next((f"{self.address}: {stage}" for stage in self.stages if not stage.ok), "")
+
+
+class ConnectionCheck:
+    """One diagnosis. Its coroutines run on the engine's loop."""
+
+    def __init__(self, config: ClientConfig, topic: str | None, timeout_seconds: float) -> None:
+        self._url = config.parsed_url()
+        self._topic = TopicName.parse(topic or DEFAULT_TOPIC)
+        self._topic_was_given = topic is not None
+        # A stage that hangs must leave time for the sentence that says so, and half of it for those behind it.
+        self._total = timeout_seconds * 0.9
+        self._cap = timeout_seconds * 0.45
+        self._config = config.replace(
+            # The stages have their own bounds, which are to strike first: they know their name.
+            operation_timeout_seconds=timeout_seconds,
+            connection_timeout_ms=int(timeout_seconds * 1000),
+            connections_per_broker=1,
+        )
+        self._deadline = 0.0
+
+    async def walk(self, engine: Engine, admin: AdminClient | None) -> Diagnosis:
+        self._deadline = engine.loop.time() + self._total
+        paths = [_Path(address) for address in self._url.addresses]
+        await asyncio.gather(*(self._to_host(engine, path) for path in paths))
+        good = [path for path in paths if path.ok]
+        # Of several failures the one that came furthest tells most.
+        best = good[0] if good else max(paths, key=lambda path: len(path.stages))
+        remarks = tuple(path.failure() for path in paths if path is not best and not path.ok)
+        stages = best.stages
+        if good:
+            with contextlib.suppress(_Failed):
+                await self._lookup(engine, [path.address for path in good], stages)
+                if admin is not None:
+                    await self._ask_admin(admin, stages)
+        return Diagnosis(tuple(stages), remarks)
+
+    async def _to_host(self, engine: Engine, path: _Path) -> None:
+        with contextlib.suppress(_Failed):
+            await self._reach(engine, path)
+
+    async def _reach(self, engine: Engine, path: _Path) -> None:
+        address, stages, config = path.address, path.stages, self._config
+        async with self._stage("resolve", stages, quiet=True):
+            await _resolve(address)
+        async with self._stage("TCP", stages):
+            (await dial(engine, address, timeout=self._total, tls=None, server_name=None)).close()
+        tls = None
+        if self._url.use_tls:
+            async with self._stage("TLS", stages):
+                tls = await asyncio.to_thread(_tls_context, config)
+                (await dial(engine, address, timeout=self._total, tls=tls, server_name=address.host)).close()
+        if self._url.is_http:
+            # Only lookups go there; the broker they name is connected to behind them.
+            return
+        async with self._stage("credentials", stages, quiet=True):
+            await credentials_of(config.authentication)
+        async with self._stage("CONNECT", stages):
+            connection = await Connection.open(
+                engine,
+                config,
+                physical=address,
+                logical=address,
+                tls=tls,
+                authentication=config.authentication,
+            )
+            version = _VERSION.search(connection.core.server_version)
+            connection.close()
+        if version is not None:
+            stages[-1] = Stage("CONNECT", True, f"Pulsar {version[0]}")
+
+    async def _lookup(self, engine: Engine, addresses: Sequence[Address], stages: list[Stage]) -> None:
+        url = ServiceUrl(self._url.scheme, tuple(addresses))
+        core = ClientCore(engine, self._config.replace(service_url=str(url)))
+        try:
+            async with self._stage("lookup", stages):
+                try:
+                    found = await core.lookup.broker_of(self._topic)
+                except TopicNotFound:
+                    if self._topic_was_given:
+                        raise
+                    return
+                except AuthorizationError:
+                    if self._topic_was_given:
+                        raise
+                    stages.append(Stage("lookup", True, f"answered, but not allowed for {self._topic.full}"))
+                    return
+                await self._reach_broker(core, found.logical, found.physical)
+        finally:
+            core.shutdown()
+
+    async def _reach_broker(self, core: ClientCore, logical: Address, physical: Address) -> None:
+        try:
+            await core.pool.get(logical, physical)
+        except PulsarException as error:
+            error.message = (
+                f"it names the broker {logical}, which cannot be reached from here ({error.message}); check the "
+                "broker's advertised address, or the listener name"
+            )
+            raise
+
+    async def _ask_admin(self, admin: AdminClient, stages: list[Stage]) -> None:
+        async with self._stage("admin", stages):
+            try:
+                await asyncio.to_thread(admin.clusters)
+            except AuthorizationError:
+                # It has understood who asks, which is all that is tested here.
+                stages.append(Stage("admin", True, "answered, but not allowed to list the clusters"))
+
+    @asynccontextmanager
+    async def _stage(self, name: str, stages: list[Stage], *, quiet: bool = False) -> AsyncIterator[None]:
+        """Note how a stage ends, within its share of the time; a quiet one is noted only when it fails."""
+        before = len(stages)
+        left = min(self._cap, self._deadline - asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(left):
+                yield
+        except PulsarException as error:
+            refused = name == "CONNECT" and isinstance(error, AuthenticationError)
+            said = self._without_secrets(error.message or type(error).__name__)
+            stages.append(Stage("authentication" if refused else name, False, said))
+        except TimeoutError:
+            stages.append(Stage(name, False, f"no answer within {max(left, 0):.1f} s{_HINTS.get(name, '')}"))
+        except OSError as error:
+            stages.append(Stage(name, False, error.strerror or str(error)))
+        else:
+            if not quiet and len(stages) == before:
+                stages.append(Stage(name, True))
+            return
+        raise _Failed
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in _secrets(self._config):
+            text = text.replace(secret, "***")
+        return text
+
+
+_HINTS = {
+    "CONNECT": "; is this the broker's binary port, and does TLS match the URL's scheme?",
+    "TLS": "; is this the broker's TLS port?",
+    "admin": "; is this the web service of the brokers?",
+}
+
+
+def _secrets(config: ClientConfig) -> Iterator[str]:
+    if isinstance(config.authentication, Authentication):
+        yield from (secret for secret in config.authentication.secrets() if secret)
+
+
+async def _resolve(address: Address) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise OSError(error.errno, f"the host name {address.host!r} cannot be resolved: {error.strerror}") from error
+
+
+def _tls_context(config: ClientConfig) -> ssl.SSLContext:
+    info = ServiceInfo(str(config.parsed_url()), config.authentication, config.tls_trust_certs_file_path)
+    return tls_context(config, info)

@@ -1,0 +1,515 @@
+"""Connection to a broker: `protocol.connection` on a transport, with its handlers and timers.
+
+Rules: producers and consumers register under their id and receive every frame for them, and one call when the
+connection is lost. Everything here runs on the loop, except `write` and the inline reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from pulsar_native import _version
+from pulsar_native.config import ClientConfig
+from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.metrics.meter import Attempt
+from pulsar_native.engine.transport import Buffer, Transport, dial
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    ConnectError,
+    ConnectTimeout,
+    ErrorGettingAuthenticationData,
+    InvalidUrl,
+    ProtocolViolation,
+    PulsarException,
+    TooManyLookupRequestException,
+)
+from pulsar_native.protocol.connection import (
+    Answered,
+    AuthChallenged,
+    Connected,
+    ConnectionCore,
+    Event,
+    Phase,
+    connection_lost,
+)
+from pulsar_native.service_info import Credentials
+from pulsar_native.service_url import Address, ServiceUrl
+from pulsar_native.wire import commands
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from pulsar_native.wire.frames import Frame
+
+_log = logging.getLogger("pulsar_native.connection")
+
+_Answer = TypeVar("_Answer")
+
+# Cached: each attribute access on the enumeration is a search by name.
+_MESSAGE = Kind.MESSAGE
+_SEND_RECEIPT = Kind.SEND_RECEIPT
+# Time an inline read waits before the caller waits for the loop instead. Long enough for a broker's disk.
+_INLINE_READ_SECONDS = 0.02
+
+CLIENT_VERSION = f"Pulsar-Native-Python-v{_version.__version__}"
+
+
+class ProducerHandler(Protocol):
+    """Callbacks of a producer, called by a connection on the loop."""
+
+    def on_receipt(self, receipt: pb.CommandSendReceipt) -> None: ...
+    def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool: ...
+    def on_send_error(self, error: pb.CommandSendError) -> None: ...
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
+    def on_migrated(self, service: ServiceUrl) -> None: ...
+    def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
+
+
+class ConsumerHandler(Protocol):
+    """Callbacks of a consumer, called by a connection on the loop."""
+
+    def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None: ...
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
+    def on_migrated(self, service: ServiceUrl) -> None: ...
+    def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
+    def on_active_change(self, is_active: bool) -> None: ...
+    def on_end_of_topic(self) -> None: ...
+
+
+class TopicListHandler(Protocol):
+    """Callbacks of a topic list watcher, called by a connection on the loop."""
+
+    def on_topics_update(self, update: pb.CommandWatchTopicUpdate) -> None: ...
+    def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
+
+
+class CoordinatorHandler(Protocol):
+    """Callbacks of a transaction coordinator client, called by a connection on the loop."""
+
+    def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
+
+
+async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes]:
+    """Return method and data for CONNECT. Reading them may block, so it happens off the loop."""
+    if authentication is None or authentication.method_name == "none":
+        return "none", b""
+    try:
+        return authentication.method_name, await asyncio.to_thread(authentication.auth_data)
+    except PulsarException:
+        raise
+    except Exception as error:
+        # The plug-in is the application's own: its error's text may contain the secret, so only its type is repeated.
+        raise ErrorGettingAuthenticationData(
+            f"The authentication plug-in failed with {type(error).__name__}"
+        ) from error
+
+
+class Connection:
+    """One connection after its handshake. On the loop only, except `write` and the inline reads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: ClientConfig,
+        address: Address,
+        authentication: Credentials | None = None,
+        is_tls: bool = False,
+    ) -> None:
+        self.engine = engine
+        self._authentication = authentication
+        self._is_tls = is_tls
+        self._used_at = engine.loop.time()
+        self.config = config
+        self.address = address
+        self.broker = str(address)
+        self.core = ConnectionCore(
+            self.broker,
+            keep_alive=config.keep_alive_interval_seconds,
+            request_timeout=config.operation_timeout_seconds,
+            max_rejected=config.max_number_of_rejected_request_per_connection,
+        )
+        self._transport: Transport | None = None
+        self._producers: dict[int, ProducerHandler] = {}
+        self._consumers: dict[int, ConsumerHandler] = {}
+        self._watchers: dict[int, TopicListHandler] = {}
+        self._coordinators: dict[int, CoordinatorHandler] = {}
+        self._ready: asyncio.Future[None] = engine.loop.create_future()
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self.on_gone: Any = None
+        # Recorder of the connection's metrics, if any.
+        self._attempt: Attempt | None = None
+
+    @staticmethod
+    async def open(
+        engine: Engine,
+        config: ClientConfig,
+        *,
+        physical: Address,
+        logical: Address,
+        tls: ssl.SSLContext | None,
+        authentication: Credentials | None,
+        attempt: Attempt | None = None,
+    ) -> Connection:
+        """Connect to `physical` and perform the handshake with the broker `logical` behind it."""
+        sock = await dial(
+            engine, physical, timeout=config.connection_timeout_ms / 1000, tls=tls, server_name=physical.host
+        )
+        connection = Connection(engine, config, logical, authentication, tls is not None)
+        transport = Transport(engine, sock, connection._on_data, connection._on_lost)
+        connection._transport = transport
+        if attempt is not None:
+            connection._attempt = attempt
+            attempt.opened()
+        try:
+            method, data = await credentials_of(authentication)
+            transport.start()
+            proxy_to = str(logical) if physical != logical else None
+            transport.write(
+                [commands.connect(client_version=CLIENT_VERSION, method=method, auth_data=data, proxy_to=proxy_to)]
+            )
+            await connection._handshake_done(physical)
+        except BaseException:
+            connection.close()
+            raise
+        connection._start_keep_alive()
+        _log.debug("Connected to %s (%s)", connection.broker, connection.core.server_version)
+        return connection
+
+    async def _handshake_done(self, physical: Address) -> None:
+        # A peer that accepts the connection and sends nothing is treated like one that does not accept it.
+        limit = min(self.config.connection_timeout_ms / 1000, self.config.operation_timeout_seconds)
+        try:
+            async with asyncio.timeout(limit):
+                await self._ready
+        except TimeoutError as error:
+            raise ConnectTimeout(
+                f"The broker accepted the connection but did not answer the handshake within {limit:g} s; is this its "
+                "binary port, and does TLS match the URL's scheme?",
+                broker=str(physical),
+            ) from error
+
+    # --- use ------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """True while the connection can be used."""
+        return self.core.phase is Phase.READY
+
+    def touch(self) -> None:
+        """Record a use of the connection."""
+        self._used_at = self.engine.loop.time()
+
+    def idle_seconds(self, now: float) -> float:
+        """Return how long the connection has been unused, as far as calls of this method observed it."""
+        handlers = self._producers or self._consumers or self._watchers or self._coordinators
+        if handlers or self.core.has_requests:
+            self._used_at = now
+        return now - self._used_at
+
+    @property
+    def max_message_size(self) -> int:
+        """Maximum message size in bytes, from the broker's CONNECTED."""
+        return self.core.max_message_size
+
+    @property
+    def local_port(self) -> int:
+        """Local port."""
+        return self._transport.local_port if self._transport else -1
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send one frame. Thread-safe, never blocks; a lost connection drops it, and the handlers are notified."""
+        transport = self._transport
+        if transport is not None:
+            transport.write(buffers)
+
+    async def request(
+        self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
+    ) -> _Answer:
+        """Send a request and return its response; raises the broker's error, or `Timeout`."""
+        future = self.begin_request(request_id, frame, timeout=timeout)
+        try:
+            answer = await future
+        finally:
+            self.core.forget(request_id)
+        if not isinstance(answer, expected):
+            raise ProtocolViolation(
+                f"The broker answered with {type(answer).__name__} instead of {expected.__name__}", broker=self.broker
+            )
+        return answer
+
+    def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
+        """Send a request immediately and return the future of its response. On the loop."""
+        future: asyncio.Future[Any] = self.engine.loop.create_future()
+        self.core.register(request_id, future, self.engine.loop.time(), timeout)
+        self._arm_deadline()
+        self.write([frame])
+        return future
+
+    def add_producer(self, producer_id: int, handler: ProducerHandler) -> None:
+        """Register the handler of this producer's frames."""
+        self._producers[producer_id] = handler
+
+    def add_consumer(self, consumer_id: int, handler: ConsumerHandler) -> None:
+        """Register the handler of this consumer's frames."""
+        self._consumers[consumer_id] = handler
+
+    def add_watcher(self, watcher_id: int, handler: TopicListHandler) -> None:
+        """Register the handler of this watcher's updates."""
+        self._watchers[watcher_id] = handler
+
+    def remove_watcher(self, watcher_id: int) -> None:
+        """Remove the watcher's handler."""
+        self._watchers.pop(watcher_id, None)
+
+    def add_coordinator(self, number: int, handler: CoordinatorHandler) -> None:
+        """Register the handler of this transaction coordinator; it is notified when the connection is lost."""
+        self._coordinators[number] = handler
+
+    def remove_coordinator(self, number: int) -> None:
+        """Remove the coordinator's handler."""
+        self._coordinators.pop(number, None)
+
+    def has_producer(self, producer_id: int) -> bool:
+        """Return True while the producer is registered: not after the broker has closed it."""
+        return producer_id in self._producers
+
+    def has_consumer(self, consumer_id: int) -> bool:
+        """Return True while the consumer is registered: not after the broker has closed it."""
+        return consumer_id in self._consumers
+
+    def remove_producer(self, producer_id: int) -> None:
+        """Remove the producer's handler."""
+        self._producers.pop(producer_id, None)
+
+    def remove_consumer(self, consumer_id: int) -> None:
+        """Remove the consumer's handler."""
+        self._consumers.pop(consumer_id, None)
+
+    def close(self, reason: str = "the client closed it") -> None:
+        """Close immediately; unanswered requests fail and handlers are notified."""
+        if self._transport is not None:
+            self._transport.close()
+        self._on_lost(reason)
+
+    # --- inline reads: a caller that waits for its receipt reads it itself ------------------------------------------
+
+    def begin_inline_read(self) -> bool:
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
+        transport = self._transport
+        return transport is not None and transport.begin_inline_read()
+
+    def read_inline(self, callback: object) -> None:
+        """Read the receipt of the message with this callback, if it is the next frame and arrives soon.
+
+        Otherwise the loop reads it. By the thread that called `begin_inline_read`.
+        """
+        transport = self._transport
+        assert transport is not None
+        data = transport.peek(_INLINE_READ_SECONDS)
+        receipt = self.core.only_receipt(data) if data else None
+        producer = None if receipt is None else self._producers.get(receipt.producer_id)
+        if receipt is not None and producer is not None and producer.complete_inline(receipt, callback):
+            transport.discard(len(data))
+        else:
+            transport.pause_inline_reads()
+
+    def end_inline_read(self) -> None:
+        """Let the loop read again."""
+        transport = self._transport
+        assert transport is not None
+        transport.end_inline_read()
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def _on_data(self, data: memoryview) -> None:
+        try:
+            events = self.core.receive(data)
+        except PulsarException as error:
+            error.broker = error.broker or self.broker
+            self._fail_handshake(error)
+            _log.warning("Closing the connection to %s: %s", self.broker, error)
+            self.close(str(error))
+            return
+        self._flush()
+        for event in events:
+            self._dispatch(event)
+
+    def _flush(self) -> None:
+        if self.core.outgoing:
+            frames, self.core.outgoing = self.core.outgoing, []
+            self.write(frames)
+
+    def _dispatch(self, event: Event) -> None:
+        if isinstance(event, Frame):
+            self._dispatch_frame(event)
+        elif isinstance(event, Answered):
+            future: asyncio.Future[Any] = event.sink
+            if future.done():
+                return
+            if event.error is None:
+                future.set_result(event.answer)
+                return
+            future.set_exception(event.error)
+            if isinstance(event.error, TooManyLookupRequestException) and self.core.rejected(self.engine.loop.time()):
+                _log.warning("The broker %s rejects too many requests; closing the connection", self.broker)
+                self.close("the broker rejected too many requests")
+        elif isinstance(event, Connected):
+            if not self._ready.done():
+                self._ready.set_result(None)
+        else:
+            self._answer_challenge(event)
+
+    def _dispatch_frame(self, frame: Frame) -> None:
+        command = frame.command
+        kind = command.type
+        if kind == _MESSAGE:
+            consumer = self._consumers.get(command.message.consumer_id)
+            if consumer is not None:
+                consumer.on_message(command.message, frame.payload, self)
+        elif kind == _SEND_RECEIPT:
+            producer = self._producers.get(command.send_receipt.producer_id)
+            if producer is not None:
+                producer.on_receipt(command.send_receipt)
+        elif kind == Kind.SEND_ERROR:
+            producer = self._producers.get(command.send_error.producer_id)
+            if producer is not None:
+                producer.on_send_error(command.send_error)
+        elif kind == Kind.CLOSE_PRODUCER:
+            producer = self._producers.pop(command.close_producer.producer_id, None)
+            if producer is not None:
+                producer.on_closed_by_broker(self, self._assigned(command.close_producer))
+        else:
+            self._dispatch_to_consumer(command)
+
+    def _dispatch_to_consumer(self, command: pb.BaseCommand) -> None:
+        kind = command.type
+        if kind == Kind.CLOSE_CONSUMER:
+            consumer = self._consumers.pop(command.close_consumer.consumer_id, None)
+            if consumer is not None:
+                consumer.on_closed_by_broker(self, self._assigned(command.close_consumer))
+        elif kind == Kind.ACTIVE_CONSUMER_CHANGE:
+            consumer = self._consumers.get(command.active_consumer_change.consumer_id)
+            if consumer is not None:
+                consumer.on_active_change(command.active_consumer_change.is_active)
+        elif kind == Kind.REACHED_END_OF_TOPIC:
+            consumer = self._consumers.get(command.reachedEndOfTopic.consumer_id)
+            if consumer is not None:
+                consumer.on_end_of_topic()
+        elif kind == Kind.WATCH_TOPIC_UPDATE:
+            watcher = self._watchers.get(command.watchTopicUpdate.watcher_id)
+            if watcher is not None:
+                watcher.on_topics_update(command.watchTopicUpdate)
+        elif kind == Kind.TOPIC_MIGRATED:
+            self._migrated(command.topicMigrated)
+        else:
+            _log.debug("Ignoring a command of type %d from %s", kind, self.broker)
+
+    def _migrated(self, told: pb.CommandTopicMigrated) -> None:
+        is_producer = told.resource_type == pb.CommandTopicMigrated.Producer
+        handlers: Mapping[int, ProducerHandler | ConsumerHandler] = self._producers if is_producer else self._consumers
+        handler = handlers.get(told.resource_id)
+        service = self._url_of(told.brokerServiceUrlTls if self._is_tls else told.brokerServiceUrl)
+        if handler is not None and service is not None:
+            handler.on_migrated(service)
+
+    def _assigned(self, told: pb.CommandCloseProducer | pb.CommandCloseConsumer) -> Address | None:
+        url = self._url_of(told.assignedBrokerServiceUrlTls if self._is_tls else told.assignedBrokerServiceUrl)
+        return None if url is None else url.addresses[0]
+
+    def _url_of(self, text: str) -> ServiceUrl | None:
+        """Return the URL of the broker's command, None for an absent or invalid one: the ordinary lookup is used
+        then.
+        """
+        try:
+            return ServiceUrl.parse(text) if text else None
+        except InvalidUrl as error:
+            _log.warning("The broker %s names an address that cannot be used: %s", self.broker, error)
+            return None
+
+    def _answer_challenge(self, _event: AuthChallenged) -> None:
+        async def answer() -> None:
+            try:
+                method, data = await credentials_of(self._authentication)
+            except PulsarException as error:
+                _log.warning("Cannot refresh the credentials for %s: %s", self.broker, error)
+                self.close("the credentials could not be refreshed")
+                return
+            self.write([commands.auth_response(client_version=CLIENT_VERSION, method=method, auth_data=data)])
+
+        self.engine.spawn(answer())
+
+    def _on_lost(self, reason: str) -> None:
+        if self.core.phase is Phase.CLOSED:
+            return
+        was_handshake = self.core.phase is Phase.HANDSHAKE
+        answered = self.core.close(connection_lost(self.broker, reason))
+        for timer in (self._keep_alive_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        if was_handshake:
+            self._fail_handshake(
+                ConnectError(
+                    f"The handshake failed: {reason} (is this the broker's binary port, and does TLS match the URL's "
+                    "scheme?)",
+                    broker=self.broker,
+                )
+            )
+        for event in answered:
+            self._dispatch(event)
+        handlers: list[ProducerHandler | ConsumerHandler | TopicListHandler | CoordinatorHandler] = [
+            *self._producers.values(),
+            *self._consumers.values(),
+            *self._watchers.values(),
+            *self._coordinators.values(),
+        ]
+        self._producers.clear()
+        self._consumers.clear()
+        self._watchers.clear()
+        self._coordinators.clear()
+        if self._attempt is not None:
+            self._attempt.closed()
+        if self.on_gone is not None:
+            self.on_gone(self)
+        for handler in handlers:
+            handler.on_connection_lost(self, reason)
+
+    def _fail_handshake(self, error: PulsarException) -> None:
+        if not self._ready.done():
+            if isinstance(error, AuthenticationError):
+                error.message = f"The broker refused the credentials: {error.message}"
+            self._ready.set_exception(error)
+            # The waiter may have gone (time-out): an exception nobody retrieves would be logged as a warning.
+            self._ready.exception()
+
+    # --- timers ---------------------------------------------------------------------------------------------------
+
+    def _start_keep_alive(self) -> None:
+        interval = self.config.keep_alive_interval_seconds
+        if interval > 0:
+            self._keep_alive_timer = self.engine.loop.call_later(interval, self._keep_alive)
+
+    def _keep_alive(self) -> None:
+        if self.core.keep_alive_due():
+            self._flush()
+            self._start_keep_alive()
+        else:
+            _log.warning("The broker %s did not answer a keep-alive; closing the connection", self.broker)
+            self.close("no answer to the keep-alive")
+
+    def _arm_deadline(self) -> None:
+        deadline = self.core.next_deadline()
+        timer = self._deadline_timer
+        if deadline is not None and (timer is None or timer.cancelled() or timer.when() > deadline):
+            if timer is not None:
+                timer.cancel()
+            self._deadline_timer = self.engine.loop.call_at(deadline, self._deadline)
+
+    def _deadline(self) -> None:
+        self._deadline_timer = None
+        # The loop may wake a timer a clock tick early.
+        for event in self.core.expire(self.engine.loop.time() + 0.001):
+            self._dispatch(event)
+        self._arm_deadline()

@@ -1,0 +1,249 @@
+"""Arrow range reader: a bounded range of a reader as Arrow record batches, without one object per message.
+
+Rules: rows are from the reader's start up to `end` (exclusive, by position, down to the batch index), or to the last
+message present when reading began. The end is recognised by order, never by equality, since the end entry itself may
+have been compacted away, aborted or removed; when nothing more arrives, the broker's last deliverable id proves that
+the range is complete. A range that cannot be completed in time raises; a partial result is never returned as the whole.
+A chunked message has its last chunk's position: one that began before the range is assembled by a second pass from
+further back, which yields nothing else; one that ends behind it belongs to another range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, nbytes, record_batch, rows
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidConfiguration
+from pulsar_native.message_id import MessageId
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass
+class _Part:
+    """Slices of one partition to be converted into a record batch."""
+
+    topic: str
+    partition: int
+    slices: list[EntryRows] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+
+class ArrowRangeReader:
+    """State of one bounded read. The APIs ask for `must_go_back`, `refresh_ends` and `done`, wait in their own way, and
+    add entries.
+    """
+
+    def __init__(
+        self,
+        consumer: MultiTopicsConsumer,
+        *,
+        end: MessageId | None,
+        columns: Sequence[str],
+        max_rows: int,
+        max_bytes: int,
+        publish_time: tuple[int | None, int | None] | None,
+    ) -> None:
+        unknown = [name for name in columns if name not in ALL_COLUMNS]
+        if unknown:
+            raise InvalidConfiguration(f"There is no column {unknown[0]!r}; there are {', '.join(ALL_COLUMNS)}")
+        if max_rows < 1 or max_bytes < 1:
+            raise InvalidConfiguration("max_rows and max_bytes must be positive")
+        if end is not None and len(consumer.children) > 1:
+            raise InvalidConfiguration(
+                "end is a position of one topic; read a partitioned topic partition by partition"
+            )
+        self.consumer = consumer
+        self.columns = tuple(columns)
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._from, self._until = publish_time or (None, None)
+        self._end = end
+        # Per partition: the position behind the last message wanted, None until it is known.
+        self._ends: dict[PartitionConsumer, MessageId | None] = dict.fromkeys(consumer.children, end)
+        self._open = set(consumer.children)
+        self._parts: dict[PartitionConsumer, _Part] = {}
+        self._undecrypted = {child: child.decoder.undecrypted_count for child in consumer.children}
+        self._discarded = {child: child.decoder.discarded_count for child in consumer.children}
+        self._begun = {child: child.position.dequeued_entry() for child in consumer.children}
+        for child in consumer.children:
+            child.chunks.keep_all()
+        # Start positions of further passes for messages that began before the range, the next one last.
+        self._further_back = {child: _steps_back(child.position.start_entry()) for child in consumer.children}
+        # Partitions in such a pass, and the messages it is for.
+        self._missing: dict[PartitionConsumer, set[str]] = {}
+        self._going_back: list[tuple[PartitionConsumer, MessageId]] = []
+
+    @property
+    def done(self) -> bool:
+        """True when every partition has reached its end."""
+        return not self._open
+
+    def open_children(self) -> list[PartitionConsumer]:
+        """Return the partitions still being read."""
+        return [child for child in self.consumer.children if child in self._open]
+
+    @property
+    def must_go_back(self) -> bool:
+        """True when a further pass must begin before anything else is read."""
+        return bool(self._going_back)
+
+    async def go_back(self) -> None:
+        """Begin a further pass over partitions that need one. On the loop."""
+        while self._going_back:
+            child, position = self._going_back[-1]
+            await child.position.seek(position)
+            self._going_back.pop()
+
+    def _passed(self, child: PartitionConsumer) -> None:
+        """Record that a partition was read up to its end: done, unless a message that began before it is missing."""
+        end = self._ends[child]
+        if child not in self._missing:
+            orphans = child.chunks.orphans or {}
+            # Messages that end before the start of the read, or behind the end, do not belong to this range.
+            first, last = self._begun[child], (1 << 63, 0) if end is None else _last_entry_before(end)
+            self._missing[child] = {uuid for uuid, entry in orphans.items() if first < entry <= last}
+        steps = self._further_back[child]
+        if self._missing[child] and steps:
+            self._going_back.append((child, steps.pop()))
+        else:
+            # The first chunk of what is still missing is permanently lost: the message cannot be read any more.
+            self._open.discard(child)
+
+    async def refresh_ends(self) -> None:
+        """Query the last ids: set the ends not given, and close partitions that have nothing more.
+
+        Called once before reading, and again whenever nothing arrives. On the loop.
+        """
+        await self.go_back()
+        for child in self.open_children():
+            self._check_discarded(child)
+            last = await child.position.last_message_id()
+            end = self._ends[child]
+            if end is None:
+                # Exclusive end behind the current last message: messages published later are not waited for.
+                end = self._ends[child] = _behind(last)
+            if last.entry_id() < 0 or child.position.is_past(end) or not _before_end(last, end, child):
+                self._passed(child)
+
+    def add(self, child: PartitionConsumer, part: EntryRows) -> None:
+        """Add an entry; rows outside the range are left out, and an entry at or behind the end closes the partition."""
+        if child not in self._open or any(child is each for each, _ in self._going_back):
+            return
+        self._check_discarded(child)
+        end = self._ends[child]
+        missing = self._missing.get(child)
+        wanted = missing is None or part.parsed.metadata.uuid in missing
+        if missing is not None:
+            missing.discard(part.parsed.metadata.uuid)
+        if (end is not None and not _cut(part, end)) or (end is not None and child.position.is_past(end)):
+            self._passed(child)
+        if not wanted:
+            return
+        if part.last <= part.first or not self._in_time(part):
+            return
+        collected = self._parts.get(child)
+        if collected is None:
+            collected = self._parts[child] = _Part(child.topic.full, child.topic.partition)
+        collected.slices.append(part)
+        collected.rows += rows([part])
+        collected.bytes += nbytes([part])
+
+    def _check_discarded(self, child: PartitionConsumer) -> None:
+        if child.decoder.undecrypted_count != self._undecrypted[child]:
+            raise CryptoError(
+                "An encrypted entry cannot be decrypted: the range is incomplete; give the reader a crypto_key_reader "
+                "with the private key (the log says which)",
+                topic=child.topic.full,
+            )
+        if child.decoder.discarded_count != self._discarded[child]:
+            raise ChecksumError(
+                f"Entry {child.decoder.discarded[-1]} cannot be read (damaged or unknown in form): "
+                "the range is incomplete",
+                topic=child.topic.full,
+            )
+
+    def _in_time(self, part: EntryRows) -> bool:
+        # All messages of an entry share its publish time.
+        time = part.parsed.metadata.publish_time
+        return (self._from is None or time >= self._from) and (self._until is None or time < self._until)
+
+    def full(self) -> Iterator[pyarrow.RecordBatch]:
+        """Return the record batches that have reached their size."""
+        for part in list(self._parts.values()):
+            if part.rows >= self._max_rows or part.bytes >= self._max_bytes:
+                yield from self._batches(part)
+
+    def rest(self) -> Iterator[pyarrow.RecordBatch]:
+        """Return the remaining record batches when the range is done, or when nothing arrives for a while."""
+        for part in list(self._parts.values()):
+            if part.slices:
+                yield from self._batches(part)
+
+    def _batches(self, part: _Part) -> Iterator[pyarrow.RecordBatch]:
+        slices, part.slices, part.rows, part.bytes = part.slices, [], 0, 0
+        for group in _groups(slices, self._max_rows, self._max_bytes):
+            yield record_batch(group, self.columns, topic=part.topic, partition=part.partition)
+
+
+def _groups(slices: list[EntryRows], max_rows: int, max_bytes: int) -> Iterator[list[EntryRows]]:
+    group: list[EntryRows] = []
+    count = size = 0
+    for part in slices:
+        own_rows, own_bytes = rows([part]), nbytes([part])
+        if group and (count + own_rows > max_rows or size + own_bytes > max_bytes):
+            yield group
+            group, count, size = [], 0, 0
+        group.append(part)
+        count += own_rows
+        size += own_bytes
+    if group:
+        yield group
+
+
+def _steps_back(start: tuple[int, int] | None) -> list[MessageId]:
+    """Return start positions for messages that began before the range, the nearest last."""
+    if start is None:
+        return []
+    ledger, entry = start
+    return [MessageId.earliest] if entry == 0 else [MessageId.earliest, MessageId(-1, ledger, max(0, entry - 1000))]
+
+
+def _behind(last: MessageId) -> MessageId:
+    """Return the position directly behind a message: the next entry, whether it exists or not."""
+    return MessageId(last.partition(), last.ledger_id(), last.entry_id() + 1, -1)
+
+
+def _cut(part: EntryRows, end: MessageId) -> bool:
+    """Leave out messages at or behind the end; return True if the range may go on behind this entry."""
+    here = (part.ledger_id, part.entry_id)
+    limit = (end.ledger_id(), end.entry_id())
+    if here < limit:
+        return True
+    if here == limit and end.batch_index() > 0 and part.parsed.is_batch:
+        part.last = min(part.last, end.batch_index())
+    else:
+        part.last = part.first
+    return False
+
+
+def _before_end(last: MessageId, end: MessageId, child: PartitionConsumer) -> bool:
+    """Return True if a deliverable message before `end` is still to arrive, given the topic's last deliverable id."""
+    seen = child.position.last_decoded
+    reach = min((last.ledger_id(), last.entry_id()), _last_entry_before(end))
+    if seen is None:
+        start = child.position.start_entry()
+        return start is None or reach >= start
+    return reach > seen
+
+
+def _last_entry_before(end: MessageId) -> tuple[int, int]:
+    if end.batch_index() > 0:
+        return end.ledger_id(), end.entry_id()
+    return end.ledger_id(), end.entry_id() - 1

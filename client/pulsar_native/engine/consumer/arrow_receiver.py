@@ -1,0 +1,130 @@
+"""Arrow receiver: receives messages of a subscription as Arrow rows, without one object per message.
+
+Rules: entries are dequeued from the consumers in turn as messages are, one slice each, until a limit is reached; what
+does not fit stays for the next receive of either type. An entry that cannot be decrypted is never a row: it ends the
+rows before it, and raises if it is the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pulsar_native.arrow.batch import ArrowBatch, EntryRange
+from pulsar_native.arrow.columns import ALL_COLUMNS, record_batch
+from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.exceptions import CryptoError, InvalidConfiguration, PulsarException
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class ArrowReceiver:
+    """Collector of one `receive_arrow`. The APIs call `collect` until it is `full`, and wait in their own way."""
+
+    def __init__(self, consumer: MultiTopicsConsumer, columns: Sequence[str], max_rows: int, max_bytes: int) -> None:
+        if isinstance(columns, str) or not columns:
+            raise InvalidConfiguration(f"columns must name one or more of {', '.join(ALL_COLUMNS)}")
+        unknown = [name for name in columns if name not in ALL_COLUMNS]
+        if unknown:
+            raise InvalidConfiguration(f"There is no column {unknown[0]!r}; there are {', '.join(ALL_COLUMNS)}")
+        for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidConfiguration(f"{name} must be a whole number from 1 on, not {value!r}")
+        if consumer.chain is not None:
+            raise InvalidConfiguration(
+                "receive_arrow() makes no messages, and interceptors want to see each; use receive() or batch_receive()"
+            )
+        if consumer.asks_for_each:
+            raise InvalidConfiguration(
+                "receive_arrow() needs a queue: with receiver_queue_size=0 messages are asked for one by one; use "
+                "receive(), or a receiver_queue_size above 0"
+            )
+        self._consumer = consumer
+        self._columns = tuple(columns)
+        self._limits = max_rows, max_bytes
+        self._budget = BatchBudget(*self._limits)
+        self._slices: dict[PartitionConsumer, list[EntrySlice]] = {}
+
+    @property
+    def full(self) -> bool:
+        """True when nothing more is to be dequeued."""
+        return self._budget.full or self._budget.locked is not None
+
+    def collect(self) -> bool | None:
+        """Dequeue what is available, until it is full; return None when there was nothing."""
+        found = None
+        while not self.full and (taken := self._consumer.dequeue_slice(self._budget)) is not None:
+            found = True
+            child, entry_slice = taken
+            if entry_slice is not None:
+                self._slices.setdefault(child, []).append(entry_slice)
+        return found
+
+    def put_back(self) -> None:
+        """Put collected messages back at the head of the queue, and start again."""
+        slices, self._slices = self._slices, {}
+        self._budget = BatchBudget(*self._limits)
+        self._consumer.put_back(
+            [message for own in slices.values() for entry_slice in own for message in entry_slice.messages()]
+        )
+
+    def result(self) -> ArrowBatch:
+        """Return the collected rows; messages that cannot be rows are put back."""
+        locked = self._budget.locked
+        if locked is not None and not self._slices:
+            raise CryptoError(
+                f"Entry {locked.ledger_id}:{locked.entry_id} cannot be decrypted, and encrypted bytes are no rows; "
+                "receive() gives them, or give the consumer a crypto_key_reader with the private key",
+                topic=locked.topic,
+            )
+        try:
+            batch = self._record_batch()
+        except PulsarException:
+            self.put_back()
+            raise
+        ranges: list[EntryRange] = []
+        for slices in self._slices.values():
+            for entry_slice in slices:
+                each = _range_of(entry_slice)
+                longer = ranges[-1].continued(each) if ranges else None
+                if longer is None:
+                    ranges.append(each)
+                else:
+                    ranges[-1] = longer
+        return ArrowBatch(batch, tuple(ranges))
+
+    def _record_batch(self) -> pyarrow.RecordBatch:
+        import pyarrow as pa
+
+        batches = [
+            record_batch(
+                [entry_slice.part for entry_slice in slices],
+                self._columns,
+                topic=child.topic.full,
+                partition=child.topic.partition,
+            )
+            for child, slices in self._slices.items()
+        ]
+        if not batches:
+            return record_batch([], self._columns, topic="", partition=-1)
+        if len(batches) == 1:
+            return batches[0]
+        (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return whole
+
+
+def _range_of(entry_slice: EntrySlice) -> EntryRange:
+    entry = entry_slice.entry
+    return EntryRange(
+        entry.topic,
+        entry.partition,
+        entry.ledger_id,
+        entry.entry_id,
+        entry.entry_id,
+        entry.batch_size,
+        entry_slice.bits,
+        entry.redelivery_count,
+    )

@@ -1,0 +1,84 @@
+"""Chunk assembler of a consumer: `protocol.chunk_assembly` with a clock, a timer, and acknowledgement of unusable
+chunks.
+
+Rules: chunks are added in the thread that receives, under the consumer's lock; the loop is woken only to arm the timer
+of incomplete messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
+from pulsar_native.enums import SubscriptionMode
+from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage
+from pulsar_native.wire.entry import EntryKey, ParsedEntry
+
+if TYPE_CHECKING:
+    from pulsar_native.engine.consumer.consumer import PartitionConsumer
+
+_log = logging.getLogger("pulsar_native.consumer")
+
+
+def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
+    """Return the chunk assembly for a consumer's configuration."""
+    return ChunkAssembly(
+        max_pending=config.max_pending_chunked_message,
+        auto_ack_oldest=config.auto_ack_oldest_chunked_message_on_queue_full,
+        expiry=config.expire_time_of_incomplete_chunked_message_ms / 1000,
+        note_orphans=config.subscription_mode is SubscriptionMode.NonDurable,
+    )
+
+
+class ChunkAssembler:
+    """Chunk assembler of a `PartitionConsumer`."""
+
+    def __init__(self, consumer: PartitionConsumer, assembly: ChunkAssembly, acks: AckGroupingTracker) -> None:
+        self._consumer = consumer
+        self._assembly = assembly
+        self._acks = acks
+        self._timer_armed = False
+
+    def assemble(self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview) -> ChunkedMessage | None:
+        """Add a chunk and return its message when it is complete. Called under the lock."""
+        chunks = self._assembly
+        message = chunks.add(entry, parsed, piece, time.monotonic(), time.time_ns() // 1_000_000)
+        if message is not None and not self._consumer.is_reader:
+            # A reader acknowledges nothing.
+            chunks.give(message)
+        self._pass_on_unusable()
+        if not self._timer_armed and (due := chunks.next_expiry()) is not None:
+            self._timer_armed = True
+            # May run immediately, in this thread: it must not acquire the lock.
+            self._consumer.engine.call(self._arm_timer, due)
+        return message
+
+    def _arm_timer(self, due: float) -> None:
+        self._consumer.engine.loop.call_later(max(due - time.monotonic(), 0.05), self._timer)
+
+    def _pass_on_unusable(self) -> None:
+        """Acknowledge superseded chunks, and track dropped ones until their redelivery. Called under the lock."""
+        chunks = self._assembly
+        if chunks.acknowledge:
+            self._acks.add_left_over(chunks.acknowledge)
+        if self._acks.unacked is not None:
+            for key in chunks.unusable:
+                self._acks.unacked.add(key)
+        chunks.acknowledge, chunks.unusable = [], []
+
+    def _timer(self) -> None:
+        """Expire incomplete messages. On the loop."""
+        consumer, chunks = self._consumer, self._assembly
+        with consumer.lock:
+            now = time.monotonic()
+            # An undecoded delivery may be the missing chunk: nothing expires before it is decoded.
+            if not consumer.has_undecoded and (count := chunks.expire(now)):
+                _log.warning("%s: %d messages got no further chunk in time: given up", consumer.describe(), count)
+                self._pass_on_unusable()
+            due = chunks.next_expiry() if consumer.is_alive else None
+            self._timer_armed = due is not None
+        if due is not None:
+            self._arm_timer(due)

@@ -1,0 +1,73 @@
+"""Listener threads: call the application's message listeners.
+
+Rules: a consumer stays on one thread, so its listener never runs concurrently and keeps the order; a listener's
+exception is logged, its message stays unacknowledged and the next one follows. The threads are daemons, started with
+the first listener and ended with the client.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+_log = logging.getLogger("pulsar_native.listener")
+
+Drain = Callable[[], None]
+
+
+class ListenerThreads:
+    """Fixed number of threads to which consumers are assigned. Thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._queues: list[SimpleQueue[Drain | None]] = []
+        self._threads: list[threading.Thread] = []
+        # Read before each message: whether listeners may still be called.
+        self.is_open = True
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def assign(self) -> Callable[[Drain], None]:
+        """Return a function that submits work to the thread assigned to this consumer."""
+        with self._lock:
+            if not self._queues:
+                for number in range(self._count):
+                    queue: SimpleQueue[Drain | None] = SimpleQueue()
+                    self._queues.append(queue)
+                    name = f"pulsar-native-listener-{number}"
+                    thread = threading.Thread(target=_work, args=(queue,), name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+            queue = self._queues[self._next % self._count]
+            self._next += 1
+        return queue.put
+
+    def stop(self) -> None:
+        """Have the threads end after the message they are at. Does not block."""
+        self.is_open = False
+        with self._lock:
+            for queue in self._queues:
+                queue.put(None)
+            self._queues = []
+
+    def join(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the threads to end, but for the one that calls this."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _work(queue: SimpleQueue[Drain | None]) -> None:
+    while True:
+        drain = queue.get()
+        if drain is None:
+            return
+        try:
+            drain()
+        except Exception:
+            # Consumers catch their listeners' exceptions; this consumer was closed concurrently.
+            _log.debug("A listener's consumer was closed", exc_info=True)

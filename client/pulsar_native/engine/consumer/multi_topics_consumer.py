@@ -1,0 +1,471 @@
+"""Multi-topics consumer: the `PartitionConsumer`s of one or several topics behind one `dequeue`; the APIs' consumer.
+
+Rules: every partition has its own queue and permits; consumers with messages are in a ring and return one message per
+turn, so that a busy partition does not starve the others. With a single partition the APIs may dequeue the following
+messages without the lock (see `prefetch_buffer`). Every subscription is independent: a client that subscribes twice has
+two consumers, which the broker accepts or rejects as if they were of different clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from pulsar_native.arrow.batch import ArrowBatch, EntryRange
+from pulsar_native.arrow.columns import EntryRows
+from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
+from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
+from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions, each_unsubscribed, raise_first
+from pulsar_native.engine.handler import State
+from pulsar_native.engine.loop import track_fork
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    OperationNotSupported,
+    PulsarException,
+)
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import ConsumerClose
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import pulsar_api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.interceptors import ConsumerChain
+    from pulsar_native.engine.transaction import TransactionWork
+
+Wake = Callable[[], None]
+T = TypeVar("T")
+SeekTarget = MessageId | int
+"""Seek target: an id, or a publish time in ms since 1970."""
+SeekTargets = list[tuple[PartitionConsumer, SeekTarget]]
+
+
+class MultiTopicsConsumer(TopicSubscriptions):
+    """Consumer of a topic, of all partitions of a topic, or of several topics."""
+
+    def __init__(
+        self,
+        client: ClientCore,
+        config: ConsumerConfig,
+        topics: dict[TopicName, int],
+        schema: VersionedDecoder,
+        wire_schema: pb.Schema | None,
+    ) -> None:
+        super().__init__(client, config, topics, schema, wire_schema)
+        # True if permits depend on whether a receiver waits.
+        self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
+        # True if an API dequeues from the prefetch buffer.
+        self._prefetches = False
+        self._ring: deque[PartitionConsumer] = deque()
+        self._waiters: deque[Wake] = deque()
+        self.on_ready: Wake | None = None
+        # Interceptors; the APIs pass arriving messages to them.
+        self.chain: ConsumerChain | None = None
+        track_fork(self)
+
+    # --- data path (thread-safe) ------------------------------------------------------------------------------------
+
+    def _arrived(self, child: PartitionConsumer) -> None:
+        """Add a consumer with messages to the ring, and wake a waiting receiver. On the loop."""
+        if not child.queued:
+            child.queued = True
+            self._ring.append(child)
+        # Order of events: the delivery is queued before the waiters are read, and a waiter looks for deliveries after
+        # it has registered; so one of the two always sees the other.
+        self._wake_first()
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def dequeue(self) -> Message | None:
+        """Return the next message, None when there is none yet; raises when the consumer is closed."""
+        # While others wait as well, the following messages are theirs.
+        return self._next(
+            _dequeue_and_prefetch if self._prefetches and len(self._waiters) < 2 else PartitionConsumer.dequeue
+        )
+
+    def start_prefetch(self) -> deque[Message]:
+        """Return the buffer `dequeue` prefetches into, for an API without processing between dequeue and return.
+
+        Only with a single topic or partition: of several, messages are dequeued in turns.
+        """
+        if len(self.children) != 1:
+            return deque()
+        (child,) = self.children
+        child.enable_prefetch()
+        self._prefetches = True
+        return child.prefetch.messages
+
+    def clear_after_fork(self) -> None:
+        """Clear the buffers the APIs use without a check: in a forked child, without a lock."""
+        self.fast_acks.clear()
+        for child in self.children:
+            child.prefetch.messages.clear()
+
+    def dequeue_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
+        """Return the next entry for columns with its consumer, None when there is none yet."""
+
+        def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntryRows] | None:
+            part = child.dequeue_rows()
+            return None if part is None else (child, part)
+
+        return self._next(slice_of)
+
+    def dequeue_slice(self, budget: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
+        """Return what fits of the next entry, with its consumer; a slice of None when nothing fits."""
+
+        def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntrySlice | None] | None:
+            entry_slice = child.dequeue_slice(budget)
+            return (child, entry_slice) if entry_slice is not None or budget.full or budget.locked is not None else None
+
+        return self._next(slice_of)
+
+    def _next(self, take: Callable[[PartitionConsumer], T | None]) -> T | None:
+        while True:
+            try:
+                child = self._ring.popleft()
+            except IndexError:
+                self._check_open()
+                return None
+            child.queued = False
+            taken = take(child)
+            if child.may_have_more() and not child.queued:
+                child.queued = True
+                self._ring.append(child)
+                if self._waiters:
+                    # While this consumer was out of the ring, another thread found nothing and began to wait.
+                    self._wake_first()
+            if taken is not None:
+                return taken
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise AlreadyClosed("The consumer is closed")
+        for child in self.children:
+            if child.state in (State.CLOSED, State.CLOSING, State.FAILED):
+                raise child.failure or AlreadyClosed("The consumer is closed", topic=child.topic.full)
+
+    def may_have_more(self) -> bool:
+        """Return True if `dequeue` may return a message, or would raise."""
+        if self._ring or self._ended:
+            return True
+        return any(child.state in (State.CLOSED, State.FAILED) for child in self.children)
+
+    def _wake_first(self) -> None:
+        # No waiter, or the last one has gone: there is nobody to wake.
+        with contextlib.suppress(IndexError):
+            self._waiters[0]()
+
+    def wait_then(self, wake: Wake) -> None:
+        """Add a waiter: `wake` is called when there is a message and all earlier waiters were served.
+
+        A woken waiter dequeues first and then calls `forget_wait`, which wakes the next one.
+        """
+        self._waiters.append(wake)
+        if self._wants:
+            self._notify_receive_wait()
+        if self.may_have_more():
+            self._wake_first()
+
+    def _notify_receive_wait(self) -> None:
+        for child in self.children:
+            child.permits.on_receive_wait()
+
+    def forget_wait(self, wake: Wake) -> None:
+        """Remove a waiter, served or not; the next one is woken when there is more."""
+        with contextlib.suppress(ValueError):
+            self._waiters.remove(wake)
+        if not self._waiters:
+            return
+        if self._wants:
+            self._notify_receive_wait()
+        if self.may_have_more():
+            self._wake_first()
+
+    def has_waiters(self) -> bool:
+        """Return True if others wait already."""
+        return bool(self._waiters)
+
+    def note_failed_receive(self, *, batch: bool = False) -> None:
+        """Count a receive that raised instead of returning messages."""
+        # Without topics there is no recorder.
+        for child in self.children[:1]:
+            child.note("batch_receive_failed" if batch else "receive_failed")
+
+    # --- acknowledging (thread-safe) --------------------------------------------------------------------------------
+
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Acknowledge one received message; `done` waits for the receipt."""
+        child = self._by_topic.get(message.entry.topic)
+        if child is None:
+            raise self._unread("message", message.entry.topic)
+        child.acknowledge_message(message, done)
+
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Acknowledge messages of any of the topics; `done` waits for the receipts."""
+        if not self.changes and len(self.children) == 1:
+            self.children[0].acknowledge(ids, done)
+            return
+        grouped: dict[PartitionConsumer, list[MessageId]] = {}
+        for message_id in ids:
+            grouped.setdefault(self.owner(message_id), []).append(message_id)
+        if done is not None and len(grouped) > 1:
+            done = AllDone(len(grouped), done)
+        for child, own in grouped.items():
+            child.acknowledge(own, done)
+        if done is not None and not grouped:
+            done(None)
+
+    def acknowledge_rows(self, received: ArrowBatch, done: Done | None = None) -> None:
+        """Acknowledge a received Arrow batch; `done` waits for the receipts."""
+        grouped = self._by_owner(received)
+        if done is not None and len(grouped) > 1:
+            done = AllDone(len(grouped), done)
+        for child, own in grouped.items():
+            child.acknowledge_ranges(own, done)
+        if done is not None and not grouped:
+            done(None)
+
+    def refuse_rows(self, received: ArrowBatch) -> None:
+        """Request redelivery of a received Arrow batch after the configured delay."""
+        for child, own in self._by_owner(received).items():
+            for each in own:
+                for entry in each.entries:
+                    child.negative_acknowledge(MessageId(-1, each.ledger_id, entry, -1), each.redelivery_count)
+
+    def _by_owner(self, received: ArrowBatch) -> dict[PartitionConsumer, list[EntryRange]]:
+        grouped: dict[PartitionConsumer, list[EntryRange]] = {}
+        for each in received.ranges:
+            child = self._by_topic.get(each.topic)
+            if child is None:
+                raise self._unread("entry", each.topic)
+            grouped.setdefault(child, []).append(each)
+        return grouped
+
+    async def acknowledge_in(
+        self, work: TransactionWork, ids: Sequence[MessageId], *, cumulative: bool = False
+    ) -> None:
+        """Acknowledge messages in a transaction, or everything up to one; returns after the response. On the loop."""
+        parts: dict[PartitionConsumer, list[MessageId]] = {}
+        for message_id in ids:
+            parts.setdefault(self.owner(message_id), []).append(message_id)
+        for child in parts:
+            child.acks.check_transactional(cumulative=cumulative)
+        operation = work.begin()
+        task = self.client.engine.spawn(work.acknowledge(parts, operation, cumulative=cumulative))
+        # A cancelled caller waits no longer, but the end of the transaction does.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(task)
+
+    async def reconsume_later(
+        self, messages: Sequence[Message], delay_ms: int, properties: Mapping[str, str] | None
+    ) -> None:
+        """Send copies of messages to the retry topic, or after the last try the dead-letter topic, and acknowledge.
+
+        Those that fail are redelivered; the first error is raised after all were tried.
+        """
+        letters = [self._dead_letter_router_of(message) for message in messages]
+        await _all_tried(
+            own.reconsume_later(each, delay_ms, properties, self.acknowledge_message)
+            for own, each in zip(letters, messages, strict=True)
+        )
+
+    async def give_up(self, messages: Sequence[Message]) -> None:
+        """Send copies of messages to the dead-letter topic, however often they were tried, and acknowledge them."""
+        letters = [self._dead_letter_router_of(message) for message in messages]
+        await _all_tried(
+            own.give_up(each, self.acknowledge_message) for own, each in zip(letters, messages, strict=True)
+        )
+
+    def _dead_letter_router_of(self, message: Message) -> DeadLetterRouter:
+        letters = self.owner(message.message_id()).dead_letter_router
+        if letters is None or not self.config.enable_retry:
+            raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
+        return letters
+
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Acknowledge everything up to and including a message in its topic or partition; `done` waits for it."""
+        self.owner(message_id).acknowledge_cumulative(message_id, done)
+
+    def redeliver_all(self) -> None:
+        """Request redelivery of everything unacknowledged."""
+        for child in self.children:
+            child.redeliver(None)
+
+    def pause(self, *, strict: bool = False) -> None:
+        """Grant no more permits; messages already permitted still arrive, but not at the application if strict.
+        Thread-safe.
+        """
+        # Order of events: set first, so that a topic that is added concurrently is paused by its own task.
+        self._paused = True
+        self.held = self.held or strict
+        for child in self.children:
+            child.permits.pause(strict=strict)
+
+    def resume(self) -> None:
+        """Grant the permits collected since `pause`, and go on. Thread-safe."""
+        self._paused = self.held = False
+        for child in self.children:
+            child.permits.resume()
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Queue messages again that the application did not receive, after a strict pause. Thread-safe."""
+        by_owner: dict[PartitionConsumer, list[Message]] = {}
+        for message in messages:
+            # The messages of a topic that was removed meanwhile are redelivered to its next consumer.
+            with contextlib.suppress(PulsarException):
+                by_owner.setdefault(self.owner(message.message_id()), []).append(message)
+        for child, own in by_owner.items():
+            child.put_back(own)
+            # The pause may have ended meanwhile.
+            child.engine.call(child.look_again)
+
+    @property
+    def asks_for_each(self) -> bool:
+        """True without a queue: a permit is granted for each message when a receiver waits for it."""
+        return self.config.receiver_queue_size == 0
+
+    # --- control ----------------------------------------------------------------------------------------------------
+
+    def seek_targets(self, target: SeekTarget | Callable[[str], SeekTarget | None]) -> SeekTargets:
+        """Return the target of each consumer; raises before anything is moved. Thread-safe.
+
+        `earliest`, `latest` and times apply to every partition, another id to its own; a function is called for each
+        partition with its full name, and does not move it when it returns None.
+        """
+        if callable(target):
+            asked = [(child, target(child.topic.full)) for child in self.children]
+            return [(child, _checked(where)) for child, where in asked if where is not None]
+        where = _checked(target)
+        if isinstance(where, MessageId) and where not in (MessageId.earliest, MessageId.latest):
+            return [(self.owner(where), where)]
+        return [(child, where) for child in self.children]
+
+    async def seek(self, target: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
+        """Seek to a target; see `seek_targets`."""
+        await self.move(self.seek_targets(target))
+
+    async def move(self, targets: SeekTargets) -> None:
+        """Seek to the result of `seek_targets`; when one fails the others have moved all the same."""
+        results = await asyncio.gather(
+            *(
+                child.position.move(where) if isinstance(where, MessageId) else child.position.seek(None, where)
+                for child, where in targets
+            ),
+            return_exceptions=True,
+        )
+        raise_first(results)
+
+    async def last_message_ids(self) -> list[MessageId]:
+        """Return the last message id of every partition."""
+        return list(await asyncio.gather(*(child.position.last_message_id() for child in self.children)))
+
+    def dequeued_ids(self) -> list[MessageId]:
+        """Return the id of the last dequeued message of every partition that has one. Thread-safe."""
+        for child in self.children:
+            child.count_dequeued()
+        taken = [child.position.last_dequeued_message_id for child in self.children]
+        return [message_id for message_id in taken if message_id is not None]
+
+    async def positions(self) -> list[tuple[MessageId, MessageId]]:
+        """Return the last id and the mark-delete position of every partition."""
+        return list(await asyncio.gather(*(child.position.last_and_mark() for child in self.children)))
+
+    async def last_message_id(self) -> MessageId:
+        """Return the last message id of an unpartitioned topic."""
+        if len(self.children) != 1:
+            raise OperationNotSupported("There is one last id for each partition; use get_last_message_ids()")
+        return await self.children[0].position.last_message_id()
+
+    def has_queued(self) -> bool:
+        """Return whether a message can be taken at once. Thread-safe."""
+        return any(child.has_queued() for child in self.children)
+
+    async def has_message_available(self) -> bool:
+        """Return True if any partition has a message to read."""
+        answers = await asyncio.gather(*(child.position.has_message_available() for child in self.children))
+        return any(answers)
+
+    async def leave(self, topic: str | None, *, force: bool = False) -> None:
+        """Unsubscribe from one topic, or from all and close; the only topic of a plain consumer is all."""
+        if topic is None or (self.pattern is None and list(self.topics) == [TopicName.parse(topic)]):
+            await self.unsubscribe(force=force)
+        else:
+            await self.unsubscribe_topic(topic, force=force)
+
+    async def unsubscribe(self, *, force: bool = False) -> None:
+        """Delete the subscription of every partition."""
+        self._stop_growth()
+        await each_unsubscribed(self.children, force=force)
+        self.ended()
+
+    async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
+        """Close every partition's consumer, within `timeout` seconds, else the operation time-out."""
+        self._stop_growth()
+        # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
+        self._ended = True
+        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
+        self.ended()
+        return tuple(reports)
+
+    def abandon(self) -> None:
+        """Close without a message to the broker."""
+        for child in self.children:
+            child.abandon()
+        self.ended()
+
+    def ended(self) -> None:
+        """Release everything: no more messages will be received."""
+        self._stop_growth()
+        self._ended = True
+        self.client.forget(self)
+        # Without partition consumers nothing else wakes those who wait.
+        self._wake_first()
+        if self.on_ready is not None:
+            self.on_ready()
+
+    @property
+    def is_closed(self) -> bool:
+        """True after the consumer was closed."""
+        return self._ended
+
+    @property
+    def description(self) -> str:
+        """The topic's name, the names of several, or the pattern."""
+        if self.pattern is not None:
+            return self.pattern.pattern.text
+        return ",".join(topic.full for topic in self.topics)
+
+    @property
+    def has_reached_end(self) -> bool:
+        """True if every topic is terminated and everything in it acknowledged."""
+        return bool(self.children) and all(child.reached_end for child in self.children)
+
+    @property
+    def is_connected(self) -> bool:
+        """True if every partition is connected."""
+        return not self._ended and all(child.is_connected for child in self.children)
+
+
+def _dequeue_and_prefetch(child: PartitionConsumer) -> Message | None:
+    return child.dequeue(prefetch=True)
+
+
+async def _all_tried(work: Iterable[Awaitable[None]]) -> None:
+    raise_first(await asyncio.gather(*work, return_exceptions=True))
+
+
+def _checked(target: object) -> SeekTarget:
+    if isinstance(target, MessageId):
+        return target
+    if isinstance(target, bool) or not isinstance(target, int) or target < 0:
+        raise InvalidConfiguration(f"Seek needs a MessageId or a publish time in ms since 1970, not {target!r}")
+    return target

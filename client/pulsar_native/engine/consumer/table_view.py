@@ -1,0 +1,163 @@
+"""Table of the latest value of each key of a topic, kept up to date; the core of both APIs' table views.
+
+Rules: a message without value removes its key, and so does an empty one, as in the Java client; a message without a key
+is ignored. Changes are applied, and listeners called, one at a time and in the order of each partition; a listener
+registered with `for_each_and_listen` misses no change and receives none twice. Reading is thread-safe and never blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Any
+
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.schema import SchemaType
+
+_log = logging.getLogger("pulsar_native.table_view")
+
+Action = Callable[[str, Any], Any]
+"""Called with a key and its value; None (b"" under the schema of bytes) tells that the key was removed."""
+
+_Place = tuple[int, int, int]
+
+
+class Table:
+    """Keys with their values, and who listens. Thread-safe.
+
+    Listeners are told of a removal with None, under the schema of bytes with b"" as by the official client.
+    """
+
+    def __init__(self, schema_type: SchemaType) -> None:
+        self._removed = b"" if schema_type is SchemaType.BYTES else None
+        self.values: dict[str, Any] = {}
+        self._listeners: list[Action] = []
+        # Held while listeners are called, which keeps their calls in order. They may call back from the same thread.
+        self._telling = threading.RLock()
+        self._reached: dict[str, _Place] = {}
+        self._told_of_missing_key = False
+        # Called by the applying thread after every message; used to wait until the table has caught up.
+        self.waiters: list[Callable[[], None]] = []
+
+    def apply(self, message: Message) -> None:
+        """Apply a message; errors of listeners are logged."""
+        with self._telling:
+            if message.has_key():
+                self._set(message)
+            elif not self._told_of_missing_key:
+                self._told_of_missing_key = True
+                _log.warning("Passing over messages without a key, such as %s", message.message_id())
+            entry = message.entry
+            self._reached[entry.topic] = (entry.ledger_id, entry.entry_id, message.batch_index)
+        for wake in list(self.waiters):
+            wake()
+
+    def _set(self, message: Message) -> None:
+        key = message.partition_key()
+        value = None
+        # The broker's compaction treats an empty payload as a removal.
+        if len(message) and not message.has_null_value():
+            try:
+                value = message.value()
+            except Exception:
+                _log.exception("The value of key %r cannot be read; the one before stays", key)
+                return
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+        told = self._removed if value is None else value
+        for listener in self._listeners:
+            _call(listener, key, told)
+
+    def for_each(self, action: Action) -> None:
+        """Call `action` for every key; its exceptions propagate."""
+        for key, value in dict(self.values).items():
+            action(key, value)
+
+    def listen(self, action: Action) -> None:
+        """Call `action` for every change from now on."""
+        with self._telling:
+            self._listeners.append(action)
+
+    def for_each_and_listen(self, action: Action) -> None:
+        """Call `action` for every key, then for every change."""
+        with self._telling:
+            self.for_each(action)
+            self._listeners.append(action)
+
+    def is_behind(self, ends: Iterable[MessageId]) -> bool:
+        """Return True if messages up to these ids, one per partition, are still to be applied."""
+        return any(end.entry_id() >= 0 and self._is_behind(end) for end in ends)
+
+    def _is_behind(self, end: MessageId) -> bool:
+        reached = self._reached.get(end.topic_name() or "")
+        if reached is None:
+            return True
+        here = (end.ledger_id(), end.entry_id())
+        return reached[:2] < here or (reached[:2] == here and reached[2] < end.batch_index())
+
+
+def _call(listener: Action, key: str, value: Any) -> None:
+    try:
+        listener(key, value)
+    except Exception:
+        _log.exception("A listener of the table view failed for key %r", key)
+
+
+class TableMapping(Mapping[str, Any]):
+    """Read-only mapping over a table; an iteration covers the keys present at its start."""
+
+    _table: Table
+
+    def __getitem__(self, key: str) -> Any:
+        return self._table.values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._table.values))
+
+    def __len__(self) -> int:
+        return len(self._table.values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._table.values
+
+    def _shown(self, topic: str, subscription: str | None) -> str:
+        named = "" if subscription is None else f", subscription={subscription}"
+        return f"TableView(topic={topic}{named})"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return a copy of all keys and values."""
+        return dict(self._table.values)
+
+    def keys(self) -> KeysView[str]:
+        """Return a view of the current keys."""
+        return self.snapshot().keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return a view of the current keys and values."""
+        return self.snapshot().items()
+
+    def values(self) -> ValuesView[Any]:
+        """Return a view of the current values."""
+        return self.snapshot().values()
+
+    def for_each(self, callback: Action) -> None:
+        """Call `callback` with every key and its value, in the calling thread."""
+        self._table.for_each(callback)
+
+    def listen(self, callback: Action) -> None:
+        """Call with every key that changes from now on, and its new value; None, b"" under the schema of bytes,
+        when it was removed.
+
+        One call at a time, from a listener thread (on the loop in the asyncio API). Exceptions are logged.
+        """
+        self._table.listen(callback)
+
+    def for_each_and_listen(self, callback: Action) -> None:
+        """Call `callback` with every key and its value, then as `listen` with every change; no change is missed in
+        between.
+        """
+        self._table.for_each_and_listen(callback)

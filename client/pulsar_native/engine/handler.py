@@ -1,0 +1,232 @@
+"""Connection handler, the base of producers and consumers: attachment to a broker, and reconnection.
+
+Rules: creation has a deadline of one operation time-out, during which transient errors are retried; after the first
+success the handler reconnects without limit, with back-off, until it is closed. Permanent errors end the creation
+immediately. All state changes happen on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from enum import Enum, auto
+from typing import TYPE_CHECKING, TypeVar
+
+from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.lookup import BrokerOfTopic
+from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout
+from pulsar_native.protocol.backoff import Backoff
+from pulsar_native.service_url import Address, ServiceUrl
+from pulsar_native.topic import TopicName
+
+if TYPE_CHECKING:
+    from pulsar_native.engine.client import ClientCore
+
+_log = logging.getLogger("pulsar_native.handler")
+
+_Answer = TypeVar("_Answer")
+
+
+class State(Enum):
+    """Life-cycle state of a producer or consumer."""
+
+    CONNECTING = auto()
+    READY = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+    TERMINATED = auto()
+    FAILED = auto()
+
+
+# States in which a lost connection is re-established.
+_ALIVE = (State.CONNECTING, State.READY)
+
+
+class Handler(ABC):
+    """Base of `PartitionProducer` and `PartitionConsumer`."""
+
+    def __init__(self, client: ClientCore, topic: TopicName, *, mandatory_stop: float = 0.0) -> None:
+        self.client = client
+        self.engine = client.engine
+        self.topic = topic
+        self.state = State.CONNECTING
+        self.connection: Connection | None = None
+        self.failure: PulsarException | None = None
+        self._backoff = Backoff(
+            client.config.starting_backoff_interval_ms / 1000,
+            client.config.max_backoff_interval_ms / 1000,
+            random.random,
+            mandatory_stop=mandatory_stop,
+        )
+        self._assigned: Address | None = None
+        self._through: Address | None = None
+        self._migrated: tuple[ServiceUrl | None, int] = (None, 0)
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._attached = asyncio.Event()
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return a short name for logs."""
+
+    @abstractmethod
+    async def attach(self, connection: Connection) -> None:
+        """Create the handler at the broker; raises the broker's error."""
+
+    @abstractmethod
+    def gave_up(self, error: PulsarException) -> None:
+        """Called when the handler will not be reconnected."""
+
+    @property
+    def waits_for_its_turn(self) -> bool:
+        """True if the broker's response to the first attachment has no time limit."""
+        return False
+
+    @property
+    def is_connected(self) -> bool:
+        """True while the broker has the handler. Thread-safe."""
+        return self.state is State.READY and self.connection is not None and self.connection.is_open
+
+    async def open(self) -> None:
+        """Attach for the first time, within one operation time-out."""
+        deadline = self.engine.loop.time() + self.client.config.operation_timeout_seconds
+        try:
+            await self.client.lookup.retry(self._attach_once, self.topic, deadline, patient=self.waits_for_its_turn)
+        except BaseException as error:
+            self.state = State.FAILED
+            self.failure = error if isinstance(error, PulsarException) else None
+            self.leave()
+            raise
+        self._backoff.reset()
+        _log.info("%s is connected to %s", self.describe(), self.connection.broker if self.connection else "no broker")
+
+    async def _attach_once(self) -> None:
+        self._check_alive()
+        connection = await self.client.pool.get(*await self._find_broker())
+        try:
+            await self.attach(connection)
+        except PulsarException as error:
+            error.topic = self.topic.full
+            raise
+        if self.state is State.CONNECTING:
+            self.state = State.READY
+        self._attached.set()
+
+    async def _find_broker(self) -> BrokerOfTopic:
+        """Return the broker to attach to: the one assigned by the broker, once, else the lookup's."""
+        assigned, self._assigned = self._assigned, None
+        if assigned is not None:
+            return BrokerOfTopic(assigned, self._through or assigned)
+        migrated, generation = self._migrated
+        # When the whole client has moved since, its cluster takes precedence.
+        at = migrated if generation == self.client.service.generation else None
+        found = await self.client.lookup.broker_of(self.topic, at=at)
+        self._through = found.physical if found.physical != found.logical else None
+        return found
+
+    def _check_alive(self) -> None:
+        if self.state not in _ALIVE:
+            raise self.failure or AlreadyClosed(f"{self.describe()} is closed", topic=self.topic.full)
+
+    # --- disconnection and reconnection -----------------------------------------------------------------------------
+
+    def on_connection_lost(self, connection: Connection, reason: str) -> None:
+        """Called when the connection is lost."""
+        if connection is self.connection:
+            self.detached()
+            _log.info("%s lost its connection to %s: %s", self.describe(), connection.broker, reason)
+            self.reconnect()
+
+    def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
+        """Called when the broker closed the handler but not the connection (unload, seek, termination).
+
+        If it assigns a broker, that one is tried immediately, without a lookup.
+        """
+        if connection is self.connection:
+            self.detached()
+            self._assigned = assigned
+            self.reconnect(None if assigned is None else 0.0)
+
+    def on_migrated(self, service: ServiceUrl) -> None:
+        """Called when the topic has migrated to another cluster; the broker closes the handler next."""
+        _log.info("%s moves to the cluster at %s", self.describe(), service)
+        self._migrated = (service, self.client.service.generation)
+
+    def detached(self) -> None:
+        """Forget the connection; messages sent meanwhile are queued."""
+        self.connection = None
+        self._attached.clear()
+        if self.state is State.READY:
+            self.state = State.CONNECTING
+
+    def reconnect(self, delay: float | None = None) -> None:
+        """Reconnect, after the back-off's delay or the given one, unless that is in progress."""
+        if self.state not in _ALIVE or (self._reconnecting is not None and not self._reconnecting.done()):
+            return
+        self._reconnecting = self.engine.spawn(self._reconnect(delay))
+
+    async def _reconnect(self, delay: float | None) -> None:
+        loop = self.engine.loop
+        while self.state in _ALIVE and self.connection is None:
+            await asyncio.sleep(self._backoff.next(loop.time()) if delay is None else delay)
+            delay = None
+            if self.state not in _ALIVE:
+                return
+            try:
+                async with asyncio.timeout(self.client.config.operation_timeout_seconds):
+                    await self._attach_once()
+            except TimeoutError:
+                _log.warning("%s is not connected yet: no answer in time", self.describe())
+            except PulsarException as error:
+                if self.is_final(error):
+                    self.failure = error
+                    self.gave_up(error)
+                    return
+                self.not_back_yet(error)
+                _log.warning("%s is not connected yet: %s", self.describe(), error)
+            else:
+                self._backoff.reset()
+                _log.info("%s is connected again", self.describe())
+
+    def not_back_yet(self, error: PulsarException) -> None:
+        """Called when an attempt to reconnect failed."""
+        return
+
+    def is_final(self, error: PulsarException) -> bool:
+        """Return True if an error at reconnecting ends the handler; most do not, as the cluster may be starting."""
+        return False
+
+    async def ready(self, timeout: float) -> Connection:
+        """Return the connection, waiting up to `timeout` seconds for a reconnect in progress."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    self._check_alive()
+                    if self.connection is not None and self.state is State.READY:
+                        return self.connection
+                    await self._attached.wait()
+        except TimeoutError as error:
+            raise NotConnected(f"{self.describe()} is not connected to a broker", topic=self.topic.full) from error
+
+    async def ask(self, request_id: int, frame: bytes, connection: Connection, expected: type[_Answer]) -> _Answer:
+        """Send a request on the connection; an error contains the topic."""
+        try:
+            return await connection.request(request_id, frame, expected)
+        except Timeout as error:
+            error.topic = self.topic.full
+            seconds = self.client.config.operation_timeout_seconds
+            error.message = (
+                f"{self.describe()}: the broker did not answer within operation_timeout_seconds ({seconds:g})"
+            )
+            raise
+        except PulsarException as error:
+            error.topic = self.topic.full
+            raise
+
+    def leave(self) -> None:
+        """Stop reconnecting, and wake those who wait for it."""
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        self.connection = None
+        self._attached.set()

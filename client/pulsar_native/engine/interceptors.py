@@ -1,0 +1,411 @@
+"""Interceptors: chains that isolate exceptions, and a producer that passes every message through a chain.
+
+Rules: without interceptors none of this is involved; with them a producer is an `InterceptedProducer`, a consumer has a
+chain its API calls. `before_send` runs once per message, also when the message has to wait for memory or queue
+capacity. `on_send_acknowledgement` runs with its receipt or failure. Chains reference the live object weakly, since it
+references them.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.config import ConsumerConfig, ProducerConfig
+from pulsar_native.engine.consumer.ack_receipts import Done
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.producer.backpressure import Backpressure
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer.producer import PartitionProducer
+from pulsar_native.engine.waiter import SendWait
+from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.message import Message, OutgoingMessage
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
+from pulsar_native.schema.base import Schema
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import EntryKey
+
+if TYPE_CHECKING:
+    from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.transaction import TransactionWork
+
+_log = logging.getLogger("pulsar_native.interceptor")
+
+
+class _Chain:
+    """Interceptors of one live object, called in order."""
+
+    def __init__(self, interceptors: Sequence[Any], kind: type) -> None:
+        for each in interceptors:
+            if not isinstance(each, kind):
+                raise InvalidConfiguration(f"interceptors must be {kind.__name__} objects, not {type(each).__name__}")
+        self.interceptors = tuple(interceptors)
+        self._live: Callable[[], Any] = lambda: None
+        self._closed = False
+        self.is_bound = False
+        self.on_bound: Callable[[], None] | None = None
+
+    def bind(self, live: Any) -> None:
+        """Set the producer, consumer or reader that interceptors receive as an argument."""
+        self._live = weakref.ref(live)
+        self.is_bound = True
+        if self.on_bound is not None:
+            self.on_bound()
+
+    def notify(self, name: str, *arguments: Any) -> None:
+        """Call a method of each with the live object; exceptions are logged."""
+        live = self._live()
+        for each in self.interceptors:
+            self._guarded(each, name, live, *arguments)
+
+    def notify_plain(self, name: str, *arguments: Any) -> None:
+        """Call a method of each without the live object; exceptions are logged."""
+        for each in self.interceptors:
+            self._guarded(each, name, *arguments)
+
+    def pass_on(self, name: str, kind: type, item: Any) -> Any:
+        """Pass an item through a method of each, in order; one that raises or returns another type is skipped."""
+        live = self._live()
+        for each in self.interceptors:
+            found = self._guarded(each, name, live, item)
+            if isinstance(found, kind):
+                item = found
+        return item
+
+    def close(self) -> None:
+        """Call `close` of each, once."""
+        if not self._closed:
+            self._closed = True
+            self.notify_plain("close")
+
+    def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(interceptor, name)(*arguments)
+        except Exception:
+            _log.exception("The interceptor %s failed in %s", type(interceptor).__name__, name)
+            return None
+
+
+class ProducerChain(_Chain):
+    """Interceptor chain of a producer."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor], encode: Callable[[OutgoingMessage], bytes]) -> None:
+        super().__init__(interceptors, ProducerInterceptor)
+        # Encoder of a message's optional fields, called after the interceptors.
+        self.encode = encode
+
+    def before_send(self, message: OutgoingMessage) -> tuple[OutgoingMessage, list[ProducerInterceptor]]:
+        """Return the message to send, and the interceptors to notify of its outcome."""
+        live = self._live()
+        caring = []
+        for each in self.interceptors:
+            if not self._guarded(each, "eligible", message):
+                continue
+            caring.append(each)
+            found = self._guarded(each, "before_send", live, message)
+            if isinstance(found, OutgoingMessage):
+                message = found
+        return message, caring
+
+    def on_receipt(
+        self,
+        caring: list[ProducerInterceptor],
+        message: OutgoingMessage,
+        message_id: MessageId | None,
+        error: Exception | None,
+    ) -> None:
+        """Notify interceptors of a message's outcome."""
+        live = self._live()
+        for each in caring:
+            self._guarded(each, "on_send_acknowledgement", live, message, message_id, error)
+
+
+class ConsumerChain(_Chain):
+    """Interceptor chain of a consumer or reader."""
+
+    def __init__(
+        self, interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
+    ) -> None:
+        super().__init__(interceptors, ReaderInterceptor if reads else ConsumerInterceptor)
+        self._reads = reads
+        # Messages are decoded on arrival only for interceptors that implement `on_arrival`.
+        self.sees_arrival = any(
+            isinstance(each, ConsumerInterceptor) and type(each).on_arrival is not ConsumerInterceptor.on_arrival
+            for each in interceptors
+        )
+
+    def arriving(self, messages: list[Message]) -> list[Message]:
+        """Return the messages to queue."""
+        return [self.pass_on("on_arrival", Message, message) for message in messages]
+
+    def arrived(self, message: Message) -> Message:
+        """Return the message to return from receive."""
+        found: Message = self.pass_on("before_read" if self._reads else "before_consume", Message, message)
+        return found
+
+    def said(self, name: str, *arguments: Any) -> None:
+        """Notify interceptors of an acknowledgement or redelivery; readers have none."""
+        if not self._reads:
+            self.notify(name, *arguments)
+
+
+class InterceptedProducer(TopicProducer):
+    """Producer of a topic whose messages pass through a chain first."""
+
+    def __init__(
+        self,
+        client: ClientCore,
+        config: ProducerConfig,
+        topic: TopicName,
+        partitions: int,
+        schema: Schema[Any],
+        chain: ProducerChain,
+    ) -> None:
+        super().__init__(client, config, topic, partitions, schema)
+        self.chain = chain
+        self._intercepted_send = _InterceptedSend(self)
+
+    def enqueue(
+        self,
+        payload: bytes,
+        fields: bytes,
+        extras: OutgoingMessage | None,
+        callback: SendCallback | None,
+        *,
+        flush: bool = False,
+        child: PartitionProducer | None = None,
+    ) -> Backpressure | None:
+        """Pass a message through the interceptors and send it; return the backpressure when it was not accepted."""
+        message, caring = self.chain.before_send(extras if extras is not None else OutgoingMessage(payload))
+        told = _Told(self.chain, caring, message, as_callback(callback))
+        if extras is not None:
+            # Interceptors may change the message, but not its transaction.
+            message.transaction = extras.transaction
+
+        def attempt() -> Backpressure | None:
+            own_fields = self.chain.encode(message)
+            chosen = super(InterceptedProducer, self).route(message.payload, message)
+            return chosen.enqueue(message.payload, own_fields, message, told, flush=flush)
+
+        return told.tried(attempt)
+
+    def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
+        """Return the path through the interceptors."""
+        return lambda payload, callback: self.enqueue(payload, b"", None, callback)
+
+    def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
+        """Return the path through the interceptors."""
+        return lambda payload, wait: self.enqueue(payload, b"", None, wait, flush=True)
+
+    def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:
+        """Return a substitute of the partition's producer: the partition is chosen after the interceptors have run."""
+        return self._intercepted_send  # type: ignore[return-value]
+
+    async def update_partitions(self) -> None:
+        """Join new partitions and notify the interceptors."""
+        before = len(self.children)
+        await super().update_partitions()
+        if len(self.children) != before:
+            self.chain.notify_plain("on_partitions_change", self.topic.full, len(self.children))
+
+    def ended(self) -> None:
+        """Release everything, and notify the interceptors."""
+        super().ended()
+        self.chain.close()
+
+
+class _InterceptedSend:
+    """Substitute of a partition's producer before the partition is known."""
+
+    __slots__ = ("_producer",)
+
+    def __init__(self, producer: InterceptedProducer) -> None:
+        self._producer = producer
+
+    def enqueue(
+        self,
+        payload: bytes,
+        fields: bytes,
+        extras: OutgoingMessage | None,
+        callback: Callback | None,
+        *,
+        flush: bool = False,
+    ) -> Backpressure | None:
+        """Pass a message through the interceptors and send it."""
+        return self._producer.enqueue(payload, fields, extras, callback, flush=flush)
+
+    def enqueue_entry(self, *_: Any) -> int:
+        """Return 0: messages are sent one by one."""
+        return 0
+
+    def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
+        """Call `done` when every partition has its receipts."""
+        children = deque(self._producer.children)
+
+        def next_one(_error: PulsarException | None) -> None:
+            if children:
+                children.popleft().flush_then(next_one)
+            else:
+                done(None)
+
+        next_one(None)
+
+
+class InterceptedConsumer(MultiTopicsConsumer):
+    """Consumer whose interceptors are notified of acknowledgements and redeliveries; the APIs pass arriving messages to
+    them.
+    """
+
+    def __init__(
+        self,
+        client: ClientCore,
+        config: ConsumerConfig,
+        topics: dict[TopicName, int],
+        schema: VersionedDecoder,
+        wire_schema: pb.Schema | None,
+        chain: ConsumerChain,
+    ) -> None:
+        self._hears = chain
+        super().__init__(client, config, topics, schema, wire_schema)
+        self.chain = chain
+        if chain.sees_arrival:
+            # Decoding of deliveries before the API had its consumer object was deferred until now.
+            chain.on_bound = lambda: client.engine.call(self._open_all_arrived)
+
+    def _open_all_arrived(self) -> None:
+        for child in self.children:
+            self._arrived(child)
+
+    def _arrived(self, child: PartitionConsumer) -> None:
+        if self._hears.sees_arrival and self._hears.is_bound:
+            child.open_arrived()
+        super()._arrived(child)
+
+    def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
+        child = super()._child(name, count, config)
+
+        def asked_again(method: str, entries: list[EntryKey]) -> None:
+            ids = {MessageId(name.partition, ledger, entry, -1, topic=name.full) for ledger, entry in entries}
+            self._hears.said(method, ids)
+
+        child.on_redelivery = asked_again
+        if self._hears.sees_arrival:
+            child.show_arrivals(self._hears.arriving)
+        return child
+
+    def _say(
+        self, method: str, ids: Iterable[MessageId], act: Callable[[Done | None], None], done: Done | None
+    ) -> None:
+        """Acknowledge and notify; with a receipt, when that has arrived, before the callback that waits for it."""
+
+        def told(error: Exception | None) -> None:
+            for message_id in ids:
+                self._hears.said(method, message_id, error)
+
+        def answered(error: PulsarException | None) -> None:
+            told(error)
+            assert done is not None
+            done(error)
+
+        try:
+            act(None if done is None else answered)
+        except Exception as raised:
+            told(raised)
+            raise
+        if done is None:
+            told(None)
+
+    def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
+        """Offer none: interceptors are notified of each message."""
+
+    def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
+        """Acknowledge one received message; `done` waits for the receipt."""
+        act = partial(super().acknowledge_message, message)
+        self._say("on_acknowledge", [message.message_id()], act, done)
+
+    def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
+        """Acknowledge messages of any of the topics; `done` waits for the receipts."""
+        known = list(ids)
+        self._say("on_acknowledge", known, partial(super().acknowledge, known), done)
+
+    def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
+        """Acknowledge everything up to and including a message; `done` waits for the receipt."""
+        act = partial(super().acknowledge_cumulative, message_id)
+        self._say("on_acknowledge_cumulative", [message_id], act, done)
+
+    async def acknowledge_in(
+        self, work: TransactionWork, ids: Sequence[MessageId], *, cumulative: bool = False
+    ) -> None:
+        """Acknowledge messages in a transaction, and notify the interceptors."""
+        method = "on_acknowledge_cumulative" if cumulative else "on_acknowledge"
+
+        def told(error: PulsarException | None) -> None:
+            for message_id in ids:
+                self._hears.said(method, message_id, error)
+
+        try:
+            await super().acknowledge_in(work, ids, cumulative=cumulative)
+        except PulsarException as error:
+            told(error)
+            raise
+        told(None)
+
+    async def update_partitions(self, topic: TopicName) -> None:
+        """Join new partitions and notify the interceptors."""
+        before = self.topics[topic]
+        await super().update_partitions(topic)
+        if self.topics.get(topic, before) != before:
+            self._hears.notify_plain("on_partitions_change", topic.full, self.topics[topic])
+
+    def ended(self) -> None:
+        """Release everything, and notify the interceptors."""
+        super().ended()
+        self._hears.close()
+
+
+class _Told:
+    """Callback of a message that notifies the interceptors first."""
+
+    __slots__ = ("_callback", "_caring", "_chain", "_message")
+
+    def __init__(
+        self,
+        chain: ProducerChain,
+        caring: list[ProducerInterceptor],
+        message: OutgoingMessage,
+        callback: Callback | None,
+    ) -> None:
+        self._chain = chain
+        self._caring = caring
+        self._message = message
+        self._callback = callback
+
+    def __call__(self, error: PulsarException | None, message_id: MessageId | None) -> None:
+        self.report(message_id, error)
+        if self._callback is not None:
+            self._callback(error, message_id)
+
+    def report(self, message_id: MessageId | None, error: Exception | None) -> None:
+        """Notify the interceptors, once."""
+        caring, self._caring = self._caring, []
+        self._chain.on_receipt(caring, self._message, message_id, error)
+
+    def tried(self, attempt: Callable[[], Backpressure | None]) -> Backpressure | None:
+        """Try to send, and notify the interceptors when it fails permanently."""
+        try:
+            full = attempt()
+        except Exception as error:
+            self.report(None, error)
+            raise
+        if full is None:
+            return None
+        return full._replace(retry=lambda: self.tried(attempt), on_give_up=lambda error: self.report(None, error))

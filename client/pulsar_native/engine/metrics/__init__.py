@@ -1,0 +1,1 @@
+"""Metrics: statistics for the application and the logs, and the instruments of OpenTelemetry."""

@@ -1,0 +1,1 @@
+"""Producers: partition producer, partitioned and lazy producers, and bulk sends."""

@@ -1,0 +1,67 @@
+"""Data key renewal of a topic's producer: creation before the first message, renewal in the background.
+
+Rules: one data key serves all partitions; keys are read in a thread of asyncio's default executor, never on the loop
+and never in a thread that sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.loop import Engine
+from pulsar_native.enums import ProducerCryptoFailureAction
+from pulsar_native.exceptions import CryptoError
+from pulsar_native.protocol.data_keys import Encryptor
+from pulsar_native.topic import TopicName
+
+_log = logging.getLogger("pulsar_native.producer")
+
+
+class KeyRenewal:
+    """Keep an `Encryptor` supplied with data keys. On the loop only, except the `encryptor` itself."""
+
+    def __init__(self, engine: Engine, config: ProducerConfig, topic: TopicName) -> None:
+        assert config.crypto_key_reader is not None
+        self.encryptor = Encryptor(
+            config.encryption_key_names,
+            config.crypto_key_reader,
+            config.crypto_failure_action,
+            clock=time.monotonic,
+            random=os.urandom,
+        )
+        self._engine = engine
+        self._topic = topic
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Create the first data key; raises `CryptoError` when that fails, unless the failure action is SEND."""
+        try:
+            await asyncio.to_thread(self.encryptor.renew)
+        except CryptoError as error:
+            error.topic = self._topic.full
+            if self.encryptor.action is not ProducerCryptoFailureAction.SEND:
+                raise
+            _log.warning("Messages to %s are sent in the clear, as crypto_failure_action=SEND says: %s", *_of(error))
+        self._task = self._engine.spawn(self._renew())
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(max(0.0, self.encryptor.due - time.monotonic()))
+            try:
+                await asyncio.to_thread(self.encryptor.renew)
+            except CryptoError as error:
+                error.topic = self._topic.full
+                _log.warning("The data key of %s cannot be renewed yet: %s", *_of(error))
+
+    def stop(self) -> None:
+        """Stop the renewal."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _of(error: CryptoError) -> tuple[str | None, str]:
+    return error.topic, error.message

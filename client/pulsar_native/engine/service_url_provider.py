@@ -1,0 +1,220 @@
+"""Service URL provider: the cluster in use, watched and changed during the client's life.
+
+Rules: nothing is queried or watched before the first use. A change closes all connections and every handler reconnects
+by a new lookup; results of requests begun before a change are recognised by their generation and discarded. Providers
+and plug-ins are called off the loop; their errors never end the client. On the loop only, except `push`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from pulsar_native.config import ClientConfig
+from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.transport import dial
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, PulsarException
+from pulsar_native.protocol.service_resolver import FailoverCore, HostRotation
+from pulsar_native.service_info import (
+    AutoClusterFailover,
+    Credentials,
+    PolledServiceInfo,
+    ServiceInfo,
+    ServiceInfoProvider,
+)
+from pulsar_native.service_url import Address, ServiceUrl
+
+if TYPE_CHECKING:
+    from pulsar_native.service_info import ServiceSource
+
+_log = logging.getLogger("pulsar_native.service")
+
+
+class ServiceUrlProvider:
+    """Cluster of one client. On the loop only, except `push`."""
+
+    def __init__(self, engine: Engine, config: ClientConfig) -> None:
+        self._engine = engine
+        self._config = config
+        self.generation = 0
+        self.is_known = False
+        self.on_change: Callable[[], None] = lambda: None
+        self._starting = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+        self._provider: ServiceInfoProvider | None = None
+        self._started: list[Credentials] = []
+        self._closed = False
+        if isinstance(config.service_url, str):
+            self._use(self._by_config(str(config.parsed_url())))
+
+    def _by_config(self, url: str) -> ServiceInfo:
+        return ServiceInfo(url, self._config.authentication, self._config.tls_trust_certs_file_path)
+
+    # --- current cluster --------------------------------------------------------------------------------------------
+
+    async def known(self) -> ServiceInfo:
+        """Return the cluster; calls the provider at the first use, and raises when that fails."""
+        if not self.is_known:
+            async with self._starting:
+                if not self.is_known:
+                    await self._begin(self._config.service_url)
+        return self.info
+
+    async def _begin(self, source: ServiceSource) -> None:
+        if isinstance(source, AutoClusterFailover):
+            self._use(source.primary)
+            self._watching = self._engine.spawn(self._fail_over(source))
+        elif isinstance(source, PolledServiceInfo) or (
+            callable(source) and not hasattr(source, "initial_service_info")
+        ):
+            polled = source if isinstance(source, PolledServiceInfo) else PolledServiceInfo(source)
+            info = await self._asked(polled.supply)
+            self._check_open()
+            self._use(info)
+            self._watching = self._engine.spawn(self._poll(polled))
+        else:
+            # Stored first: closing the client closes it, also during its start.
+            self._provider = provider = cast(ServiceInfoProvider, source)
+            info = await self._asked(provider.initial_service_info)
+            self._check_open()
+            self._use(info)
+            self.is_known = False
+            await self._called(provider.initialize, self.push)
+            self.is_known = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("The client is closed")
+
+    async def _asked(self, supply: Callable[[], str | ServiceInfo]) -> ServiceInfo:
+        answer = await self._called(supply)
+        if isinstance(answer, str):
+            return self._by_config(answer)
+        if not isinstance(answer, ServiceInfo):
+            raise InvalidConfiguration(f"The service URL's supplier returned {type(answer).__name__}, not ServiceInfo")
+        if answer.authentication is None and self._config.authentication is not None:
+            return dataclasses.replace(answer, authentication=self._config.authentication)
+        return answer
+
+    async def _called(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return await asyncio.to_thread(function, *args)
+        except PulsarException:
+            raise
+        except Exception as error:
+            raise InvalidConfiguration(f"The service URL's supplier failed with {type(error).__name__}") from error
+
+    def _use(self, info: ServiceInfo) -> None:
+        url = ServiceUrl.parse(info.service_url)
+        config = self._config
+        self.info = info
+        self.url = url
+        # Of a broker's two addresses that a lookup over HTTP gives, the one with TLS may be wanted.
+        self.use_tls = url.use_tls or (config.use_tls and url.is_http)
+        self.hosts = self.rotation(self.url)
+        self.generation += 1
+        self.is_known = True
+
+    def rotation(self, url: ServiceUrl) -> HostRotation[Address]:
+        """Return the rotation of a URL's hosts."""
+        return HostRotation(
+            url.addresses,
+            random.random,
+            quarantine_initial=self._config.service_url_quarantine_init_duration_seconds,
+            quarantine_maximum=self._config.service_url_quarantine_max_duration_seconds,
+        )
+
+    def begin_with(self, authentication: Credentials | None) -> None:
+        """Start a plug-in before its first use; each one once."""
+        if authentication is not None and not any(authentication is each for each in self._started):
+            self._started.append(authentication)
+            authentication.start()
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def push(self, info: ServiceInfo) -> None:
+        """Move the client to another cluster. Thread-safe; raises ValueError for anything but a ServiceInfo."""
+        if not isinstance(info, ServiceInfo):
+            raise InvalidConfiguration(f"A ServiceInfo is needed here, not {type(info).__name__}")
+        self._engine.call(self.change, info)
+
+    def change(self, info: ServiceInfo) -> None:
+        """Move the client to another cluster, or do nothing when it is there already."""
+        if self._closed or (self.is_known and info == self.info):
+            return
+        _log.info("The client moves to %s", info.service_url)
+        self._use(info)
+        self.on_change()
+
+    def change_url(self, url: str) -> None:
+        """Move the client to another URL, with its current credentials and trusted certificates."""
+        self._check_open()
+        self.change(dataclasses.replace(self.info, service_url=url))
+
+    async def _poll(self, source: PolledServiceInfo) -> None:
+        while True:
+            await asyncio.sleep(source.check_interval_ms / 1000)
+            try:
+                self.change(await self._asked(source.supply))
+            except PulsarException as error:
+                _log.warning("The service URL stays as it is: %s", error)
+
+    async def _fail_over(self, source: AutoClusterFailover) -> None:
+        clusters = [source.primary, *source.secondary]
+        core = FailoverCore(
+            len(clusters),
+            failover_threshold=source.failover_threshold,
+            switch_back_threshold=source.switch_back_threshold,
+        )
+        while True:
+            if await self._checked(core, clusters):
+                self.change(clusters[core.current])
+            await asyncio.sleep(source.check_interval_ms / 1000)
+
+    async def _checked(self, core: FailoverCore, clusters: list[ServiceInfo]) -> bool:
+        check = core.check()
+        try:
+            asked = next(check)
+            while True:
+                asked = check.send(await self._answers(ServiceUrl.parse(clusters[asked].service_url)))
+        except StopIteration as done:
+            return bool(done.value)
+
+    async def _answers(self, url: ServiceUrl) -> bool:
+        timeout = self._config.connection_timeout_ms / 1000
+        for address in url.addresses:
+            with contextlib.suppress(PulsarException):
+                (await dial(self._engine, address, timeout=timeout, tls=None, server_name=None)).close()
+                return True
+        return False
+
+    # --- close ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> asyncio.Future[None] | None:
+        """Stop watching and close plug-ins; returns a future of the provider's own close."""
+        if self._closed:
+            return None
+        self._closed = True
+        if self._watching is not None:
+            self._watching.cancel()
+        for authentication in self._started:
+            authentication.close()
+        self._started.clear()
+        provider, self._provider = self._provider, None
+        if provider is None:
+            return None
+        # It may join a thread of its own, so not on the loop; the loop's end waits for its executor.
+        ended = self._engine.loop.run_in_executor(None, provider.close)
+        ended.add_done_callback(_log_failure)
+        return ended
+
+
+def _log_failure(ended: asyncio.Future[None]) -> None:
+    error = None if ended.cancelled() else ended.exception()
+    if error is not None:
+        _log.warning("Closing the service info provider failed with %s", type(error).__name__)

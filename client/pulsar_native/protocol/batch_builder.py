@@ -1,0 +1,155 @@
+"""Batch message container: messages collected for one entry, and the entry metadata derived from them.
+
+Rules: all messages of an entry have the same schema version and the same transaction (`BatchKey`); with key-based
+batching, also the same key.
+"""
+
+from __future__ import annotations
+
+from pulsar_native.message import OutgoingMessage
+from pulsar_native.protocol.send_op import SendCallback
+from pulsar_native.protocol.transaction import TransactionCore
+from pulsar_native.wire import pulsar_api_pb2 as pb
+
+# Attributes all messages of an entry share: schema version, and the transaction if any.
+BatchKey = bytes | None | tuple[bytes | None, TransactionCore]
+
+
+class BatchBuilder:
+    """Messages collected for one entry."""
+
+    __slots__ = (
+        "callbacks",
+        "created",
+        "fields",
+        "first_key",
+        "ids",
+        "kind",
+        "payloads",
+        "potential_duplicates",
+        "size",
+        "wall",
+    )
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.ids: list[int] = []
+        self.fields: list[bytes] = []
+        self.callbacks: list[SendCallback | None] = []
+        self.size = 0
+        self.created = 0.0
+        self.wall = 0
+        self.first_key: OutgoingMessage | None = None
+        self.potential_duplicates = False
+        self.kind: BatchKey = None
+
+
+class FastPathBuffer:
+    """Lock-free buffer of messages that have nothing but a payload, the hot path of publishing.
+
+    Writers (no lock): 1. check that the payload is at most `max_payload` and `items` fewer than `capacity`; 2. append
+    the payload, or a tuple of it and its callback (`has_callbacks` is set before); 3. if `is_open` is not set, have the
+    owner call `drain_late`. Drainers hold the producer's lock and clear `capacity` and `is_open` before they read
+    `items`, so one side always sees a concurrent append. Late appends may exceed `capacity`.
+    """
+
+    __slots__ = ("capacity", "has_callbacks", "is_open", "items", "max_payload")
+
+    def __init__(self) -> None:
+        self.items: list[bytes | tuple[bytes, SendCallback]] = []
+        self.capacity = 0
+        self.max_payload = 0
+        self.is_open = False
+        self.has_callbacks = False
+
+    def close(self) -> None:
+        """Close the buffer: the next writer must have it reopened."""
+        self.capacity = 0
+        self.is_open = False
+
+    def drain(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
+        """Empty the buffer; return the payloads, and their callbacks if there are any. The buffer must have been
+        closed.
+        """
+        items = self.items
+        taken = items[:]
+        # Writers append concurrently: an item appended after the copy stays in the buffer.
+        del items[: len(taken)]
+        if not self.has_callbacks:
+            return taken, None  # type: ignore[return-value]
+        told = [item[1] if type(item) is tuple else None for item in taken]
+        return [item[0] if type(item) is tuple else item for item in taken], told  # type: ignore[misc]
+
+
+def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None) -> None:
+    """Write the fields of an unbatched message into the entry's metadata."""
+    if extras is None:
+        return
+    if extras.properties:
+        metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in extras.properties.items())
+    if extras.partition_key is not None:
+        metadata.partition_key = extras.partition_key
+        metadata.partition_key_b64_encoded = extras.key_is_base64
+    if extras.ordering_key:
+        key = extras.ordering_key
+        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
+    if extras.event_timestamp:
+        metadata.event_time = extras.event_timestamp
+    if extras.replicate_to:
+        metadata.replicate_to.extend(extras.replicate_to)
+    if extras.deliver_at is not None:
+        metadata.deliver_at_time = extras.deliver_at
+    if extras.null_value:
+        metadata.null_value = True
+    if extras.null_partition_key:
+        metadata.null_partition_key = True
+
+
+def shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) -> None:
+    """Write the first message's keys into the batch metadata: the broker selects the Key_Shared consumer by them."""
+    if first is None:
+        return
+    if first.partition_key is not None:
+        metadata.partition_key = first.partition_key
+        metadata.partition_key_b64_encoded = first.key_is_base64
+    if first.ordering_key:
+        key = first.ordering_key
+        metadata.ordering_key = key if isinstance(key, bytes) else key.encode()
+
+
+def split_by_key(batch: BatchBuilder) -> list[BatchBuilder]:
+    """Return one batch per key (the ordering key, else the partition key), ordered by their first messages."""
+    parts: dict[tuple[bool, bytes | str] | None, BatchBuilder] = {}
+    for payload, sequence_id, fields, callback in zip(
+        batch.payloads, batch.ids, batch.fields, batch.callbacks, strict=True
+    ):
+        single = pb.SingleMessageMetadata.FromString(fields)
+        key: tuple[bool, bytes | str] | None = None
+        if single.ordering_key:
+            key = (True, single.ordering_key)
+        elif single.HasField("partition_key"):
+            key = (False, single.partition_key)
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = BatchBuilder()
+            part.created, part.wall, part.first_key = batch.created, batch.wall, message_of(single)
+            part.potential_duplicates, part.kind = batch.potential_duplicates, batch.kind
+        part.payloads.append(payload)
+        part.ids.append(sequence_id)
+        part.fields.append(fields)
+        part.callbacks.append(callback)
+    return list(parts.values())
+
+
+def message_of(single: pb.SingleMessageMetadata) -> OutgoingMessage:
+    """Return the message fields encoded in a batch's single metadata, without the payload."""
+    return OutgoingMessage(
+        b"",
+        properties={pair.key: pair.value for pair in single.properties},
+        partition_key=single.partition_key if single.HasField("partition_key") else None,
+        key_is_base64=single.partition_key_b64_encoded,
+        ordering_key=single.ordering_key.decode(),
+        event_timestamp=single.event_time,
+        null_value=single.null_value,
+        null_partition_key=single.null_partition_key,
+    )

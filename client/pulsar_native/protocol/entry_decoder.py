@@ -1,0 +1,428 @@
+"""Entry decoder: from the payload of a MESSAGE command to messages (verify, decrypt, decompress, split, filter).
+
+Order of the steps: broker metadata, checksum, metadata, ack state, decrypt, chunk assembly, decompress, batch split. An
+unreadable entry raises `Corrupt`, with the validation error the broker receives when the entry is discarded. No clock,
+no I/O: an entry whose key must be fetched first raises `KeyWanted`. Runs in the thread that receives, or on the loop of
+the asyncio API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
+from typing import Any
+
+from pulsar_native.crypto import EncryptionContext
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
+from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage, PulsarException
+from pulsar_native.message import KeyedMessage, Message, SingleFields
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.ack_grouping import bits_of
+from pulsar_native.protocol.chunk_assembly import ChunkedMessage
+from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, context_of
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire._impl import may_be_compacted, payload_bytes, split_batch
+from pulsar_native.wire.codec import COMPACTED_OUT, parse_single, same_size
+from pulsar_native.wire.compression import decompress
+from pulsar_native.wire.entry import EntryKey, ParsedEntry, parse_entry
+
+_ValidationError = pb.CommandAck.ValidationError
+
+Together = Callable[[EntryKey, ParsedEntry, bytes | memoryview], ChunkedMessage | None]
+"""Function that accepts a chunk and returns its message when all chunks are present."""
+
+
+class Corrupt(Exception):
+    """Raised when an entry cannot be read and must be discarded; `reason` is the protocol's ValidationError."""
+
+    def __init__(self, reason: int, permits: int, cause: PulsarException) -> None:
+        super().__init__(str(cause))
+        self.reason = reason
+        self.permits = permits
+
+
+class Undecryptable(Exception):
+    """Raised when this consumer has no key for an entry: it is not delivered and stays unacknowledged."""
+
+    def __init__(self, permits: int, cause: CryptoError) -> None:
+        super().__init__(cause.message)
+        self.permits = permits
+
+
+class Delivery:
+    """MESSAGE command as received: ids, redelivery count, ack set, and the undecoded payload."""
+
+    __slots__ = ("ack_words", "attachment", "entry_id", "ledger_id", "payload", "redelivery_count")
+
+    def __init__(self, message: pb.CommandMessage, payload: bytes, attachment: int) -> None:
+        data = message.message_id
+        self.ledger_id = data.ledgerId
+        self.entry_id = data.entryId
+        self.redelivery_count = message.redelivery_count
+        self.ack_words: Sequence[int] | None = tuple(message.ack_set) or None
+        self.payload = payload
+        # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
+        self.attachment = attachment
+
+
+class ReceivedEntry:
+    """Decoded entry, shared by its messages, which read their fields from it."""
+
+    __slots__ = (
+        "batch_size",
+        "body",
+        "decryption_failed",
+        "entry_id",
+        "first_chunk",
+        "is_batch",
+        "ledger_id",
+        "parsed",
+        "partition",
+        "redelivery_count",
+        "schema",
+        "topic",
+    )
+
+    def __init__(
+        self, parsed: ParsedEntry, body: bytes, delivery: Delivery, *, topic: str, partition: int, schema: Any
+    ) -> None:
+        self.parsed = parsed
+        self.body = body
+        self.ledger_id = delivery.ledger_id
+        self.entry_id = delivery.entry_id
+        self.redelivery_count = delivery.redelivery_count
+        self.is_batch = parsed.is_batch
+        self.batch_size = parsed.num_messages if parsed.is_batch else 0
+        self.topic = topic
+        self.partition = partition
+        self.schema = schema
+        self.first_chunk: MessageId | None = None
+        self.decryption_failed = False
+
+    @property
+    def encryption_context(self) -> EncryptionContext | None:
+        """The entry's encryption context, None when it was not encrypted."""
+        return context_of(self.parsed.metadata, failed=self.decryption_failed)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Ledger id and entry id."""
+        return self.ledger_id, self.entry_id
+
+    @property
+    def publish_time(self) -> int:
+        """Publish time by the producer's clock, ms since 1970."""
+        return self.parsed.metadata.publish_time
+
+    @property
+    def producer_name(self) -> str:
+        """The producer's name."""
+        return self.parsed.metadata.producer_name
+
+    @property
+    def first_sequence_id(self) -> int:
+        """The sequence id of the first message."""
+        return self.parsed.metadata.sequence_id
+
+    @property
+    def schema_version(self) -> bytes | None:
+        """Schema version of the entry, None without a schema."""
+        return self.parsed.metadata.schema_version or None
+
+    @property
+    def broker_timestamp(self) -> int | None:
+        """Broker timestamp in ms since 1970, None when the broker does not expose it."""
+        return self.parsed.broker_timestamp
+
+    def index_of(self, batch_index: int) -> int | None:
+        """Return the broker index of a message, derived from the entry's, which is that of its last message."""
+        last = self.parsed.index
+        return None if last is None else last - self.parsed.num_messages + 1 + max(batch_index, 0)
+
+    def fields(self, meta_start: int, payload_start: int) -> SingleFields:
+        """Return a message's own fields: from the single metadata in a batch, else from the entry's metadata."""
+        if not self.is_batch:
+            return self.parsed.metadata
+        return parse_single(self.body[meta_start:payload_start])
+
+    def decode(self, data: bytes) -> Any:
+        """Return a payload decoded with the consumer's schema."""
+        return self.schema.decode(data, self.schema_version)
+
+
+MessageSpan = tuple[int, int, int]
+"""Offsets of a message in its entry's body: start of the metadata, start and end of the payload."""
+
+
+class UniformSpans:
+    """Computed offsets of a batch whose messages have metadata of one size and payloads of one size."""
+
+    __slots__ = ("_count", "length", "size", "stride")
+
+    def __init__(self, count: int, size: int, length: int) -> None:
+        self._count = count
+        self.size = size
+        self.length = length
+        self.stride = 4 + size + length
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[MessageSpan]:
+        return zip(*self.columns(0, self._count), strict=True)
+
+    def columns(self, first: int, stop: int) -> tuple[range, range, range]:
+        """Return the metadata starts, payload starts and payload ends of the messages from `first` to `stop`."""
+        stride = self.stride
+        at, behind = first * stride, stop * stride
+        return (
+            range(at + 4, behind + 4, stride),
+            range(at + 4 + self.size, behind + 4 + self.size, stride),
+            range(at + stride, behind + stride, stride),
+        )
+
+
+MessageSpans = list[MessageSpan] | UniformSpans
+
+
+class Decoded:
+    """Decoding result of a delivery: the entry, and which of its messages are to be delivered."""
+
+    __slots__ = ("entry", "places", "skip", "wanted")
+
+    def __init__(self, entry: ReceivedEntry, places: MessageSpans | None, wanted: int, skip: bytes | None):
+        self.entry = entry
+        self.places = places
+        self.wanted = wanted
+        self.skip = skip
+
+    def messages(self) -> list[Message]:
+        """Return the messages to deliver, in order."""
+        places, skip = self.places, self.skip
+        if places is None:
+            return [self._kind()(self.entry, -1, 0, 0, len(self.entry.body))] if self.wanted else []
+        if skip is None:
+            return self.messages_between(0, len(places))
+        kind, entry = self._kind(), self.entry
+        return [kind(entry, index, *place) for index, place in enumerate(places) if not skip[index]]
+
+    def messages_between(self, first: int, stop: int) -> list[Message]:
+        """Return the messages of a batch with indexes from `first` to `stop`, filtered out or not."""
+        places = self.places
+        assert places is not None
+        columns: Iterable[Iterable[int]]
+        columns = (
+            places.columns(first, stop) if isinstance(places, UniformSpans) else zip(*places[first:stop], strict=True)
+        )
+        # `map` instead of a comprehension: a third less time per message.
+        return list(map(self._kind(), repeat(self.entry), range(first, stop), *columns))
+
+    def _kind(self) -> type[Message]:
+        return KeyedMessage if getattr(self.entry.schema, "takes_key", False) else Message
+
+    @property
+    def is_whole_batch(self) -> bool:
+        """True for a batch of which every message is to be delivered."""
+        return self.skip is None and self.places is not None
+
+    def payload_bytes(self) -> int:
+        """Return the payload bytes of the messages to deliver."""
+        places, skip = self.places, self.skip
+        if places is None:
+            return len(self.entry.body)
+        if skip is None:
+            if isinstance(places, UniformSpans):
+                return places.length * len(places)
+            return payload_bytes(places)
+        return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
+
+    def indexes(self, first: int = 0) -> Sequence[int]:
+        """Return the batch indexes of the messages to deliver, from `first` on; 0 for an unbatched message."""
+        count = self.wanted if self.places is None else len(self.places)
+        if self.skip is None:
+            return range(first, count)
+        return [index for index in range(first, count) if not self.skip[index]]
+
+    def sizes(self, indexes: Sequence[int]) -> list[int]:
+        """Return the payload sizes of these messages, in bytes."""
+        places = self.places
+        if places is None:
+            return [len(self.entry.body)]
+        if isinstance(places, UniformSpans):
+            return [places.length] * len(indexes)
+        return [places[index][2] - places[index][1] for index in indexes]
+
+    def messages_from(self, first: int) -> list[Message]:
+        """Return the messages to deliver, from an index on."""
+        if self.is_whole_batch:
+            return self.messages_between(first, self.wanted)
+        messages = self.messages()
+        return [message for message in messages if message.batch_index >= first] if first else messages
+
+
+class StartFilter:
+    """Filter for messages before a reader's start: the broker starts at a whole entry, and always inclusive.
+
+    A chunked message has the position of its last chunk; its earlier chunks are not compared.
+    """
+
+    __slots__ = ("_batch_index", "_inclusive", "_key")
+
+    def __init__(self, start: MessageId | None, inclusive: bool) -> None:
+        known = start is not None and start.entry_id() >= 0 and start != MessageId.latest
+        self._key = (start.ledger_id(), start.entry_id()) if known and start is not None else None
+        self._batch_index = start.batch_index() if start is not None else -1
+        self._inclusive = inclusive
+
+    def first_index(self, key: tuple[int, int], count: int) -> int:
+        """Return the index of the entry's first message at or behind the start, `count` when there is none."""
+        if self._key is None or key > self._key:
+            return 0
+        if key < self._key:
+            return count
+        if self._batch_index < 0:
+            return 0 if self._inclusive else count
+        return min(count, self._batch_index + (0 if self._inclusive else 1))
+
+
+def decode(
+    delivery: Delivery,
+    *,
+    topic: str,
+    partition: int,
+    schema: Any,
+    start: StartFilter,
+    missing: int | None,
+    max_message_size: int,
+    together: Together,
+    decryptor: Decryptor = NO_KEYS,
+) -> Decoded | None:
+    """Return the decoded entry of a delivery; None for a chunk of an incomplete message.
+
+    Raises `Corrupt`, `Undecryptable` or `KeyWanted`, without side effects. With the crypto failure action CONSUME, an
+    entry that cannot be decrypted is returned as one message with the encrypted body.
+
+    `missing` is the bit set of unacknowledged messages, None when nothing of the entry was acknowledged here.
+    `together` assembles chunks.
+    """
+    try:
+        parsed = parse_entry(delivery.payload)
+    except ChecksumError as error:
+        raise Corrupt(_ValidationError.ChecksumMismatch, 1, error) from error
+    except InvalidMessage as error:
+        raise Corrupt(_ValidationError.DecompressionError, 1, error) from error
+    permits = parsed.num_messages
+    if parsed.metadata.encryption_keys and not _decrypt(parsed, permits, decryptor):
+        whole_entry = bytes(parsed.body)
+        return _undecrypted(
+            ReceivedEntry(parsed, whole_entry, delivery, topic=topic, partition=partition, schema=schema), start
+        )
+    piece: bytes | memoryview = parsed.body
+    first_chunk: MessageId | None = None
+    if parsed.metadata.num_chunks_from_msg > 1:
+        whole = together((delivery.ledger_id, delivery.entry_id), parsed, piece)
+        if whole is None:
+            return None
+        piece = whole.body()
+        first_chunk = MessageId(partition, *whole.first, -1, topic=topic)
+    body = _decompressed(parsed, piece, permits, max_message_size)
+    entry = ReceivedEntry(parsed, body, delivery, topic=topic, partition=partition, schema=schema)
+    entry.first_chunk = first_chunk
+    first = start.first_index(entry.key, permits)
+    if not parsed.is_batch:
+        return Decoded(entry, None, 0 if first else 1, None)
+    try:
+        uniform = same_size(body, permits)
+        places = split_batch(body, permits) if uniform is None else UniformSpans(permits, *uniform)
+    except InvalidMessage as error:
+        raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
+    skip = _skipped(entry, delivery, places, first, missing)
+    wanted = permits if skip is None else skip.count(0)
+    return Decoded(entry, places, wanted, skip)
+
+
+def _decrypt(parsed: ParsedEntry, permits: int, decryptor: Decryptor) -> bool:
+    """Replace the body by the decrypted one; return False when it is to be consumed encrypted."""
+    try:
+        parsed.body = memoryview(decryptor.decrypt(parsed.metadata, bytes(parsed.body)))
+    except CryptoError as error:
+        if decryptor.action is ConsumerCryptoFailureAction.CONSUME:
+            return False
+        if decryptor.action is ConsumerCryptoFailureAction.DISCARD:
+            raise Corrupt(_ValidationError.DecryptionError, permits, error) from error
+        raise Undecryptable(permits, error) from error
+    return True
+
+
+def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
+    """Return an encrypted entry as one message: the number of messages in it is unknown."""
+    count = entry.parsed.num_messages
+    wanted = 1 if start.first_index(entry.key, count) < count else 0
+    entry.decryption_failed = True
+    entry.is_batch = False
+    entry.batch_size = 0
+    return Decoded(entry, None, wanted, None)
+
+
+def _decompressed(parsed: ParsedEntry, body: bytes | memoryview, permits: int, max_message_size: int) -> bytes:
+    """Return the uncompressed body of an entry, or of the message assembled from its chunks."""
+    metadata = parsed.metadata
+    kind = CompressionType(metadata.compression)
+    if kind is CompressionType.NONE:
+        return bytes(body)
+    # The uncompressed size may exceed the broker's maximum message size, which applies to the compressed one, but is
+    # bounded: to 64 times the size received in chunks, or the maximum message size if that is larger.
+    limit = max(max(max_message_size, len(body)) * 64, _plausible(metadata.uncompressed_size))
+    try:
+        return decompress(kind, body, metadata.uncompressed_size, limit)
+    except InvalidMessage as error:
+        oversize = metadata.uncompressed_size > limit
+        reason = _ValidationError.UncompressedSizeCorruption if oversize else _ValidationError.DecompressionError
+        raise Corrupt(reason, permits, error) from error
+
+
+def _plausible(size: int) -> int:
+    return size if size < 1 << 28 else 0
+
+
+def _skipped(
+    entry: ReceivedEntry,
+    delivery: Delivery,
+    places: MessageSpans,
+    first: int,
+    missing: int | None,
+) -> bytes | None:
+    """Return one byte per message, 1 = filtered out, or None when all are to be delivered."""
+    count = len(places)
+    compacted = entry.parsed.metadata.compacted_batch_indexes
+    whole = not first and delivery.ack_words is None and missing is None and not compacted
+    if whole and not _may_be_compacted(entry.body, places):
+        return None
+    skip = bytearray(count)
+    skip[:first] = b"\1" * first
+    known = (1 << count) - 1
+    if delivery.ack_words is not None:
+        known &= bits_of(delivery.ack_words)
+    if missing is not None:
+        known &= missing
+    for index in range(first, count):
+        if not known >> index & 1:
+            skip[index] = 1
+    for index, (meta, payload, _) in enumerate(places):
+        if not skip[index] and parse_single(entry.body[meta:payload]).compacted_out:
+            skip[index] = 1
+    return bytes(skip) if any(skip) else None
+
+
+def _may_be_compacted(body: bytes, places: MessageSpans) -> bool:
+    """Return True if any message may have the compacted-out mark; a false positive only costs a slower check."""
+    if isinstance(places, UniformSpans):
+        # One scan over the metadata bytes of all messages.
+        stop = len(places) * places.stride
+        columns = [body[4 + offset : stop : places.stride] for offset in range(places.size)]
+        tag, value = COMPACTED_OUT
+        return any(
+            tag in first and value in then and (tag, value) in zip(first, then, strict=True)
+            for first, then in pairwise(columns)
+        )
+    return may_be_compacted(body, places)

@@ -1,0 +1,323 @@
+"""Partition poller of a push consumer: dequeues messages of one partition, filters them, and tracks unfinished ones.
+
+Rules: one round dequeues at most a pull batch, and nothing while a limit is exceeded, or while the partition pauses
+after an error. Filtered-out messages are acknowledged immediately. After a lost connection the broker redelivers what
+is unfinished: a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is
+redelivered here or to another member. On the loop only, except `holds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.exceptions import PulsarException
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.dead_letter import REAL_TOPIC
+from pulsar_native.push.config import PushConsumerConfig, TagFilter
+from pulsar_native.push.flow_control import FlowControl, Limits
+from pulsar_native.push.process_queue import Ascending, ProcessQueue, Taken
+from pulsar_native.topic import TopicName
+
+_log = logging.getLogger("pulsar_native.push_consumer")
+
+Item = Taken[Message]
+MessageFilter = Callable[[Message], bool]
+_Key = tuple[int, int, int]
+
+# Pause before the next attempt, in seconds.
+THROTTLED = 0.050
+SUSPENDED = 1.0
+FAILED = 1.0
+_EVERY = 1000
+
+
+@dataclass
+class Counts:
+    """Counters of a push consumer; see `PushConsumerStats`."""
+
+    rounds: int = 0
+    taken: int = 0
+    filtered: int = 0
+    duplicates: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    sent_back: int = 0
+    dead_letters: int = 0
+    dropped: int = 0
+    throttled: dict[str, int] = field(default_factory=lambda: {"count": 0, "size": 0, "span": 0, "memory": 0})
+
+
+class Subscribed:
+    """One topic of a push consumer: its consumer, its filter, and a poller for each of its partitions."""
+
+    def __init__(self, consumer: MultiTopicsConsumer, topic: TopicName, tags: TagFilter) -> None:
+        self.consumer = consumer
+        self.topic = topic
+        self.tags = tags
+        self.pollers: dict[PartitionConsumer, PartitionPoller] = {}
+
+
+class PartitionPoller:
+    """Poller of one partition, between the consumer and the handler."""
+
+    def __init__(
+        self,
+        source: Subscribed,
+        child: PartitionConsumer,
+        config: PushConsumerConfig,
+        counts: Counts,
+        *,
+        orderly: bool,
+        broadcasting: bool,
+        hooks: list[MessageFilter],
+        wake: Callable[[], None],
+    ) -> None:
+        self.source = source
+        self.child = child
+        self.queue: ProcessQueue[Message] = ProcessQueue()
+        self.not_before = 0.0
+        # Start of a broadcasting member: everything up to it is done.
+        self.start: MessageId | None = None
+        self.is_retry = source.topic not in (child.topic, child.topic.base)
+        self._config = config
+        self._counts = counts
+        self._orderly = orderly
+        self._broadcasting = broadcasting
+        self._hooks = hooks
+        self._wake = wake
+        self._flow = FlowControl(self._limits(1))
+        # Unfinished messages count against it, when that is configured.
+        self._memory = child.client.memory if config.within_memory_limit else None
+        self._held: set[_Key] = set()
+        self._attachment = child.attachment
+        # On a shared subscription, or with redeliveries, the order proves nothing.
+        self._ascending = Ascending() if broadcasting else None
+        # A message whose writer schema is being fetched; those behind it wait.
+        self._first: Message | None = None
+        self._fetch: asyncio.Task[None] | None = None
+        self._errors = 0
+
+    def _limits(self, partitions: int) -> Limits:
+        config = self._config
+        return Limits.of(
+            queue=config.pull_threshold_for_queue,
+            queue_size=config.pull_threshold_size_for_queue,
+            topic=config.pull_threshold_for_topic,
+            topic_size=config.pull_threshold_size_for_topic,
+            span=None if self._orderly else config.consume_concurrently_max_span,
+            partitions=partitions,
+        )
+
+    def share_limits(self, partitions: int) -> None:
+        """Divide the topic's limits among this number of partitions."""
+        self._flow.limits = self._limits(partitions)
+
+    # --- polling ----------------------------------------------------------------------------------------------------
+
+    def poll(self, now: float) -> list[Item]:
+        """Return the next messages for the handler: at most a pull batch, often none."""
+        if now < self.not_before or not self.may_have_more:
+            return []
+        self.check_attachment()
+        stopped = self._flow.check(self.queue, memory_is_full=self._memory_is_full)
+        if stopped is not None:
+            self._counts.throttled[stopped.reason.value] += 1
+            self.not_before = now + THROTTLED
+            if stopped.text is not None:
+                _log.warning("%s: %s", self.child.describe(), stopped.text)
+            return []
+        return self._poll(now)
+
+    def _poll(self, now: float) -> list[Item]:
+        items: list[Item] = []
+        try:
+            for seen in range(self._config.pull_batch_size):
+                message = self._next()
+                if message is None:
+                    break
+                if seen == 0 and self._config.pull_interval:
+                    self.not_before = now + self._config.pull_interval / 1000
+                item = self._accept(message)
+                if item is not None:
+                    items.append(item)
+                    if self._memory_is_full:
+                        break
+        except PulsarException as error:
+            self.failed(error, now)
+        return items
+
+    @property
+    def _memory_is_full(self) -> bool:
+        return self._memory is not None and self._memory.is_over(1)
+
+    def _next(self) -> Message | None:
+        message, self._first = self._first, None
+        if message is None:
+            message = self.child.dequeue()
+        if message is None:
+            return None
+        decoder = message.entry.schema
+        version = decoder.wanted(message.schema_version_bytes()) if decoder.needs_writer else None
+        if version is None:
+            return message
+        self._first = message
+        self._fetch = self.child.engine.spawn(self._fetch_schema(message, version))
+        return None
+
+    async def _fetch_schema(self, message: Message, version: bytes) -> None:
+        try:
+            schema = await self.child.client.writer_schema(message.topic_name(), version)
+            message.entry.schema.learn(version, schema)
+        except PulsarException as error:
+            self.failed(error, self.child.engine.loop.time())
+        finally:
+            self._fetch = None
+            self._wake()
+
+    def failed(self, error: BaseException, now: float) -> None:
+        """Pause after an error."""
+        self.not_before = now + FAILED
+        if self._errors % _EVERY == 0:
+            _log.warning("%s: cannot fetch, next try in %g s: %s", self.child.describe(), FAILED, error)
+        self._errors += 1
+
+    def _accept(self, message: Message) -> Item | None:
+        key = _key_of(message)
+        self._watch_order(message, key)
+        if key in self._held:
+            self._counts.duplicates += 1
+            return None
+        if not self._wants(message):
+            self._counts.filtered += 1
+            self.queue.skip(message)
+            self._acknowledge(message)
+            return None
+        self._counts.taken += 1
+        self._held.add(key)
+        if self._memory is not None:
+            self._memory.receive(len(message))
+        return self.queue.put(message, len(message))
+
+    def _watch_order(self, message: Message, key: _Key) -> None:
+        if self._ascending is not None and (behind := self._ascending.goes_back(key)) is not None:
+            _log.warning(
+                "%s: the position goes backwards, from %d:%d:%d to %s: was it moved?",
+                self.child.describe(), *behind, message.message_id(),
+            )  # fmt: skip
+
+    def _wants(self, message: Message) -> bool:
+        # A message sent back has passed the filter before.
+        if not self.is_retry and not self.source.tags.wants(message):
+            return False
+        return all(self._passes(hook, message) for hook in self._hooks)
+
+    def _passes(self, hook: MessageFilter, message: Message) -> bool:
+        try:
+            return bool(hook(message))
+        except Exception:
+            # A lost message is worse than an extra one.
+            _log.exception("A filter failed for %s, which the handler gets", message.message_id())
+            return True
+
+    @property
+    def may_have_more(self) -> bool:
+        """True if the next poll may return something immediately."""
+        return self._fetch is None and (self._first is not None or self.child.may_have_more())
+
+    # --- ownership of dequeued messages -----------------------------------------------------------------------------
+
+    def check_attachment(self) -> None:
+        """Forget messages no handler has begun once the broker redelivers them."""
+        if self.child.attachment != self._attachment:
+            self._attachment = self.child.attachment
+            self.drop_waiting()
+
+    def check_right(self) -> None:
+        """Forget messages no handler has begun when the broker may have redelivered them to another member
+        (orderly).
+        """
+        self.check_attachment()
+        if not self._broadcasting and (self.child.connection is None or self.child.is_active is False):
+            self.drop_waiting()
+
+    def drop_waiting(self) -> None:
+        """Forget messages no handler has begun."""
+        if not self._broadcasting:
+            for item in self._let_go(self.queue.drop_waiting()):
+                self._held.discard(_key_of(item.position))
+
+    def _let_go(self, items: list[Item]) -> list[Item]:
+        """Subtract messages that left the queue from the memory limit, and return them."""
+        if self._memory is not None and items:
+            self._memory.release_received(sum(item.size for item in items))
+        return items
+
+    def holds(self, item: Item) -> bool:
+        """Return True if a message is still ours. Thread-safe."""
+        return self.queue.holds(item)
+
+    # --- finished messages ------------------------------------------------------------------------------------------
+
+    def finish(self, items: Iterable[Item], *, acknowledge: bool = True) -> int:
+        """Remove finished messages and acknowledge them; return how many were still ours."""
+        done = self._let_go(self.queue.finish(items))
+        for item in done:
+            self._held.discard(_key_of(item.position))
+            if acknowledge:
+                self._acknowledge(item.position)
+        return len(done)
+
+    def _acknowledge(self, message: Message) -> None:
+        # A broadcasting member stores its offsets itself; the broker has none for it.
+        if not self._broadcasting and self.child.is_alive:
+            self.child.acknowledge_message(message)
+
+    def moved(self, place: MessageId | None) -> None:
+        """Forget everything: the partition is read from another position on."""
+        self._let_go(self.queue.clear())
+        self.queue.begin_at(None)
+        self._held.clear()
+        self._first = None
+        self._ascending = Ascending() if self._broadcasting else None
+        self.start = place
+
+    @property
+    def position(self) -> MessageId | None:
+        """Position up to which everything is done, None when nothing is yet and no start is known."""
+        message = self.queue.done_up_to
+        return self.start if message is None else message.message_id()
+
+    @property
+    def oldest(self) -> MessageId | None:
+        """Lowest unfinished position, None when everything is done."""
+        item = self.queue.oldest()
+        return None if item is None else item.position.message_id()
+
+    def topic_of(self, message: Message) -> TopicName:
+        """Return the topic a message was published to; for one of the retry topic, its original topic."""
+        if self.is_retry:
+            # Any producer may have written the property: an invalid topic name is ignored.
+            with contextlib.suppress(PulsarException):
+                return TopicName.parse(message.properties().get(REAL_TOPIC, ""))
+        return self.child.topic
+
+    def stop(self) -> None:
+        """Stop the background tasks of this partition."""
+        if self._fetch is not None:
+            self._fetch.cancel()
+        # Messages handlers still have do not count any more.
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.release_received(self.queue.bytes)
+
+
+def _key_of(message: Message) -> _Key:
+    entry = message.entry
+    return (entry.ledger_id, entry.entry_id, message.batch_index)

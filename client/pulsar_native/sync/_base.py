@@ -1,0 +1,41 @@
+"""What live objects of the sync API have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from pulsar_native._not_picklable import NotPicklable
+from pulsar_native.engine.loop import (
+    Engine,
+    generation,
+)
+from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.stats import CloseReport
+
+if TYPE_CHECKING:
+    from pulsar_native.sync.client import Client
+
+
+class Closeable(NotPicklable, ABC):
+    """Common behaviour of producers, consumers and readers."""
+
+    def __init__(self, client: Client, engine: Engine) -> None:
+        self._client = client
+        self._engine = engine
+        self._generation = generation()
+
+    @abstractmethod
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Close; see the classes."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(AlreadyClosed):
+            self.close()

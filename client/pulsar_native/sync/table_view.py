@@ -1,0 +1,108 @@
+"""The blocking table view: filled in the thread that makes it, then kept up to date by a listener thread."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.table_view import Table, TableMapping
+from pulsar_native.engine.loop import check_generation
+from pulsar_native.engine.waiter import Wait
+from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.stats import CloseReport
+from pulsar_native.sync._base import Closeable
+from pulsar_native.sync.consumer import Receiving
+
+if TYPE_CHECKING:
+    from pulsar_native.sync.client import Client
+
+# How long nothing may come before the broker is asked whether anything is left.
+_SETTLE_SECONDS = 0.2
+
+
+class TableView(Closeable, TableMapping):
+    """The newest value of every key of a topic, as a read-only mapping that follows the topic.
+
+    Thread-safe; made by `Client.create_table_view`. Reading it does not block and does no I/O.
+    """
+
+    def __init__(
+        self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder, subscription: str | None
+    ) -> None:
+        self._subscription = subscription
+        super().__init__(client, inner.client.engine)
+        self._inner = inner
+        self._receiving = Receiving(client, inner, decoder)
+        self._table = Table(decoder.info.type)
+
+    def _start(self) -> None:
+        """Take what the topic holds, then follow it."""
+        try:
+            if self._has_history:
+                self._fill()
+        except BaseException:
+            self.close()
+            raise
+        self._receiving._listen(self._table.apply)
+
+    @property
+    def _has_history(self) -> bool:
+        return all(topic.is_persistent for topic in self._inner.topics)
+
+    def _fill(self) -> None:
+        ends = self._engine.run(self._inner.last_message_ids())
+        while self._table.is_behind(ends):
+            message = self._receiving._take(time.monotonic() + _SETTLE_SECONDS)
+            if message is not None:
+                self._table.apply(message)
+            elif not self._engine.run(self._inner.has_message_available()):
+                # The last messages were compacted away.
+                return
+
+    def refresh(self) -> None:
+        """Wait until everything published before this call is in the table. Blocks; raises `AlreadyClosed`.
+
+        Not to be called from a listener, which is what brings the messages in.
+        """
+        check_generation(self._generation)
+        if not self._has_history:
+            return
+        ends = self._engine.run(self._inner.last_message_ids())
+        while True:
+            wait = Wait()
+            self._table.waiters.append(wait.wake)
+            try:
+                if not self._table.is_behind(ends):
+                    return
+                if self._inner.is_closed:
+                    raise AlreadyClosed("The table view was closed", topic=self._inner.description)
+                applied = wait.wait(_SETTLE_SECONDS)
+            finally:
+                self._table.waiters.remove(wait.wake)
+            if not applied and not self._engine.run(self._inner.has_message_available()):
+                # Nothing is left but what the listener thread has in its hands.
+                ends = self._inner.dequeued_ids()
+
+    def __repr__(self) -> str:
+        return self._shown(self._inner.description, self._subscription)
+
+    def topic(self) -> str:
+        """Return the topic's full name."""
+        return self._inner.description
+
+    def is_connected(self) -> bool:
+        """Return whether every partition is connected now."""
+        return self._inner.is_connected
+
+    def close(self, timeout: float | None = None) -> CloseReport:
+        """Stop following the topic; what is in the table can be read still. Idempotent. Blocks.
+
+        Bounded by `timeout` seconds, else by the operation time-out.
+        """
+        return self._receiving.close(timeout)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the newest value of a key, None (or `default`) when there is none. Does not block."""
+        return self._table.values.get(key, default)

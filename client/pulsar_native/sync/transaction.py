@@ -1,0 +1,76 @@
+"""The blocking transaction."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self
+
+from pulsar_native._not_picklable import NotPicklable
+from pulsar_native.engine.loop import Engine, check_generation, generation
+from pulsar_native.engine.transaction import TransactionWork
+from pulsar_native.enums import TransactionState
+from pulsar_native.exceptions import PulsarException
+from pulsar_native.txn_id import TxnId
+
+_log = logging.getLogger("pulsar_native.transaction")
+
+
+class Transaction(NotPicklable):
+    """Messages and acknowledgements that count together or not at all; made by `Client.new_transaction`. Thread-safe.
+
+        with client.new_transaction() as transaction:
+            producer.send(result, txn=transaction)
+            consumer.acknowledge(message, txn=transaction)
+
+    The block commits at its end and aborts on an exception. What is sent in it is given out to consumers when it is
+    committed; what was acknowledged in one that is aborted comes again. (PIP-31.)
+    """
+
+    def __init__(self, engine: Engine, work: TransactionWork) -> None:
+        self._engine = engine
+        self._work = work
+        self._generation = generation()
+
+    def _described(self) -> str:
+        return f"{self._work.core.txn_id} {self._work.core.state.name}"
+
+    def txn_id(self) -> TxnId:
+        """Return the id the coordinator gave it."""
+        return self._work.core.txn_id
+
+    def state(self) -> TransactionState:
+        """Return where in its life it is, as far as this client knows. Does not block."""
+        return self._work.core.state
+
+    def commit(self) -> None:
+        """Commit. Blocks until everything in it has its answer, and the coordinator has confirmed.
+
+        When a message or an acknowledgement of it failed, it is aborted instead and that error is raised. Raises
+        `InvalidTxnStatusError` when it is not open, or has timed out; after `Timeout` (state ERROR) the outcome is not
+        known.
+        """
+        check_generation(self._generation)
+        self._engine.run(self._work.end(commit=True))
+
+    def abort(self) -> None:
+        """Abort: nothing of it counts, and what was acknowledged comes again. Blocks and raises as `commit` does."""
+        check_generation(self._generation)
+        self._engine.run(self._work.end(commit=False))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            # Ended in the block by the application itself: fine. Timed out: it must hear of it.
+            if self.state() in (TransactionState.OPEN, TransactionState.TIME_OUT):
+                self.commit()
+        elif self.state() is TransactionState.OPEN:
+            try:
+                self.abort()
+            except PulsarException as failed:
+                # What happened in the block matters more; the broker aborts when its time is over.
+                _log.warning("Transaction %s could not be aborted: %s", self.txn_id(), failed)

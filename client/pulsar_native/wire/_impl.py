@@ -1,0 +1,87 @@
+"""Selection of the hot codecs: plain Python (`codec`), or compiled (`_speedups`) where it is built.
+
+Rules: the only module that imports the compiled one. The environment variable PULSAR_NATIVE_IMPL is read at import:
+unset, compiled if built; `python` or `compiled`, that one. Both behave the same for every input, errors included.
+Callers on a hot path may bind the functions at import; `wire` looks them up at each call, once per batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.wire import codec
+
+if TYPE_CHECKING:
+    from pulsar_native.wire._speedups import Singles
+
+VARIABLE = "PULSAR_NATIVE_IMPL"
+
+
+def _not_scanned(body: bytes, first: int, last: int, skip: bytes | None, sequence_id: int) -> Singles | None:
+    """Return None: plain Python builds columns faster in bulk than message by message."""
+    return None
+
+
+def _join(parts: list[Any]) -> bytes:
+    return b"".join(parts)
+
+
+name = "python"
+"""Implementation in use: "python" or "compiled"."""
+
+split_batch = codec.split_batch
+payload_bytes = codec.payload_bytes
+may_be_compacted = codec.may_be_compacted
+encode_batch = codec.encode_batch
+encode_single_fields = codec.encode_single_fields
+text_fields = codec.text_fields
+# Arrow columns of a batch from its messages, None where that is left to plain Python; and joining of column parts.
+scan_batch = _not_scanned
+join_parts = _join
+
+
+FUNCTIONS = (
+    "encode_batch",
+    "encode_single_fields",
+    "join_parts",
+    "may_be_compacted",
+    "payload_bytes",
+    "scan_batch",
+    "split_batch",
+    "text_fields",
+)
+_PYTHON = {function: globals()[function] for function in FUNCTIONS}
+
+
+def select(wanted: str | None) -> None:
+    """Select "python", "compiled", or None for the default. Raises `InvalidConfiguration`. Not thread-safe."""
+    if wanted not in (None, "python", "compiled"):
+        raise InvalidConfiguration(f"{VARIABLE} is {wanted!r}; it may be python or compiled, or not be set")
+    found = None if wanted == "python" else _compiled()
+    if found is None and wanted == "compiled":
+        raise InvalidConfiguration(
+            f"{VARIABLE} is 'compiled', but this installation of pulsar-native has no compiled codec for this Python: "
+            "install a wheel of this platform, build it (a C compiler is needed), or unset the variable"
+        )
+    globals().update(_PYTHON if found is None else found, name="python" if found is None else "compiled")
+
+
+def available() -> Sequence[str]:
+    """Return the names of the implementations this installation has."""
+    return ("python",) if _compiled() is None else ("python", "compiled")
+
+
+def _compiled() -> dict[str, Any] | None:
+    """Return the compiled functions; None where they are not built, or were built from another version."""
+    try:
+        from pulsar_native.wire import _speedups
+
+        return {function: getattr(_speedups, function) for function in FUNCTIONS}
+    except (ImportError, AttributeError):
+        return None
+
+
+select(os.environ.get(VARIABLE) or None)

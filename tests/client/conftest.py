@@ -1,0 +1,25 @@
+"""Both implementations of the hot codecs, for the tests of what goes through them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import environments
+from pulsar_native.wire import _impl as hot
+
+# Where it could be built it must be there: a compiled codec that is missing by mistake makes its tests fail.
+NAMES = ("python",) if environments.no_speedups() and "compiled" not in hot.available() else ("python", "compiled")
+collect_ignore = [] if "compiled" in NAMES else ["wire/test_speedups.py"]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a module's tests with each implementation."""
+    if request.param not in hot.available():
+        pytest.fail("The compiled codec is not built: dev/setup dev, or .envs/dev/bin/python client/hatch_build.py")
+    hot.select(request.param)
+    yield request.param
+    hot.select(os.environ.get(hot.VARIABLE) or None)

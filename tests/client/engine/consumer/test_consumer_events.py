@@ -1,0 +1,103 @@
+"""Telling a consumer event listener: in order, nothing lost, whatever it raises, on a thread or the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
+
+
+class Consumer:
+    """Stands for an API's consumer."""
+
+
+class Noting:
+    """Note what is told; raise at every second word."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, Any, int]] = []
+
+    def _note(self, what: str, consumer: Any, partition: int) -> None:
+        self.log.append((what, consumer, partition))
+        if len(self.log) % 2:
+            raise ZeroDivisionError("the listener's own fault")
+
+    def became_active(self, consumer: Any, partition: int) -> Any:
+        self._note("active", consumer, partition)
+
+    def became_inactive(self, consumer: Any, partition: int) -> Any:
+        self._note("inactive", consumer, partition)
+
+
+class NotingLater(Noting):
+    """The same with coroutines, of which the first words take the longest."""
+
+    async def became_active(self, consumer: Any, partition: int) -> None:
+        await asyncio.sleep(0.02 / (1 + len(self.log)))
+        self._note("active", consumer, partition)
+
+    async def became_inactive(self, consumer: Any, partition: int) -> None:
+        await asyncio.sleep(0.02 / (1 + len(self.log)))
+        self._note("inactive", consumer, partition)
+
+
+WORDS = [(False, 0), (True, 1), (True, 0), (False, 1), (True, 1)]
+
+
+def told(consumer: Consumer) -> list[tuple[str, Any, int]]:
+    return [("active" if is_active else "inactive", consumer, partition) for is_active, partition in WORDS]
+
+
+@pytest.mark.parametrize("early", range(len(WORDS) + 1))
+def test_through_a_thread(early: int, caplog: pytest.LogCaptureFixture) -> None:
+    work: deque[Callable[[], None]] = deque()
+    listener, consumer = Noting(), Consumer()
+    activity = ConsumerEvents(listener, work.append)
+    for word in WORDS[:early]:
+        activity.changed(*word)
+    assert not work, "there is no consumer to tell of yet"
+    activity.bind(consumer)
+    for word in WORDS[early:]:
+        activity.changed(*word)
+    assert not listener.log, "nothing is told on the loop"
+    while work:
+        work.popleft()()
+    assert listener.log == told(consumer)
+    assert caplog.text.count("the listener's own fault") >= 3
+
+
+@pytest.mark.parametrize("kind", [Noting, NotingLater])
+def test_on_the_loop(kind: type[Noting]) -> None:
+    listener, consumer = kind(), Consumer()
+
+    async def body() -> None:
+        activity = ConsumerEvents(listener)
+        activity.changed(*WORDS[0])
+        activity.changed(*WORDS[1])
+        activity.bind(consumer)
+        activity.changed(*WORDS[2])
+        await asyncio.sleep(0.2)
+        activity.changed(*WORDS[3])
+        activity.changed(*WORDS[4])
+        await asyncio.sleep(0.2)
+
+    asyncio.run(body())
+    assert listener.log == told(consumer)
+
+
+def test_nobody_is_told_of_a_consumer_that_is_gone() -> None:
+    work: deque[Callable[[], None]] = deque()
+    listener, consumer = Noting(), Consumer()
+    activity = ConsumerEvents(listener, work.append)
+    activity.bind(consumer)
+    activity.changed(True, 0)
+    del consumer
+    gc.collect()
+    work.popleft()()
+    assert listener.log == []

@@ -1,0 +1,212 @@
+"""Dead letters whose way is not smooth: topics that refuse, answers that do not come, consumers that close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pulsar_native.config import DeadLetterPolicy
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.enums import ConsumerType
+from pulsar_native.exceptions import AlreadyClosed, PulsarException
+from pulsar_native.message import Message
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.entry_bytes import batch_entry, single_entry
+from support.fake_broker import FakeBroker, Peer, delivery, failure, frame, receipt, swallow
+
+Cores = Callable[..., ClientCore]
+Subscribed = Callable[..., Any]
+
+SHARED: dict[str, Any] = {
+    "consumer_type": ConsumerType.Shared,
+    "negative_ack_redelivery_delay_ms": 100,
+    "acknowledgment_group_time_ms": 0,
+    "dead_letter_policy": DeadLetterPolicy(max_redeliver_count=1, dead_letter_topic="dead"),
+}
+
+
+def send_failure(command: pb.BaseCommand) -> bytes:
+    error = pb.CommandSendError(
+        producer_id=command.send.producer_id,
+        sequence_id=command.send.sequence_id,
+        error=pb.NotAllowedError,
+        message="no",
+    )
+    return frame(Kind.SEND_ERROR, send_error=error)
+
+
+async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
+    messages: list[Message] = []
+    async with asyncio.timeout(10):
+        while len(messages) < count:
+            message = consumer.dequeue()
+            if message is None:
+                await asyncio.sleep(0.005)
+            else:
+                messages.append(message)
+    return messages
+
+
+async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.2) -> None:
+    await asyncio.sleep(seconds)
+    assert consumer.dequeue() is None
+
+
+def refuse(consumer: MultiTopicsConsumer, message: Message) -> None:
+    consumer.children[0].negative_acknowledge(message.message_id())
+
+
+def acknowledged(fake: FakeBroker) -> list[tuple[int, int]]:
+    return [(each.ledgerId, each.entryId) for seen in fake.seen(Kind.ACK) for each in seen.command.ack.message_id]
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C149", "C152")
+async def test_the_original_is_acknowledged_after_the_receipt_and_copies_meanwhile_are_dropped(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    fake.answers[Kind.SEND] = swallow
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=1))
+    (message,) = await take(consumer)
+    refuse(consumer, message)
+    (sent,) = await asyncio.to_thread(fake.wait, Kind.SEND)
+    # It came again by the broker's own doing: never to the application, nor to the dead-letter topic.
+    fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=2))
+    await nothing_comes(consumer)
+    assert not fake.seen(Kind.ACK) and not fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    sent.peer.send(receipt(sent.command.send, 0))
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    assert acknowledged(fake) == [(1, 7)] and len(fake.seen(Kind.SEND)) == 1
+    # That acknowledgement was lost, say: it is given once more.
+    fake.peers[-1].send(delivery(0, single_entry(b"x"), 7))
+    await nothing_comes(consumer)
+    await asyncio.to_thread(fake.wait, Kind.ACK, 2)
+    assert acknowledged(fake) == [(1, 7)] * 2 and len(fake.seen(Kind.SEND)) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C149")
+async def test_an_entry_redelivered_too_often_is_never_given_out(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url), receiver_queue_size=4, **SHARED)
+    batch = batch_entry([b"a", b"b", b"c"])
+    # Two of three are open yet.
+    fake.peers[-1].send(delivery(0, batch, 3, redelivery_count=2, ack_set=[0b110]), delivery(0, single_entry(b"y"), 4))
+    (message,) = await take(consumer)
+    assert message.data() == b"y"
+    await asyncio.to_thread(fake.wait, Kind.SEND, 2)
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    assert acknowledged(fake) == [(1, 3)]
+    # What is not given out gives its permits back.
+    flows = await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
+    assert sum(seen.command.flow.messagePermits for seen in flows) == 4 + 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C149")
+async def test_of_a_batch_what_arrived_is_acknowledged_and_the_rest_redelivered(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    def second_fails(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        count = len(fake.seen(Kind.SEND))
+        return [send_failure(command) if count == 2 else receipt(command.send, count)]
+
+    fake.answers[Kind.SEND] = second_fails
+    consumer = await subscribed(cores(fake.url), batch_index_ack_enabled=True, **SHARED)
+    fake.peers[-1].send(delivery(0, batch_entry([b"a", b"b", b"c"]), 3, redelivery_count=1))
+    messages = await take(consumer, 3)
+    refuse(consumer, messages[0])
+    await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    sets = [list(each.ack_set) for seen in fake.seen(Kind.ACK) for each in seen.command.ack.message_id]
+    assert sets[-1] == [0b010]
+    fake.peers[-1].send(delivery(0, batch_entry([b"a", b"b", b"c"]), 3, redelivery_count=2, ack_set=[0b010]))
+    await nothing_comes(consumer)
+    await asyncio.to_thread(fake.wait, Kind.SEND, 4)
+    async with asyncio.timeout(10):
+        while list(fake.seen(Kind.ACK)[-1].command.ack.message_id[0].ack_set):
+            await asyncio.sleep(0.01)
+    assert len(fake.seen(Kind.SEND)) == 4
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C149")
+async def test_attempts_that_fail_come_slower_and_slower(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    fake.answers[Kind.PRODUCER] = lambda peer, command: [failure(command.producer.request_id, pb.AuthorizationError)]
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    for count in range(2, 6):
+        fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=count))
+        await until_requested(fake, consumer, count - 1)
+    tries = [seen.at for seen in fake.seen(Kind.PRODUCER)]
+    asked = [seen.at for seen in fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)]
+    pauses = [after - before for before, after in zip(tries, asked, strict=True)]
+    assert all(pause >= 0.09 * 2**number for number, pause in enumerate(pauses))
+
+
+async def until_requested(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> None:
+    async with asyncio.timeout(10):
+        while len(fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)) < count:
+            assert consumer.dequeue() is None
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C152")
+async def test_closing_waits_for_letters_on_their_way(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    fake.answers[Kind.SEND] = swallow
+    consumer = await subscribed(cores(fake.url), **SHARED)
+    fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=1))
+    (message,) = await take(consumer)
+    refuse(consumer, message)
+    (sent,) = await asyncio.to_thread(fake.wait, Kind.SEND)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0.1)
+    assert not closing.done()
+    sent.peer.send(receipt(sent.command.send, 0))
+    await asyncio.wait_for(closing, 10)
+    order = [seen.command.type for seen in fake.seen(Kind.ACK, Kind.CLOSE_CONSUMER, Kind.CLOSE_PRODUCER)]
+    assert order == [Kind.ACK, Kind.CLOSE_PRODUCER, Kind.CLOSE_CONSUMER]
+    assert not consumer.client.producers
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C151")
+async def test_a_shutdown_ends_a_retry_that_waits(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    core = cores(fake.url)
+    consumer = await subscribed(core, consumer_type=ConsumerType.Shared, enable_retry=True)
+    fake.answers[Kind.PRODUCER] = swallow
+    fake.peers[-1].send(delivery(consumer.children[0].consumer_id, single_entry(b"x"), 7))
+    (message,) = await take(consumer)
+    retrying = asyncio.create_task(consumer.reconsume_later([message], 100, None))
+    await asyncio.to_thread(fake.wait, Kind.PRODUCER)
+    core.shutdown()
+    with pytest.raises(PulsarException) as raised:
+        await asyncio.wait_for(retrying, 10)
+    assert isinstance(raised.value, AlreadyClosed)
+
+
+@pytest.mark.asyncio
+async def test_a_message_can_be_given_up_at_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    policy = DeadLetterPolicy(max_redeliver_count=3, dead_letter_topic="dead", retry_letter_topic="again")
+    consumer = await subscribed(
+        cores(fake.url), consumer_type=ConsumerType.Shared, enable_retry=True, dead_letter_policy=policy
+    )
+    fake.peers[-1].send(delivery(consumer.children[0].consumer_id, single_entry(b"x"), 7))
+    messages = await take(consumer)
+    await consumer.give_up(messages)
+    (made,) = fake.seen(Kind.PRODUCER)
+    assert made.command.producer.topic == "persistent://public/default/dead"
+    await asyncio.to_thread(fake.wait, Kind.ACK)
+    assert acknowledged(fake) == [(1, 7)]
+    fake.answers[Kind.SEND] = lambda peer, command: [send_failure(command)]
+    with pytest.raises(PulsarException):
+        await consumer.give_up(messages)
+    await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)

@@ -1,0 +1,291 @@
+"""Following the topics of a pattern on a broker that misbehaves: refusals, crossed answers, lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told, topics_told_on_loop
+from pulsar_native.exceptions import AuthorizationError, InvalidConfiguration
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_pattern import TopicPattern
+from pulsar_native.schema import BytesSchema
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker, Peer, failure, frame, success
+
+Cores = Callable[..., ClientCore]
+
+NS = "persistent://public/default/"
+FAST = {"starting_backoff_interval_ms": 20}
+
+
+class Namespace:
+    """The topics of the fake broker's only namespace, and its answers about them."""
+
+    def __init__(self, fake: FakeBroker, *locals_: str, watches: bool = True) -> None:
+        self.fake = fake
+        self.topics = {NS + local for local in locals_}
+        self.watcher = -1
+        fake.connected.feature_flags.supports_topic_watchers = watches
+        fake.answers[Kind.GET_TOPICS_OF_NAMESPACE] = self.listing
+        fake.answers[Kind.WATCH_TOPIC_LIST] = self.watching
+
+    def listing(self, _peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.getTopicsOfNamespace
+        answer = pb.CommandGetTopicsOfNamespaceResponse(
+            request_id=asked.request_id, topics=sorted(self.topics), filtered=False, topics_hash="h", changed=True
+        )
+        return [frame(Kind.GET_TOPICS_OF_NAMESPACE_RESPONSE, getTopicsOfNamespaceResponse=answer)]
+
+    def watching(self, _peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        asked = command.watchTopicList
+        self.watcher = asked.watcher_id
+        answer = pb.CommandWatchTopicListSuccess(
+            request_id=asked.request_id, watcher_id=asked.watcher_id, topic=sorted(self.topics), topics_hash="w"
+        )
+        return [frame(Kind.WATCH_TOPIC_LIST_SUCCESS, watchTopicListSuccess=answer)]
+
+    def update(self, new: Iterable[str] = (), deleted: Iterable[str] = (), *, tell: bool = True) -> None:
+        """Change the topics and tell of it."""
+        added, gone = [NS + local for local in new], [NS + local for local in deleted]
+        self.topics = (self.topics - set(gone)) | set(added)
+        if tell:
+            self.fake.peers[-1].send(self.word(added, gone))
+
+    def word(self, added: list[str], gone: list[str]) -> bytes:
+        told = pb.CommandWatchTopicUpdate(
+            watcher_id=self.watcher, new_topics=added, deleted_topics=gone, topics_hash="u"
+        )
+        return frame(Kind.WATCH_TOPIC_UPDATE, watchTopicUpdate=told)
+
+
+async def follow(core: ClientCore, text: str = "a.*", changed: Any = None, **options: Any) -> MultiTopicsConsumer:
+    config = ConsumerConfig(subscription_name="s", **options)
+    pattern = TopicPattern.parse(re.compile(text))
+    return await core.subscribe(pattern, config, VersionedDecoder(BytesSchema()), None, changed=changed)
+
+
+def names(consumer: MultiTopicsConsumer) -> set[str]:
+    return {topic.local_name for topic in consumer.topics}
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(15):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def subscribes(fake: FakeBroker) -> list[pb.CommandSubscribe]:
+    return [seen.command.subscribe for seen in fake.seen(Kind.SUBSCRIBE)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C163", "C164")
+async def test_the_list_and_what_is_told_of_it(fake: FakeBroker, cores: Cores) -> None:
+    place = Namespace(fake, "a1", "b")
+    told: list[Any] = []
+    consumer = await follow(cores(fake.url), changed=lambda added, removed: told.append((added, removed)))
+    assert names(consumer) == {"a1"}
+    # A consumer must not make a topic that was just deleted.
+    assert [each.force_topic_creation for each in subscribes(fake)] == [False]
+    await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
+    place.update(["a2", "c"])
+    await until(lambda: names(consumer) == {"a1", "a2"})
+    place.update([], ["a1"])
+    await until(lambda: names(consumer) == {"a2"})
+    await until(lambda: told == [([NS + "a2"], []), ([], [NS + "a1"])])
+    await consumer.close()
+    await asyncio.to_thread(fake.wait, Kind.WATCH_TOPIC_LIST_CLOSE)
+    assert fake.seen(Kind.UNSUBSCRIBE) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C164")
+async def test_a_word_that_overtakes_the_list_is_not_lost(fake: FakeBroker, cores: Cores) -> None:
+    place = Namespace(fake, "a1")
+    consumer = await follow(cores(fake.url), pattern_auto_discovery_period=1)
+    await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
+    told = False
+
+    def crossed(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        nonlocal told
+        # The list was made before the topic was, and is answered after the word of it.
+        old = list(place.listing(peer, command))
+        if not told:
+            told = True
+            place.topics.add(NS + "a2")
+            return [place.word([NS + "a2"], []), *old]
+        return old
+
+    fake.answers[Kind.GET_TOPICS_OF_NAMESPACE] = crossed
+    await until(lambda: names(consumer) == {"a1", "a2"})
+    count = len(fake.seen(Kind.GET_TOPICS_OF_NAMESPACE))
+    await until(lambda: len(fake.seen(Kind.GET_TOPICS_OF_NAMESPACE)) > count)
+    assert names(consumer) == {"a1", "a2"} and len(fake.seen(Kind.CLOSE_CONSUMER)) == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C102", "C164")
+@pytest.mark.parametrize("refusal", ["no flag", "too long"])
+async def test_without_a_watch_the_period_does(fake: FakeBroker, cores: Cores, refusal: str) -> None:
+    place = Namespace(fake, "a1", watches=refusal == "too long")
+    fake.answers[Kind.WATCH_TOPIC_LIST] = lambda peer, command: [
+        failure(command.watchTopicList.request_id, pb.NotAllowedError)
+    ]
+    consumer = await follow(cores(fake.url), pattern_auto_discovery_period=1)
+    place.update(["a2"], tell=False)
+    await until(lambda: names(consumer) == {"a1", "a2"})
+    assert bool(fake.seen(Kind.WATCH_TOPIC_LIST)) is (refusal == "too long")
+
+
+@pytest.mark.asyncio
+async def test_a_pattern_the_broker_cannot_read_is_applied_here(fake: FakeBroker, cores: Cores) -> None:
+    place = Namespace(fake, "a1", "a2", "b")
+
+    def picky(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if command.getTopicsOfNamespace.HasField("topics_pattern"):
+            return [failure(command.getTopicsOfNamespace.request_id, pb.MetadataError)]
+        return place.listing(peer, command)
+
+    fake.answers[Kind.GET_TOPICS_OF_NAMESPACE] = picky
+    consumer = await follow(cores(fake.url), "a(?!2).*")
+    assert names(consumer) == {"a1"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C163")
+async def test_a_topic_that_fails_is_tried_again_and_leaves_the_others_alone(fake: FakeBroker, cores: Cores) -> None:
+    place = Namespace(fake, "a1")
+    consumer = await follow(cores(fake.url, **FAST))
+    await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
+    refusals = 3
+
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        nonlocal refusals
+        request_id = command.subscribe.request_id
+        if command.subscribe.topic.endswith("a2") and refusals:
+            refusals -= 1
+            return [failure(request_id, pb.AuthorizationError)]
+        return [success(request_id)]
+
+    fake.answers[Kind.SUBSCRIBE] = refuse
+    place.update(["a2", "a3"])
+    await until(lambda: names(consumer) == {"a1", "a3"})
+    assert consumer.dequeue() is None and consumer.is_connected
+    await until(lambda: names(consumer) == {"a1", "a2", "a3"})
+    assert refusals == 0
+
+
+@pytest.mark.asyncio
+async def test_at_the_start_a_failure_is_raised_but_not_of_a_topic_just_gone(fake: FakeBroker, cores: Cores) -> None:
+    Namespace(fake, "a1", "a2")
+    errors = {"a2": pb.TopicNotFound}
+
+    def refuse(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        error = errors.get(command.subscribe.topic.removeprefix(NS))
+        request_id = command.subscribe.request_id
+        return [success(request_id) if error is None else failure(request_id, error)]
+
+    fake.answers[Kind.SUBSCRIBE] = refuse
+    core = cores(fake.url, **FAST)
+    consumer = await follow(core)
+    assert names(consumer) == {"a1"}
+    await consumer.close()
+    closed = len(fake.seen(Kind.CLOSE_CONSUMER))
+    errors["a2"] = pb.AuthorizationError
+    with pytest.raises(AuthorizationError):
+        await follow(core)
+    await asyncio.to_thread(fake.wait, Kind.CLOSE_CONSUMER, closed + 1)
+    assert not core.consumers
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C161")
+async def test_fewer_partitions_are_refused(fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture) -> None:
+    place = Namespace(fake, "a1-partition-0", "a1-partition-1")
+    fake.partitions[NS + "a1"] = 2
+    consumer = await follow(cores(fake.url))
+    topic = next(iter(consumer.topics))
+    assert len(consumer.children) == 2
+    fake.partitions[NS + "a1"] = 1
+    await consumer.update_partitions(topic)
+    assert len(consumer.children) == 2 and "fewer than" in caplog.text
+    fake.partitions[NS + "a1"] = 3
+    await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
+    place.update(["a1-partition-2"])
+    await until(lambda: len(consumer.children) == 3)
+
+
+@pytest.mark.asyncio
+async def test_closing_wakes_who_waits_also_without_any_topic(fake: FakeBroker, cores: Cores) -> None:
+    Namespace(fake)
+    consumer = await follow(cores(fake.url))
+    woken = asyncio.Event()
+    consumer.wait_then(woken.set)
+    assert not woken.is_set() and consumer.is_connected and not consumer.has_reached_end
+    await consumer.close()
+    assert woken.is_set() and consumer.is_closed and not consumer.is_connected
+
+
+@pytest.mark.asyncio
+async def test_an_id_starts_one_partition_only(fake: FakeBroker, cores: Cores) -> None:
+    fake.partitions[NS + "t"] = 2
+    config = ConsumerConfig(subscription_name="s", start_message_id=MessageId(0, 1, 1))
+    with pytest.raises(InvalidConfiguration, match="earliest or latest"):
+        await cores(fake.url).subscribe(["t"], config, VersionedDecoder(BytesSchema()), None)
+
+
+class Listener:
+    """Remembers; fails once."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, list[str]]] = []
+        self.fails = True
+
+    def on_topics_added(self, topics: list[str]) -> Any:
+        self.heard.append(("added", topics))
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("as the test wants it")
+
+    def on_topics_removed(self, topics: list[str]) -> Any:
+        self.heard.append(("removed", topics))
+
+
+class Waiting(Listener):
+    """A listener of coroutines."""
+
+    async def on_topics_added(self, topics: list[str]) -> None:
+        await asyncio.sleep(0.02 if self.fails else 0)
+        super().on_topics_added(topics)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", [Listener, Waiting])
+async def test_a_listener_is_told_in_order_and_may_fail(kind: type[Listener]) -> None:
+    listener = kind()
+    changed = topics_told_on_loop(listener)
+    changed(["a"], [])
+    changed(["b"], ["a"])
+    await until(lambda: len(listener.heard) == 3)
+    assert listener.heard == [("added", ["a"]), ("removed", ["a"]), ("added", ["b"])]
+
+
+def test_a_listener_on_a_thread() -> None:
+    listener, work = Listener(), []  # type: ignore[var-annotated]
+    changed = topics_told(listener, work.append)
+    changed(["a"], [])
+    changed([], ["a"])
+    assert listener.heard == []
+    for each in work:
+        each()
+    assert listener.heard == [("added", ["a"]), ("removed", ["a"])]

@@ -1,0 +1,410 @@
+"""What the APIs take without a lock: nothing of it is lost, twice, out of order or uncounted, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native.arrow.entry_slice import BatchBudget
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.prefetch_buffer import PrefetchBuffer
+from pulsar_native.enums import ConsumerType, SubscriptionMode
+from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.entry_decoder import Decoded, Delivery, StartFilter, decode
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.entry_bytes import batch_entry
+from support.fake_broker import FakeBroker, delivery, permits
+from support.until import until
+
+Cores = Callable[..., ClientCore]
+Subscribed = Callable[..., Any]
+
+FAST = {"starting_backoff_interval_ms": 20}
+
+
+def batch(first: int, count: int) -> bytes:
+    return batch_entry([b"%d" % number for number in range(first, first + count)], first_sequence_id=first)
+
+
+def decoded(count: int) -> Decoded:
+    message = pb.CommandMessage(consumer_id=0, message_id=pb.MessageIdData(ledgerId=1, entryId=2))
+    found = decode(
+        Delivery(message, batch(0, count), 1),
+        topic="persistent://public/default/t",
+        partition=-1,
+        schema=None,
+        start=StartFilter(None, False),
+        missing=None,
+        max_message_size=1 << 20,
+        together=lambda *_: None,
+    )
+    assert found is not None
+    return found
+
+
+def values(messages: Any) -> list[int]:
+    return [int(message.data()) for message in messages]
+
+
+class Application:
+    """Takes as the APIs do: from the prefetch buffer, and when that is empty from the consumer."""
+
+    def __init__(self, consumer: MultiTopicsConsumer) -> None:
+        self.consumer = consumer
+        self.prefetch: deque[Message] = consumer.start_prefetch()
+
+    def take(self) -> Message | None:
+        try:
+            return self.prefetch.popleft()
+        except IndexError:
+            return self.consumer.dequeue()
+
+    async def taken(self, count: int) -> list[int]:
+        return values(await self.messages(count))
+
+    async def messages(self, count: int) -> list[Message]:
+        found: list[Message] = []
+
+        def enough() -> bool:
+            while len(found) < count and (message := self.take()) is not None:
+                found.append(message)
+            return len(found) >= count
+
+        await until(enough)
+        return found
+
+
+def acked(broker: FakeBroker) -> list[int]:
+    return [data.entryId for seen in broker.seen(Kind.ACK) for data in seen.command.ack.message_id]
+
+
+# --- the hand itself --------------------------------------------------------------------------------------------
+
+
+def test_what_was_taken_is_counted_and_the_rest_comes_back_in_order() -> None:
+    prefetch = PrefetchBuffer()
+    assert not prefetch and prefetch.taken() == (0, None)
+    prefetch.fill(decoded(10), 2, 9)
+    assert values([prefetch.messages.popleft(), prefetch.messages.popleft()]) == [2, 3]
+    taken, last = prefetch.taken()
+    assert taken == 2 and last is not None and last.message_id().batch_index() == 3
+    assert prefetch.taken() == (0, None)
+    prefetch.messages.popleft()
+    assert values(reversed(prefetch.reclaim())) == [5, 6, 7, 8]
+    taken, last = prefetch.taken()
+    assert taken == 1 and last is not None and last.message_id().batch_index() == 4
+    assert not prefetch and not prefetch.messages
+
+
+def test_threads_and_a_call_back_share_what_is_in_hand() -> None:
+    entry = decoded(2000)
+    for _ in range(20):
+        prefetch = PrefetchBuffer()
+        prefetch.fill(entry, 0, 2000)
+        taken: list[Message] = []
+        begun = threading.Barrier(3)
+
+        def take(
+            prefetch: PrefetchBuffer = prefetch, taken: list[Message] = taken, begun: threading.Barrier = begun
+        ) -> None:
+            begun.wait()
+            try:
+                while True:
+                    taken.append(prefetch.messages.popleft())
+            except IndexError:
+                return
+
+        threads = [threading.Thread(target=take) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        back = prefetch.reclaim()
+        count, last = prefetch.taken()
+        for thread in threads:
+            thread.join()
+        assert count == len(taken) == 2000 - len(back)
+        assert sorted(values(taken)) + values(reversed(back)) == list(range(2000))
+        assert last is None or int(last.data()) == count - 1
+
+
+# --- a consumer that lends ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C120")
+async def test_permits_go_back_with_the_same_message_as_without_a_hand(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    application = Application(await subscribed(cores(fake.url), receiver_queue_size=20))
+    fake.peers[-1].send(delivery(0, batch(0, 37), 0), delivery(0, batch(37, 3), 1))
+    for number in range(40):
+        assert await application.taken(1) == [number]
+        # Nobody comes for the next one, and all the same they are on their way.
+        await asyncio.to_thread(fake.wait, Kind.FLOW, 1 + (number + 1) // 10)
+        assert permits(fake) == [20] + [10] * ((number + 1) // 10)
+
+
+@pytest.mark.asyncio
+async def test_a_strict_pause_leaves_nothing_in_hand_and_the_order_as_it_is(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    application = Application(await subscribed(cores(fake.url), receiver_queue_size=100))
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0), delivery(0, batch(30, 10), 1))
+    assert await application.taken(7) == list(range(7))
+    first = application.take()
+    assert first is not None and application.prefetch
+    application.consumer.pause(strict=True)
+    assert application.take() is None and not application.prefetch
+    application.consumer.put_back([first])
+    application.consumer.resume()
+    assert await application.taken(33) == list(range(7, 40))
+
+
+@pytest.mark.asyncio
+async def test_asking_for_everything_again_empties_the_hand(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url), receiver_queue_size=100, consumer_type=ConsumerType.Shared)
+    application = Application(consumer)
+    fake.peers[-1].send(delivery(0, batch(0, 60), 0))
+    assert await application.taken(5) == list(range(5))
+    consumer.redeliver_all()
+    assert application.take() is None
+    # 5 were taken and 55 dropped: more than half the queue.
+    await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
+    assert permits(fake) == [100, 60]
+    fake.peers[-1].send(delivery(0, batch(0, 60), 0))
+    assert await application.taken(60) == list(range(60))
+
+
+@pytest.mark.asyncio
+async def test_a_seek_leaves_nothing_in_hand_and_no_place_reached(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    application = Application(await subscribed(cores(fake.url)))
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    assert await application.taken(5) == list(range(5))
+    await application.consumer.seek(MessageId.earliest)
+    assert application.take() is None and application.consumer.dequeued_ids() == []
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    assert await application.taken(3) == list(range(3))
+    assert [place.batch_index() for place in application.consumer.dequeued_ids()] == [2]
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C119")
+async def test_a_reader_goes_on_behind_what_was_taken_from_the_hand(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(
+        cores(fake.url, **FAST),
+        subscription_mode=SubscriptionMode.NonDurable,
+        start_message_id=MessageId.earliest,
+        receiver_queue_size=100,
+    )
+    application = Application(consumer)
+    fake.peers[-1].send(delivery(0, batch(0, 30), 7))
+    assert await application.taken(12) == list(range(12))
+    fake.peers[0].close(reset=True)
+    again = (await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 2))[-1].command.subscribe
+    assert (again.start_message_id.entryId, again.start_message_id.batch_index) == (7, 11)
+    await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
+    fake.peers[-1].send(delivery(0, batch(0, 30), 7))
+    assert await application.taken(18) == list(range(12, 30))
+
+
+@pytest.mark.asyncio
+async def test_a_closed_consumer_leaves_nothing_in_hand(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    application = Application(await subscribed(cores(fake.url)))
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    assert await application.taken(5) == list(range(5))
+    await application.consumer.close()
+    with pytest.raises(AlreadyClosed):
+        application.take()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unacked_messages_timeout_ms": 10_000},
+        {"receiver_queue_size": 0},
+        {"auto_scaled_receiver_queue_size_enabled": True},
+    ],
+)
+async def test_where_each_message_counts_nothing_is_lent(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any]
+) -> None:
+    application = Application(await subscribed(cores(fake.url), **options))
+    if options.get("receiver_queue_size") == 0:
+        application.consumer.wait_then(lambda: None)
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    assert await application.taken(5) == list(range(5)) and not application.prefetch
+
+
+@pytest.mark.asyncio
+async def test_who_waits_in_line_is_not_passed_by_through_the_hand(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    application = Application(await subscribed(cores(fake.url)))
+    wakes = [lambda: None, lambda: None]
+    for wake in wakes:
+        application.consumer.wait_then(wake)
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    assert await application.taken(1) == [0] and not application.prefetch
+    application.consumer.forget_wait(wakes[0])
+    assert await application.taken(1) == [1] and application.prefetch
+    application.consumer.forget_wait(wakes[1])
+
+
+@pytest.mark.asyncio
+async def test_partitions_take_turns_once_there_are_several(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    application = Application(await subscribed(cores(fake.url)))
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    assert await application.taken(5) == list(range(5)) and application.prefetch
+    consumer = application.consumer
+    other = next(iter(consumer.topics)).with_partition(0)
+    await consumer.add_topic(other, 0)
+    assert not application.prefetch
+    fake.peers[-1].send(delivery(1, batch(100, 30), 0))
+    await until(lambda: consumer.children[1].may_have_more())
+    assert sorted(await application.taken(10)) == [5, 6, 7, 8, 9, 100, 101, 102, 103, 104]
+
+
+@pytest.mark.asyncio
+async def test_whatever_is_done_in_between_messages_come_once_in_order_and_counted(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    chance = random.Random(5)
+    consumer = await subscribed(cores(fake.url), receiver_queue_size=50)
+    application, child = Application(consumer), consumer.children[0]
+    count = first = 0
+    while first < 3000:
+        size = chance.choice((1, 2, 9, 40, 130))
+        fake.peers[-1].send(delivery(0, batch(first, size), count))
+        first, count = first + size, count + 1
+    expected = 0
+
+    def pause() -> None:
+        consumer.pause(strict=True)
+        assert application.take() is None
+        consumer.resume()
+
+    def put_back() -> None:
+        nonlocal expected
+        message = application.take()
+        if message is not None:
+            assert int(message.data()) == expected
+            consumer.put_back([message])
+
+    def rows() -> None:
+        nonlocal expected
+        taken = consumer.dequeue_slice(BatchBudget(chance.randrange(1, 60), 1 << 20))
+        if taken is not None and taken[1] is not None:
+            assert values(taken[1].messages()) == list(range(expected, expected + len(taken[1].messages())))
+            expected += len(taken[1].messages())
+
+    others = (
+        pause,
+        put_back,
+        rows,
+        child.has_queued,
+        child.queued_messages,
+        child.count_dequeued,
+        consumer.dequeued_ids,
+    )
+    while expected < first:
+        for _ in range(chance.randrange(1, 60)):
+            message = application.take()
+            if message is None:
+                await asyncio.sleep(0.001)
+                break
+            assert int(message.data()) == expected
+            expected += 1
+        chance.choice(others)()
+    child.count_dequeued()
+    assert application.take() is None and child.permits_to_return < child.flow_threshold
+    await until(lambda: sum(permits(fake)) + child.permits_to_return == 50 + first)
+
+
+# --- what the APIs note as acknowledged ----------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_noted_messages_are_acknowledged_by_the_entry_in_any_order(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=50)
+    application = Application(consumer)
+    (acks,) = consumer.fast_acks.values()
+    fake.peers[-1].send(*[delivery(0, batch(10 * number, 10), number) for number in range(4)])
+    messages = await application.messages(40)
+    shuffled = messages[:20]
+    random.Random(1).shuffle(shuffled)
+    missing = shuffled.pop(7)
+    for message in [*shuffled, *messages[20:29], *messages[30:], *messages[30:33]]:
+        acks.add_fast(message)
+    whole = {0, 1, 3} - {missing.message_id().entry_id()}
+    await until(lambda: set(acked(fake)) == whole)
+    acks.add_fast(messages[29])
+    await until(lambda: set(acked(fake)) == whole | {2})
+    acks.add_fast(missing)
+    await until(lambda: sorted(acked(fake)) == [0, 1, 2, 3])
+    assert consumer.children[0].acks_sent == 40
+
+
+@pytest.mark.asyncio
+async def test_noting_ends_with_the_consumer_and_what_was_noted_is_sent_first(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=900)
+    application = Application(consumer)
+    (acks,) = consumer.fast_acks.values()
+    fake.peers[-1].send(delivery(0, batch(0, 2), 0), delivery(0, batch(2, 1), 1))
+    messages = await application.messages(3)
+    for message in messages[:2]:
+        acks.add_fast(message)
+    (report,) = await consumer.close()
+    assert acked(fake) == [0] and (report.acks_sent, report.acks_left) == (2, 0)
+    with pytest.raises(AlreadyClosed):
+        acks.add_fast(messages[2])
+    assert acks.unsent() == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ack_receipt_enabled": True},
+        {"unacked_messages_timeout_ms": 10_000},
+        {"acknowledgment_group_time_ms": 0},
+        {"acknowledgment_group_time_ms": 60_000},
+        {"max_acknowledgment_group_size": 10},
+    ],
+)
+async def test_where_an_acknowledgement_has_consequences_it_is_not_just_noted(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any]
+) -> None:
+    consumer = await subscribed(cores(fake.url), **options)
+    assert not consumer.fast_acks
+
+
+@pytest.mark.asyncio
+async def test_a_forked_child_has_nothing_to_go_on_with(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    application = Application(await subscribed(cores(fake.url)))
+    fake.peers[-1].send(delivery(0, batch(0, 30), 0))
+    assert await application.taken(5) == list(range(5)) and application.prefetch
+    application.consumer.clear_after_fork()
+    assert not application.prefetch and not application.consumer.fast_acks

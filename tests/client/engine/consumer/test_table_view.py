@@ -1,0 +1,154 @@
+"""A table: what becomes of each kind of message, listeners that fail, and how far it has come."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from pulsar_native.engine.consumer.table_view import Table, TableMapping
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.entry_decoder import Delivery, StartFilter, decode
+from pulsar_native.schema import BytesSchema
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from support.entry_bytes import single_entry
+
+TOPIC = "persistent://public/default/t"
+
+
+class Picky(BytesSchema):
+    """A schema that cannot read everything."""
+
+    def decode(self, data: bytes) -> Any:
+        if data == b"bad":
+            raise ValueError(data)
+        return data.decode()
+
+
+def message(entry: int, body: bytes, **fields: Any) -> Message:
+    """Return a message as a consumer gives it out."""
+    command = pb.CommandMessage(consumer_id=0, message_id=pb.MessageIdData(ledgerId=1, entryId=entry))
+    delivery = Delivery(command, single_entry(body, **fields), 1)
+    decoded = decode(
+        delivery,
+        topic=TOPIC,
+        partition=-1,
+        schema=VersionedDecoder(Picky()),
+        start=StartFilter(None, False),
+        missing=None,
+        max_message_size=1 << 20,
+        together=lambda *_: None,
+    )
+    (made,) = decoded.messages()
+    return made
+
+
+class View(TableMapping):
+    """The mapping alone."""
+
+    def __init__(self) -> None:
+        self._table = Table()
+
+
+def test_what_each_message_does() -> None:
+    table, heard = Table(), []  # type: ignore[var-annotated]
+    table.listen(lambda key, value: heard.append((key, value)))
+    for number, (body, fields) in enumerate(
+        [
+            (b"1", {"partition_key": "a"}),
+            (b"2", {"partition_key": "a"}),
+            (b"bad", {"partition_key": "a"}),
+            (b"3", {"partition_key": ""}),
+            (b"nobody", {}),
+            (b"4", {"partition_key": "b"}),
+            (b"", {"partition_key": "b"}),
+            (b"", {"partition_key": "a", "null_value": True}),
+            (b"", {"partition_key": "never"}),
+        ]
+    ):
+        table.apply(message(number, body, **fields))
+    assert table.values == {"": "3"}
+    assert heard == [("a", "1"), ("a", "2"), ("", "3"), ("b", "4"), ("b", None), ("a", None), ("never", None)]
+
+
+def test_a_missing_key_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    table = Table()
+    for number in range(3):
+        table.apply(message(number, b"x"))
+    assert caplog.text.count("without a key") == 1 and table.values == {}
+
+
+def test_a_listener_that_fails_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+    table, heard = Table(), []  # type: ignore[var-annotated]
+
+    def fail(key: str, value: Any) -> None:
+        raise RuntimeError("as the test wants it")
+
+    table.listen(fail)
+    table.listen(lambda key, value: heard.append(key))
+    table.apply(message(0, b"1", partition_key="a"))
+    assert heard == ["a"] and "as the test wants it" in caplog.text
+
+
+def test_a_listener_may_use_the_table() -> None:
+    table, heard = Table(), []  # type: ignore[var-annotated]
+
+    def use(key: str, value: Any) -> None:
+        heard.append((key, value, dict(table.values)))
+        if len(heard) == 1:
+            table.for_each_and_listen(use)
+
+    table.listen(use)
+    table.apply(message(0, b"1", partition_key="a"))
+    assert heard[0] == heard[1] == ("a", "1", {"a": "1"})
+
+
+def test_nothing_falls_between_the_keys_there_are_and_the_changes() -> None:
+    table = Table()
+    table.apply(message(0, b"1", partition_key="a"))
+    heard: list[Any] = []
+    applied = threading.Thread(target=table.apply, args=(message(1, b"2", partition_key="a"),))
+
+    def slow(key: str, value: Any) -> None:
+        if not heard:
+            # The change comes while the keys are being told.
+            applied.start()
+            applied.join(0.1)
+            assert applied.is_alive(), "it waits for its turn"
+        heard.append(value)
+
+    table.for_each_and_listen(slow)
+    applied.join(10)
+    assert heard == ["1", "2"]
+
+
+def test_how_far_it_has_come() -> None:
+    table = Table()
+    end = MessageId(-1, 1, 1, -1, topic=TOPIC)
+    empty = MessageId(-1, -1, -1, -1, topic=TOPIC)
+    assert table.is_behind([end]) and not table.is_behind([empty]) and not table.is_behind([])
+    woken: list[int] = []
+    table.waiters.append(lambda: woken.append(1))
+    table.apply(message(0, b"1", partition_key="a"))
+    assert table.is_behind([empty, end])
+    table.apply(message(1, b"bad", partition_key="a"))
+    assert not table.is_behind([end]) and len(woken) == 2
+    assert table.is_behind([MessageId(-1, 1, 1, 2, topic=TOPIC)])
+    assert table.is_behind([MessageId(-1, 1, 0, -1, topic=TOPIC + "-partition-1")])
+
+
+def test_the_mapping() -> None:
+    view = View()
+    for number, key in enumerate("abc"):
+        view._table.apply(message(number, b"x", partition_key=key))
+    seen = []
+    for key in view:
+        seen.append(key)
+        view._table.values.pop("c", None)
+        view._table.values[key + key] = "y"
+    assert seen == ["a", "b", "c"] and len(view) == 5 and view["aa"] == "y" and "c" not in view
+    assert view == view.snapshot() and set(view.keys()) == set(view) and "y" in view.values()
+    assert view.get("none") is None and view.get("none", 1) == 1

@@ -1,0 +1,204 @@
+"""What measures connections and lookups: nobody without a meter provider, and what counts as which failure."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.metrics import telemetry
+from pulsar_native.engine.service_url_provider import ServiceUrlProvider
+from pulsar_native.exceptions import ConnectError, PulsarException
+from pulsar_native.topic import TopicName
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker, not_found, swallow
+
+Cores = Callable[..., ClientCore]
+Points = Callable[[str], dict[tuple[str, ...], Any]]
+
+TOPIC = TopicName.parse("t")
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def provider(reader: InMemoryMetricReader) -> MeterProvider:
+    return MeterProvider([reader])
+
+
+@pytest.fixture
+def points(reader: InMemoryMetricReader) -> Points:
+    """Collect a metric's points by the values of their attributes, sorted by name."""
+
+    def collect(name: str) -> dict[tuple[str, ...], Any]:
+        data = reader.get_metrics_data()
+        return {
+            tuple(str(value) for _, value in sorted((point.attributes or {}).items())): getattr(
+                point, "count", getattr(point, "value", None)
+            )
+            for resource in (data.resource_metrics if data else ())
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == f"pulsar.client.{name}"
+            for point in metric.data.data_points
+        }
+
+    return collect
+
+
+@pytest.mark.asyncio
+async def test_without_a_provider_nobody_measures(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    await core.partition_count(TOPIC)
+    assert core.pool.meter is None and core.lookup.meter is None
+    (connection,) = core.pool.connections()
+    assert connection._attempt is None
+
+
+def test_without_a_provider_opentelemetry_is_not_imported() -> None:
+    program = "import pulsar_native, sys; print([name for name in sys.modules if 'opentelemetry' in name])"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60).strip() == "[]"
+
+
+@pytest.mark.asyncio
+async def test_connections_and_lookups_of_a_client_are_measured_from_the_first(
+    fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
+) -> None:
+    core = cores(fake.url, meter_provider=provider)
+    await core.partition_count(TOPIC)
+    assert points("connection.opened") == {(): 1} and points("connection.closed") == {}
+    assert points("lookup.duration") == {("binary", "metadata", "success"): 1}
+    for _ in range(2):
+        core.pool.connections()[0].close()
+        assert points("connection.closed")[()] == points("connection.opened")[()]
+        await core.partition_count(TOPIC)
+    assert points("connection.opened") == {(): 3} and points("connection.failed") == {}
+    core.shutdown()
+    assert points("connection.closed") == {(): 3}
+
+
+@pytest.mark.asyncio
+async def test_connections_without_a_pool_are_measured_too(
+    fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
+) -> None:
+    core = cores(fake.url, meter_provider=provider, connections_per_broker=0)
+    for _ in range(2):
+        await core.partition_count(TOPIC)
+    core.shutdown()
+    assert points("connection.opened") == points("connection.closed") == {(): 2}
+
+
+@pytest.mark.asyncio
+async def test_a_handshake_that_fails_was_opened_and_closed(
+    fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
+) -> None:
+    core = cores(fake.url, meter_provider=provider, connection_timeout_ms=200, operation_timeout_seconds=0.5)
+    fake.answers[Kind.CONNECT] = swallow
+    with pytest.raises(PulsarException):
+        await core.partition_count(TOPIC)
+    failed = points("connection.failed")
+    assert failed.keys() == {("handshake",)} and failed[("handshake",)] >= 1
+    core.shutdown()
+    opened = points("connection.opened")[()]
+    # The last attempt may have been given up instead: its task needs some rounds of the loop to end.
+    assert failed[("handshake",)] <= opened
+    for _ in range(500):
+        if points("connection.closed")[()] == opened:
+            break
+        await asyncio.sleep(0.01)
+    assert points("connection.closed")[()] == opened == points("connection.opened")[()]
+
+
+@pytest.mark.asyncio
+async def test_a_certificate_that_is_refused_is_a_failed_handshake(
+    tls_fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
+) -> None:
+    url = f"pulsar+ssl://127.0.0.1:{tls_fake.port}"
+    core = cores(url, meter_provider=provider, operation_timeout_seconds=0.5)
+    with pytest.raises(ConnectError, match="TLS"):
+        await core.partition_count(TOPIC)
+    assert points("connection.failed").keys() == {("handshake",)} and points("connection.opened") == {}
+
+
+@pytest.mark.asyncio
+async def test_each_attempt_of_a_lookup_is_measured(
+    fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
+) -> None:
+    core = cores(fake.url, meter_provider=provider, starting_backoff_interval_ms=10)
+    # ServiceNotReady may pass; the third attempt is answered.
+    answers = iter([6, 6])
+    usual = fake.answers[Kind.LOOKUP]
+
+    def answer(peer: Any, command: Any) -> Any:
+        code = next(answers, None)
+        return usual(peer, command) if code is None else [not_found(command, code)]
+
+    fake.answers[Kind.LOOKUP] = answer
+    await core.partition_count(TOPIC)
+    await core.lookup.broker_of(TOPIC, core.deadline())
+    assert points("lookup.duration") == {
+        ("binary", "metadata", "success"): 1,
+        ("binary", "topic", "failed"): 2,
+        ("binary", "topic", "success"): 1,
+    }
+
+
+@pytest.mark.asyncio
+async def test_a_lookup_without_a_known_cluster_has_failed(
+    cores: Cores, provider: MeterProvider, points: Points, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(_service: object) -> None:
+        raise ConnectError("nobody tells")
+
+    monkeypatch.setattr(ServiceUrlProvider, "known", unknown)
+    core = cores(lambda: "pulsar://localhost", meter_provider=provider, operation_timeout_seconds=0.2)
+    with pytest.raises(PulsarException):
+        await core.partition_count(TOPIC)
+    assert points("lookup.duration").keys() == {("binary", "metadata", "failed")}
+
+
+class _OldMeter:
+    """A meter of the time before histograms took advice."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def create_histogram(self, name: str, unit: str = "", description: str = "") -> object:
+        self.made.append(name)
+        return self
+
+
+class _NewMeter(_OldMeter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.boundaries: Sequence[float] = ()
+
+    def create_histogram(
+        self,
+        name: str,
+        unit: str = "",
+        description: str = "",
+        *,
+        explicit_bucket_boundaries_advisory: Sequence[float] = (),
+    ) -> object:
+        self.boundaries = explicit_bucket_boundaries_advisory
+        return super().create_histogram(name, unit, description)
+
+
+def test_histograms_have_buckets_made_for_seconds() -> None:
+    old, new = _OldMeter(), _NewMeter()
+    for meter in (old, new):
+        assert telemetry._histogram(meter, "lookup.duration", "text") is meter
+        assert meter.made == ["pulsar.client.lookup.duration"]
+    assert new.boundaries[0] < 0.001 and new.boundaries[-1] >= 60
+    assert list(new.boundaries) == sorted(new.boundaries)

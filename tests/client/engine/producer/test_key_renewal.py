@@ -1,0 +1,98 @@
+"""When data keys are made: before the first message, again in time, and never on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from pulsar_native.config import ProducerConfig
+from pulsar_native.crypto import CryptoKeyReader, EncryptionKeyInfo
+from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.producer.key_renewal import KeyRenewal
+from pulsar_native.enums import ProducerCryptoFailureAction
+from pulsar_native.exceptions import CryptoError
+from pulsar_native.protocol import data_keys
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import pulsar_api_pb2 as pb
+
+TOPIC = TopicName.parse("t")
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    path = tmp_path / "a.pub"
+    path.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    return path
+
+
+class Noting(CryptoKeyReader):
+    """Note in which thread it is asked."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), "")
+        self.threads: list[int] = []
+
+    def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+        self.threads.append(threading.get_ident())
+        return super().get_public_key(key_name, metadata)
+
+
+def renewal(reader: CryptoKeyReader, **options: Any) -> KeyRenewal:
+    config = ProducerConfig(topic="t", encryption_key="a", crypto_key_reader=reader, **options)
+    return KeyRenewal(Engine(asyncio.get_running_loop(), threading.get_ident()), config, TOPIC)
+
+
+def wrapped(made: KeyRenewal) -> bytes:
+    metadata = pb.MessageMetadata()
+    made.encryptor.encrypt(metadata, b"x")
+    return bytes(metadata.encryption_keys[0].value) if metadata.encryption_keys else b""
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.asyncio
+async def test_renewed_in_time_and_off_the_loop(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_keys, "RENEWAL_SECONDS", 0.02)
+    reader = Noting(public)
+    made = renewal(reader)
+    assert not reader.threads
+    await made.start()
+    seen = {wrapped(made)}
+    await until(lambda: seen.add(wrapped(made)) or len(seen) > 2)
+    made.stop()
+    assert threading.get_ident() not in reader.threads
+    await asyncio.sleep(0.1)
+    count = len(reader.threads)
+    await asyncio.sleep(0.1)
+    assert len(reader.threads) == count
+
+
+@pytest.mark.asyncio
+async def test_a_first_key_that_cannot_be_had(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_keys, "RETRY_SECONDS", 0.02)
+    moved = public.rename(public.with_suffix(".later"))
+    reader = Noting(public)
+    with pytest.raises(CryptoError, match=r"a\.pub") as caught:
+        await renewal(reader).start()
+    assert caught.value.topic == TOPIC.full
+    made = renewal(reader, crypto_failure_action=ProducerCryptoFailureAction.SEND)
+    await made.start()
+    assert wrapped(made) == b""
+    # The key is tried again, and what is sent from then on is encrypted.
+    moved.rename(public)
+    await until(lambda: wrapped(made))
+    made.stop()

@@ -1,0 +1,690 @@
+"""A producer on a broker that misbehaves: receipts out of step, refusals, lost connections; nothing is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_native import Client
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer.producer import PartitionProducer
+from pulsar_native.enums import ProducerAccessMode, Result
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    ChecksumError,
+    MemoryBufferIsFull,
+    NotAllowedError,
+    ProducerBusy,
+    ProducerFenced,
+    ProducerQueueIsFull,
+    PulsarException,
+    Timeout,
+    TopicTerminated,
+)
+from pulsar_native.message import OutgoingMessage
+from pulsar_native.message_id import MessageId
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import split_batch
+from pulsar_native.wire.commands import Kind
+from pulsar_native.wire.entry import parse_entry
+from support.fake_broker import MAXU, FakeBroker, Peer, Seen, failure, frame, receipt, swallow
+
+Cores = Callable[..., ClientCore]
+Outcome = tuple[PulsarException | None, MessageId | None]
+
+FAST = {"starting_backoff_interval_ms": 20}
+
+
+async def producer_of(core: ClientCore, **options: Any) -> TopicProducer:
+    return await core.create_producer(ProducerConfig(topic="t", **options), None)
+
+
+def only(producer: TopicProducer) -> PartitionProducer:
+    (child,) = producer.children
+    return child
+
+
+def send(producer: TopicProducer, payload: bytes, sequence_id: int | None = None) -> asyncio.Future[Outcome]:
+    """Publish and return what will become of it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome] = loop.create_future()
+
+    def done(error: PulsarException | None, place: MessageId | None) -> None:
+        loop.call_soon_threadsafe(future.set_result, (error, place))
+
+    extras = None if sequence_id is None else OutgoingMessage(payload, sequence_id=sequence_id)
+    assert producer.enqueue(payload, b"", extras, done) is None
+    return future
+
+
+async def settled(futures: Iterable[asyncio.Future[Outcome]], seconds: float = 10) -> list[Outcome]:
+    return list(await asyncio.wait_for(asyncio.gather(*futures), seconds))
+
+
+def nothing_left(core: ClientCore, producer: TopicProducer) -> None:
+    """Every message was settled, and every byte and place given back."""
+    child = only(producer)
+    assert (child.core.pending_messages, child.core.pending_bytes, core.memory.used) == (0, 0, 0)
+
+
+def payloads(sent: Iterable[Seen]) -> list[bytes]:
+    return [bytes(parse_entry(seen.payload).body) for seen in sent]
+
+
+def send_error(command: pb.BaseCommand, code: int) -> bytes:
+    error = pb.CommandSendError(
+        producer_id=command.send.producer_id,
+        sequence_id=command.send.sequence_id,
+        error=code,  # type: ignore[arg-type]
+        message="as the test wants it",
+    )
+    return frame(Kind.SEND_ERROR, send_error=error)
+
+
+def close_producer(producer_id: int) -> bytes:
+    return frame(Kind.CLOSE_PRODUCER, close_producer=pb.CommandCloseProducer(producer_id=producer_id, request_id=MAXU))
+
+
+# --- receipts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C64", "C79")
+async def test_a_receipt_of_the_future_makes_everything_go_again(fake: FakeBroker, cores: Cores) -> None:
+    good = fake.answers[Kind.SEND]
+
+    def skip_one(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if peer.number == 0:
+            return [receipt(command.send, 9)] if command.send.sequence_id == 1 else ()
+        return good(peer, command)
+
+    fake.answers[Kind.SEND] = skip_one
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core)
+    outcomes = await settled([send(producer, b"%d" % number) for number in range(4)])
+    assert [error for error, _ in outcomes] == [None] * 4
+    again = [seen for seen in fake.seen(Kind.SEND) if seen.peer.number == 1]
+    assert payloads(again) == [b"0", b"1", b"2", b"3"]
+    assert len(fake.peers) == 2 and fake.peers[0].gone.wait(10)
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C64", "C79")
+async def test_a_receipt_of_the_past_is_ignored(fake: FakeBroker, cores: Cores) -> None:
+    def twice(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        number = command.send.sequence_id
+        late = [receipt(command.send, 99, sequence_id=number - 1)] if number else []
+        return [*late, receipt(command.send, number), *late, receipt(command.send, number)]
+
+    fake.answers[Kind.SEND] = twice
+    core = cores(fake.url)
+    producer = await producer_of(core)
+    outcomes = await settled([send(producer, b"%d" % number) for number in range(3)])
+    assert outcomes == [(None, MessageId(-1, 1, number)) for number in range(3)]
+    assert len(fake.peers) == 1
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+async def test_receipts_for_nobody_are_ignored(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    producer = await producer_of(core)
+    fake.peers[0].send(receipt(pb.CommandSend(producer_id=77, sequence_id=0), 0))
+    assert (await settled([send(producer, b"x")])) == [(None, MessageId(-1, 1, 0))]
+    assert len(fake.peers) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C63", "C79")
+async def test_the_send_time_out_fails_all_that_waits_and_late_receipts_do_no_harm(
+    fake: FakeBroker, cores: Cores
+) -> None:
+    good = fake.answers[Kind.SEND]
+    fake.answers[Kind.SEND] = swallow
+    core = cores(fake.url)
+    producer = await producer_of(core, send_timeout_millis=300)
+    started = time.monotonic()
+    first = send(producer, b"0")
+    await asyncio.sleep(0.2)
+    second = send(producer, b"1")
+    outcomes = await settled([first, second])
+    assert 0.29 <= time.monotonic() - started < 2
+    assert all(isinstance(error, Timeout) for error, _ in outcomes)
+    nothing_left(core, producer)
+    fake.answers[Kind.SEND] = good
+    for seen in fake.seen(Kind.SEND):
+        seen.peer.send(receipt(seen.command.send, 50))
+    assert await settled([send(producer, b"2")]) == [(None, MessageId(-1, 1, 0))]
+    assert len(fake.peers) == 1
+    nothing_left(core, producer)
+
+
+# --- lost connections -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C66", "C79")
+@pytest.mark.parametrize("batching", [False, True])
+async def test_after_a_lost_connection_the_same_bytes_go_before_anything_new(
+    fake: FakeBroker, cores: Cores, batching: bool
+) -> None:
+    good = fake.answers[Kind.SEND]
+    fake.answers[Kind.SEND] = swallow
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core, batching_enabled=batching, batching_max_messages=3)
+    held = [send(producer, b"%d" % number) for number in range(9)]
+    lost = await asyncio.to_thread(fake.wait, Kind.SEND, 3 if batching else 9)
+    fake.answers[Kind.SEND] = good
+    fake.peers[0].close(reset=True)
+    while producer.is_connected:
+        await asyncio.sleep(0.001)
+    held += [send(producer, b"%d" % number) for number in range(9, 12)]
+    outcomes = await settled(held)
+    assert [error for error, _ in outcomes] == [None] * 12
+    again = [seen for seen in fake.seen(Kind.SEND) if seen.peer.number == 1]
+    assert [seen.payload for seen in again[: len(lost)]] == [seen.payload for seen in lost]
+    assert [seen.command.send.sequence_id for seen in again] == ([0, 3, 6, 9] if batching else list(range(12)))
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C42", "C66")
+async def test_a_name_from_the_broker_is_kept_and_a_closed_producer_comes_back(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core)
+    neighbour = await core.create_producer(ProducerConfig(topic="other"), None)
+    assert (await settled([send(producer, b"0")]))[0][0] is None
+    name = producer.name
+    fake.peers[0].send(close_producer(only(producer).core.producer_id))
+    again = (await asyncio.to_thread(fake.wait, Kind.PRODUCER, 3))[-1].command.producer
+    assert (again.producer_name, again.user_provided_producer_name, again.epoch) == (name, False, 1)
+    assert (await settled([send(producer, b"1")]))[0][0] is None
+    # The connection and its neighbour were left alone.
+    assert len(fake.peers) == 1 and neighbour.is_connected
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C190")
+async def test_a_producer_closed_right_behind_its_creation_comes_back(fake: FakeBroker, cores: Cores) -> None:
+    create = fake.answers[Kind.PRODUCER]
+
+    def and_close(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        first = len(fake.seen(Kind.PRODUCER)) == 1
+        # In one piece, so that both are read at once.
+        closing = close_producer(command.producer.producer_id) if first else b""
+        return [b"".join(create(peer, command)) + closing]
+
+    fake.answers[Kind.PRODUCER] = and_close
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core)
+    assert await settled([send(producer, b"x")]) == [(None, MessageId(-1, 1, 0))]
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C35")
+async def test_nothing_reconnects_once_it_is_closed(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, starting_backoff_interval_ms=100)
+    producer = await producer_of(core)
+    waiting = send(producer, b"0")
+    await settled([waiting])
+    fake.peers[0].close(reset=True)
+    while producer.is_connected:
+        await asyncio.sleep(0.001)
+    pending = send(producer, b"1")
+    await producer.close()
+    ((error, _),) = await settled([pending])
+    assert isinstance(error, AlreadyClosed)
+    await asyncio.sleep(0.3)
+    assert len(fake.peers) == 1 and len(fake.seen(Kind.PRODUCER)) == 1
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C38")
+async def test_closing_during_a_reconnect_leaves_nothing_behind(fake: FakeBroker, cores: Cores) -> None:
+    create = fake.answers[Kind.PRODUCER]
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core)
+    neighbour = await core.create_producer(ProducerConfig(topic="other"), None)
+    producer_id = only(producer).core.producer_id
+    fake.answers[Kind.PRODUCER] = swallow
+    fake.peers[0].send(close_producer(producer_id))
+    late = (await asyncio.to_thread(fake.wait, Kind.PRODUCER, 3))[-1]
+    await producer.close()
+    # The broker may just be making it: it is told to drop it, whatever it answers.
+    (closing,) = await asyncio.to_thread(fake.wait, Kind.CLOSE_PRODUCER)
+    assert closing.command.close_producer.producer_id == producer_id
+    late.peer.send(*create(late.peer, late.command))
+    assert (await settled([send(neighbour, b"x")]))[0][0] is None
+    assert len(fake.peers) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C87")
+async def test_closing_settles_every_pending_send(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.SEND] = swallow
+    core = cores(fake.url, operation_timeout_seconds=0.3)
+    producer = await producer_of(core, send_timeout_millis=0, batching_enabled=True, batching_max_messages=30)
+    waiting = [send(producer, b"%d" % number) for number in range(100)]
+    started = time.monotonic()
+    await producer.close()
+    assert time.monotonic() - started < 2
+    outcomes = await settled(waiting, 2)
+    assert all(isinstance(error, AlreadyClosed) for error, _ in outcomes)
+    nothing_left(core, producer)
+    with pytest.raises(AlreadyClosed):
+        send(producer, b"x")
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C4", "C87")
+async def test_closing_takes_one_operation_time_out_at_most(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, operation_timeout_seconds=1.0)
+    producer = await producer_of(core)
+    fake.peers[0].muted = True
+    waiting = send(producer, b"x")
+    started = time.monotonic()
+    await producer.close()
+    assert time.monotonic() - started < 1.9
+    assert isinstance((await settled([waiting]))[0][0], AlreadyClosed)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+
+def refuse_once(broker: FakeBroker, number: int, code: int) -> None:
+    """Answer one message with SEND_ERROR the first time it comes, and the rest rightly."""
+    good = broker.answers[Kind.SEND]
+    refused: list[int] = []
+
+    def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        # After its error a broker confirms nothing until the producer comes again.
+        if command.send.sequence_id == number and not refused:
+            refused.append(number)
+            return [send_error(command, code)]
+        if refused and len(broker.seen(Kind.PRODUCER)) == 1 and code != pb.NotAllowedError:
+            return ()
+        return good(peer, command)
+
+    broker.answers[Kind.SEND] = answer
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C39", "C67", "C79")
+@pytest.mark.parametrize("code", [pb.ChecksumError, pb.PersistenceError, pb.UnknownError])
+async def test_what_may_pass_is_sent_again_by_this_producer_only(fake: FakeBroker, cores: Cores, code: int) -> None:
+    refuse_once(fake, 1, code)
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core)
+    neighbour = await core.create_producer(ProducerConfig(topic="other"), None)
+    fake._seen = [seen for seen in fake._seen if seen.command.producer.topic != neighbour.topic.full]
+    outcomes = await settled([send(producer, b"%d" % number) for number in range(4)])
+    assert [error for error, _ in outcomes] == [None] * 4
+    assert len(fake.seen(Kind.PRODUCER)) == 2 and len(fake.peers) == 1 and neighbour.is_connected
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C39", "C67", "C79")
+async def test_a_message_damaged_here_fails_alone(fake: FakeBroker, cores: Cores) -> None:
+    good = fake.answers[Kind.SEND]
+    hold = threading.Event()
+
+    def check(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        assert hold.wait(10)
+        return [send_error(command, pb.ChecksumError)] if command.send.sequence_id == 0 else good(peer, command)
+
+    fake.answers[Kind.SEND] = check
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core)
+    waiting = [send(producer, b"%d" % number) for number in range(3)]
+    head, body = only(producer).core.pending[0].parts
+    only(producer).core.pending[0].parts = [head, bytes(byte ^ 1 for byte in body)]
+    hold.set()
+    outcomes = await settled(waiting)
+    assert [type(error) for error, _ in outcomes] == [ChecksumError, type(None), type(None)]
+    assert len(fake.seen(Kind.PRODUCER)) == 1
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C39", "C79")
+async def test_not_allowed_fails_one_message(fake: FakeBroker, cores: Cores) -> None:
+    refuse_once(fake, 1, pb.NotAllowedError)
+    core = cores(fake.url)
+    producer = await producer_of(core)
+    outcomes = await settled([send(producer, b"%d" % number) for number in range(3)])
+    assert [type(error) for error, _ in outcomes] == [type(None), NotAllowedError, type(None)]
+    assert outcomes[1][0] is not None and outcomes[1][0].topic == "persistent://public/default/t"
+    assert len(fake.seen(Kind.PRODUCER)) == 1
+    nothing_left(core, producer)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C39", "C68", "C79")
+async def test_a_terminated_topic_fails_what_waits_and_what_comes(fake: FakeBroker, cores: Cores) -> None:
+    good = fake.answers[Kind.SEND]
+    hold = threading.Event()
+
+    def terminate(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        assert hold.wait(10)
+        return [send_error(command, pb.TopicTerminatedError)] if command.send.sequence_id == 1 else good(peer, command)
+
+    fake.answers[Kind.SEND] = terminate
+    core = cores(fake.url)
+    producer = await producer_of(core)
+    waiting = [send(producer, b"%d" % number) for number in range(4)]
+    hold.set()
+    outcomes = await settled(waiting)
+    assert [type(error) for error, _ in outcomes] == [type(None), *[TopicTerminated] * 3]
+    nothing_left(core, producer)
+    with pytest.raises(TopicTerminated):
+        send(producer, b"later")
+    await asyncio.sleep(0.05)
+    assert len(fake.seen(Kind.PRODUCER)) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_fenced_producer_does_not_come_back(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, **FAST)
+    producer = await producer_of(core, access_mode=ProducerAccessMode.Exclusive)
+    fake.answers[Kind.PRODUCER] = lambda peer, command: [failure(command.producer.request_id, pb.ProducerFenced)]
+    fake.answers[Kind.SEND] = swallow
+    waiting = send(producer, b"x")
+    await asyncio.to_thread(fake.wait, Kind.SEND)
+    fake.peers[0].close()
+    ((error, _),) = await settled([waiting])
+    assert isinstance(error, ProducerFenced)
+    with pytest.raises(ProducerFenced):
+        send(producer, b"y")
+
+
+# --- creation ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C37")
+async def test_a_name_in_use_ends_the_creation_at_once(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.PRODUCER] = lambda peer, command: [failure(command.producer.request_id, pb.ProducerBusy)]
+    started = time.monotonic()
+    with pytest.raises(ProducerBusy) as caught:
+        await producer_of(cores(fake.url))
+    assert time.monotonic() - started < 2 and len(fake.seen(Kind.PRODUCER)) == 1
+    assert caught.value.topic == "persistent://public/default/t"
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C36")
+async def test_a_moving_topic_is_looked_up_again(fake: FakeBroker, cores: Cores) -> None:
+    create = fake.answers[Kind.PRODUCER]
+
+    def not_yet(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if len(fake.seen(Kind.PRODUCER)) < 3:
+            return [failure(command.producer.request_id, pb.ServiceNotReady, "Please redo the lookup")]
+        return create(peer, command)
+
+    fake.answers[Kind.PRODUCER] = not_yet
+    assert (await producer_of(cores(fake.url, **FAST))).is_connected
+    assert len(fake.seen(Kind.LOOKUP)) == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C62")
+async def test_the_queue_for_exclusive_access_is_waited_in_without_a_time_out(fake: FakeBroker, cores: Cores) -> None:
+    create = fake.answers[Kind.PRODUCER]
+
+    def stand_in_line(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        answer = pb.CommandProducerSuccess(
+            request_id=command.producer.request_id, producer_name="p", producer_ready=False
+        )
+        return [frame(Kind.PRODUCER_SUCCESS, producer_success=answer)]
+
+    fake.answers[Kind.PRODUCER] = stand_in_line
+    core = cores(fake.url, operation_timeout_seconds=0.2)
+    waiting = asyncio.create_task(producer_of(core, access_mode=ProducerAccessMode.WaitForExclusive))
+    (asked,) = await asyncio.to_thread(fake.wait, Kind.PRODUCER)
+    await asyncio.sleep(0.5)
+    assert not waiting.done() and len(fake.seen(Kind.PRODUCER)) == 1
+    # The second answer has the same request id.
+    asked.peer.send(*create(asked.peer, asked.command))
+    producer = await asyncio.wait_for(waiting, 5)
+    assert (await settled([send(producer, b"x")]))[0][0] is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C84")
+async def test_a_partitioned_producer_is_made_whole_or_not_at_all(fake: FakeBroker, cores: Cores) -> None:
+    create = fake.answers[Kind.PRODUCER]
+    fake.partitions["persistent://public/default/t"] = 4
+
+    def fence_one(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        if command.producer.topic.endswith("-2"):
+            return [failure(command.producer.request_id, pb.ProducerFenced)]
+        return create(peer, command)
+
+    fake.answers[Kind.PRODUCER] = fence_one
+    core = cores(fake.url)
+    with pytest.raises(ProducerFenced) as caught:
+        await producer_of(core)
+    assert caught.value.topic == "persistent://public/default/t-partition-2"
+    made = {
+        seen.command.producer.producer_id
+        for seen in fake.seen(Kind.PRODUCER)
+        if not seen.command.producer.topic.endswith("-2")
+    }
+    closed = {seen.command.close_producer.producer_id for seen in fake.seen(Kind.CLOSE_PRODUCER)}
+    assert closed == made and len(made) == 3
+    assert core.producers == set()
+
+
+# --- plain messages from many threads ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Let threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def stored(fake: FakeBroker) -> list[list[bytes]]:
+    """Return the payloads of the entries that arrived."""
+    entries = [parse_entry(seen.payload) for seen in fake.seen(Kind.SEND)]
+    return [
+        [bytes(entry.body[start:stop]) for _, start, stop in split_batch(entry.body, entry.num_messages)]
+        if entry.is_batch
+        else [bytes(entry.body)]
+        for entry in entries
+    ]
+
+
+@pytest.mark.parametrize("limit", [0, 1_000_000])
+def test_threads_that_put_messages_lose_none_and_keep_their_order(fake: FakeBroker, restless: None, limit: int) -> None:
+    threads, each, most = 4, 1500, 7
+    told: list[int] = []
+    with Client(fake.url, memory_limit_bytes=limit) as client:
+        producer = client.create_producer(
+            "t", batching_enabled=True, batching_max_messages=most, batching_max_publish_delay_ms=1,
+            max_pending_messages=200, block_if_queue_full=True,
+        )  # fmt: skip
+
+        def work(number: int) -> None:
+            for index in range(each):
+                payload = b"%d:%d" % (number, index)
+                if index % 3:
+                    producer.send_async(payload, None)
+                else:
+                    producer.send_async(payload, lambda result, _id: told.append(result is Result.Ok))
+                if index % 97 == 0:
+                    producer.flush()
+
+        running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(60)
+            assert not thread.is_alive()
+        producer.flush()
+        child = only(producer._inner)
+        nothing_left(child.client, producer._inner)
+        assert sum(told) == len(told) == threads * -(-each // 3)
+    entries = stored(fake)
+    assert max(map(len, entries)) <= most
+    values = [payload for entry in entries for payload in entry]
+    for number in range(threads):
+        own = [value for value in values if value.startswith(b"%d:" % number)]
+        assert own == [b"%d:%d" % (number, index) for index in range(each)]
+
+
+def test_what_is_put_while_the_producer_closes_is_told_of_or_refused(fake: FakeBroker, restless: None) -> None:
+    for _ in range(5):
+        with Client(fake.url) as client:
+            producer = client.create_producer("t", batching_enabled=True, max_pending_messages=0)
+            taken, told = [0], [0]
+
+            def work(producer: Any = producer, taken: list[int] = taken, told: list[int] = told) -> None:
+                def note(_result: Result, _id: MessageId | None) -> None:
+                    told[0] += 1
+
+                with pytest.raises(AlreadyClosed):
+                    while True:
+                        producer.send_async(b"x", note)
+                        taken[0] += 1
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            fake.wait(Kind.SEND)
+            producer.close()
+            thread.join(30)
+            assert not thread.is_alive()
+            deadline = time.monotonic() + 10
+            while told[0] != taken[0] and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert told == taken
+            nothing_left(only(producer._inner).client, producer._inner)
+
+
+def test_the_queue_and_the_memory_are_not_exceeded_by_what_is_put(fake: FakeBroker) -> None:
+    fake.answers[Kind.SEND] = swallow
+    with Client(fake.url, memory_limit_bytes=1_000_000, operation_timeout_seconds=1) as client:
+        producer = client.create_producer("t", batching_enabled=True, max_pending_messages=100)
+        with pytest.raises(ProducerQueueIsFull):
+            for _ in range(101):
+                producer.send_async(b"x", None)
+        assert only(producer._inner).core.pending_messages == 100
+    with Client(fake.url, memory_limit_bytes=300_000, operation_timeout_seconds=1) as client:
+        producer = client.create_producer("t", batching_enabled=True, max_pending_messages=0)
+        with pytest.raises(MemoryBufferIsFull):
+            for _ in range(302):
+                producer.send_async(bytes(1000), None)
+        assert only(producer._inner).core.pending_messages == 300
+
+
+# --- a sender that waits reads its receipt itself ---------------------------------------------------------------------
+
+
+def leading(producer: Any) -> bool:
+    """Send until senders may look at the socket, which they never do where there is no epoll."""
+    if not hasattr(select, "epoll"):
+        producer.send(b"first")
+        return True
+    for number in range(200):
+        producer.send(b"%d" % number)
+        if only(producer._inner).connection._transport._watch is not None:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("how", ["alone", "split", "with others", "late", "twice"])
+def test_a_sender_gets_its_receipt_however_it_comes(fake: FakeBroker, how: str) -> None:
+    good = fake.answers[Kind.SEND]
+
+    def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        (whole,) = good(peer, command)
+        if how == "split":
+            peer.send(whole[:11])
+            time.sleep(0.01)
+            return [whole[11:]]
+        if how == "with others":
+            return [frame(Kind.PING) + whole + frame(Kind.PING)]
+        if how == "late":
+            time.sleep(0.04)
+        return [whole, whole] if how == "twice" else [whole]
+
+    with Client(fake.url) as client:
+        producer = client.create_producer("t")
+        assert leading(producer)
+        transport = only(producer._inner).connection._transport
+        before = producer.last_sequence_id()
+        fake.answers[Kind.SEND] = answer
+        ids = []
+        for number in range(20):
+            # Otherwise the loop reads for a while after such answers.
+            transport._pause = 0
+            ids.append(producer.send(b"%d" % number).entry_id())
+        assert ids == list(range(ids[0], ids[0] + 20))
+        assert producer.last_sequence_id() == before + 20
+        assert len(fake.peers) == 1
+        if how == "with others":
+            fake.wait(Kind.PONG, 40)
+
+
+def test_a_sender_that_looks_is_told_of_a_lost_connection(fake: FakeBroker) -> None:
+    good = fake.answers[Kind.SEND]
+    with Client(fake.url, starting_backoff_interval_ms=20) as client:
+        producer = client.create_producer("t")
+        assert leading(producer)
+
+        def hang_up(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+            if peer.number == 0:
+                peer.close()
+                return ()
+            return good(peer, command)
+
+        fake.answers[Kind.SEND] = hang_up
+        assert producer.send(b"again").entry_id() >= 0
+        assert len(fake.peers) == 2
+
+
+def test_callbacks_of_others_are_never_called_by_a_sender_that_looks(fake: FakeBroker) -> None:
+    with Client(fake.url) as client:
+        producer = client.create_producer("t")
+        assert leading(producer)
+        transport = only(producer._inner).connection._transport
+        callers: set[int] = set()
+        for number in range(50):
+            transport._pause = 0
+            producer.send_async(b"a%d" % number, lambda _result, _id: callers.add(threading.get_ident()))
+            producer.send(b"b%d" % number)
+        assert callers == {only(producer._inner).engine.thread}
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_was_put_too_late_for_its_batch_is_not_forgotten(fake: FakeBroker, closed: bool) -> None:
+    with Client(fake.url) as client:
+        producer = client.create_producer("t", batching_enabled=True)
+        child = only(producer._inner)
+        if closed:
+            producer.close()
+        # As a thread sees it that looked for room just before another one closed the batch, or the producer.
+        child._fast_path.capacity, child._fast_path.max_payload = 1, 10
+        told: list[Result] = []
+        producer.send_async(b"late", lambda result, _id: told.append(result))
+        deadline = time.monotonic() + 10
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert told == [Result.AlreadyClosed if closed else Result.Ok]
+        nothing_left(child.client, producer._inner)

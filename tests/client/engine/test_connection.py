@@ -1,0 +1,473 @@
+"""A live connection: handshake, keep-alive, time-outs, and what hostile peers can do to it (nothing)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import pulsar_native
+from broker_keys import Certificates
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.connection import Connection
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    ConnectError,
+    ErrorGettingAuthenticationData,
+    NotConnected,
+    ProtocolViolation,
+    PulsarException,
+    Timeout,
+    UnknownError,
+)
+from pulsar_native.service_url import Address
+from pulsar_native.wire import commands
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from pulsar_native.wire.entry import parse_entry
+from support.entry_bytes import single_entry
+from support.fake_broker import HOST, FakeBroker, Peer, delivery, failure, frame, success, swallow
+from support.until import until
+
+Cores = Callable[..., ClientCore]
+
+
+async def connect(core: ClientCore, broker: FakeBroker) -> Connection:
+    address = Address(HOST, broker.port)
+    return await core.pool.get(address, address)
+
+
+async def ask(core: ClientCore, connection: Connection, **options: Any) -> Any:
+    """Send some request."""
+    number = core.next_request_id()
+    frame = commands.get_last_message_id(0, number)
+    return await connection.request(number, frame, pb.CommandGetLastMessageIdResponse, **options)
+
+
+class Plugin:
+    """An authentication plug-in of the application."""
+
+    method_name = "mine"
+
+    def __init__(self, data: bytes | Exception) -> None:
+        self.data = data
+        self.asked_in: list[int] = []
+
+    def auth_data(self) -> bytes:
+        self.asked_in.append(threading.get_ident())
+        if isinstance(self.data, Exception):
+            raise self.data
+        return self.data
+
+    def http_headers(self) -> dict[str, str]:
+        return {}
+
+    def tls_certificate(self) -> None:
+        return None
+
+    def start(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+# --- handshake --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C24")
+async def test_the_handshake_comes_first_and_its_answer_is_kept(fake: FakeBroker, cores: Cores) -> None:
+    fake.connected.max_message_size = 1 << 20
+    fake.connected.protocol_version = 19
+    released = threading.Event()
+    welcome = fake.answers[Kind.CONNECT]
+
+    def slow(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        assert released.wait(10)
+        return welcome(peer, command)
+
+    fake.answers[Kind.CONNECT] = slow
+    core = cores(fake.url)
+    asked = asyncio.create_task(core.topic_partition_count("t", auto_create=True))
+    await asyncio.to_thread(fake.wait, Kind.CONNECT)
+    await asyncio.sleep(0.05)
+    # Nothing is sent before the handshake is done.
+    assert [seen.command.type for seen in fake.seen()] == [Kind.CONNECT]
+    released.set()
+    await asked
+    assert [seen.command.type for seen in fake.seen()] == [Kind.CONNECT, Kind.PARTITIONED_METADATA]
+    (connection,) = core.pool.connections()
+    assert (connection.max_message_size, connection.core.protocol_version) == (1 << 20, 19)
+    assert connection.core.server_version == "Fake" and connection.local_port > 0
+    command = fake.seen(Kind.CONNECT)[0].command.connect
+    assert command.client_version.startswith("Pulsar-Native-Python-v") and command.auth_method_name == "none"
+
+
+@pytest.mark.asyncio
+async def test_a_request_on_a_connection_that_is_not_ready_is_refused(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    connection = Connection(core.engine, core.config, Address(HOST, fake.port))
+    with pytest.raises(NotConnected):
+        await ask(core, connection)
+    opened = await connect(core, fake)
+    opened.close()
+    with pytest.raises(NotConnected):
+        await ask(core, opened)
+
+
+@pytest.mark.asyncio
+async def test_credentials_go_along_and_are_read_off_the_loop(fake: FakeBroker, cores: Cores) -> None:
+    plugin = Plugin(b"topsecret")
+    await connect(cores(fake.url, authentication=plugin), fake)
+    command = fake.seen(Kind.CONNECT)[0].command.connect
+    assert (command.auth_method_name, command.auth_data) == ("mine", b"topsecret")
+    assert plugin.asked_in and threading.get_ident() not in plugin.asked_in
+
+
+@pytest.mark.asyncio
+async def test_a_plug_in_that_fails_is_told_without_its_text(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, authentication=Plugin(ValueError("topsecret is wrong")))
+    with pytest.raises(ErrorGettingAuthenticationData, match="failed with ValueError") as caught:
+        await connect(core, fake)
+    assert "topsecret" not in str(caught.value)
+    assert fake.peer().gone.wait(10) and fake.seen() == []
+
+
+@pytest.mark.asyncio
+async def test_a_time_out_of_the_plug_in_is_its_own(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, authentication=Plugin(Timeout("the issuer did not answer")))
+    with pytest.raises(Timeout, match="the issuer did not answer"):
+        await connect(core, fake)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C37")
+async def test_refused_credentials_end_it_at_once(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.CONNECT] = lambda peer, command: [
+        failure(-1 & (1 << 64) - 1, pb.AuthenticationError, "bad token")
+    ]
+    core = cores(fake.url)
+    started = time.monotonic()
+    with pytest.raises(AuthenticationError, match="The broker refused the credentials: bad token") as caught:
+        await core.topic_partition_count("t", auto_create=True)
+    assert time.monotonic() - started < 2 and len(fake.peers) == 1
+    assert caught.value.broker == fake.address
+
+
+@pytest.mark.asyncio
+async def test_a_peer_that_hangs_up_is_told_with_a_hint(fake: FakeBroker, cores: Cores) -> None:
+    def hang_up(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+        peer.close()
+        return ()
+
+    fake.answers[Kind.CONNECT] = hang_up
+    with pytest.raises(ConnectError, match=r"handshake failed.*binary port"):
+        await connect(cores(fake.url), fake)
+
+
+@pytest.mark.asyncio
+async def test_a_web_server_is_no_broker(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.CONNECT] = lambda peer, command: [b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"]
+    with pytest.raises(ProtocolViolation, match="is this a Pulsar broker's binary port") as caught:
+        await connect(cores(fake.url), fake)
+    assert caught.value.broker == fake.address
+
+
+# --- requests ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C27")
+async def test_one_lost_answer_fails_one_request_only(fake: FakeBroker, cores: Cores) -> None:
+    answer = fake.answers[Kind.GET_LAST_MESSAGE_ID]
+
+    def lose_the_second(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
+        return () if len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == 2 else answer(peer, command)
+
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lose_the_second
+    core = cores(fake.url, operation_timeout_seconds=0.3)
+    connection = await connect(core, fake)
+    started = time.monotonic()
+    results = await asyncio.gather(*(ask(core, connection) for _ in range(4)), return_exceptions=True)
+    assert 0.29 <= time.monotonic() - started < 2
+    assert [isinstance(result, Timeout) for result in results] == [False, True, False, False]
+    assert connection.is_open and len(fake.peers) == 1
+    assert (await ask(core, connection)).request_id
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C226")
+async def test_not_sent_not_answered_and_unknown_are_three_errors(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, operation_timeout_seconds=0.25)
+    connection = await connect(core, fake)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda _peer, command: [
+        failure(command.getLastMessageId.request_id, pb.UnknownError, "who knows")
+    ]
+    with pytest.raises(UnknownError, match="who knows") as unknown:
+        await ask(core, connection)
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
+    with pytest.raises(Timeout, match=r"within 0\.25 s") as unanswered:
+        await ask(core, connection)
+    with pytest.raises(Timeout, match=r"within 0\.125 s"):
+        await ask(core, connection, timeout=0.125)
+    sent = len(fake.seen(Kind.GET_LAST_MESSAGE_ID))
+    connection.close()
+    with pytest.raises(NotConnected) as unsent:
+        await ask(core, connection)
+    assert len(fake.seen(Kind.GET_LAST_MESSAGE_ID)) == sent
+    assert len({type(caught.value) for caught in (unknown, unanswered, unsent)}) == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C27", "C225")
+async def test_deadlines_are_each_requests_own(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
+    core = cores(fake.url, operation_timeout_seconds=9)
+    connection = await connect(core, fake)
+    ended: list[float] = []
+    started = time.monotonic()
+
+    async def one(timeout: float) -> None:
+        with pytest.raises(Timeout):
+            await ask(core, connection, timeout=timeout)
+        ended.append(time.monotonic() - started - timeout)
+
+    # Also one that is due before those registered earlier.
+    await asyncio.gather(one(0.4), one(0.1), one(0.25))
+    assert all(-0.01 <= late < 1.5 for late in ended)
+
+
+@pytest.mark.asyncio
+async def test_who_gives_up_waiting_leaves_no_request_behind(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
+    core = cores(fake.url)
+    connection = await connect(core, fake)
+    task = asyncio.create_task(ask(core, connection))
+    await asyncio.to_thread(fake.wait, Kind.GET_LAST_MESSAGE_ID)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert connection.core.next_deadline() is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C40")
+async def test_answers_nobody_asked_for_are_ignored(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = cores(fake.url)
+    connection = await connect(core, fake)
+    with caplog.at_level(logging.DEBUG, "pulsar_native"):
+        fake.peers[0].send(success(4711), failure(4712, pb.UnknownError), frame(Kind.PONG))
+        assert await ask(core, connection)
+    assert "4711" in caplog.text and "4712" in caplog.text
+    assert connection.is_open
+
+
+@pytest.mark.asyncio
+async def test_a_lost_connection_fails_what_waits_at_once(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
+    core = cores(fake.url)
+    connection = await connect(core, fake)
+    tasks = [asyncio.create_task(ask(core, connection)) for _ in range(3)]
+    await asyncio.to_thread(fake.wait, Kind.GET_LAST_MESSAGE_ID, 3)
+    started = time.monotonic()
+    fake.peers[0].close(reset=True)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert time.monotonic() - started < 2
+    assert [type(result) for result in results] == [ConnectError] * 3
+    assert len({id(result) for result in results}) == 3
+
+
+@pytest.mark.asyncio
+async def test_commands_of_newer_brokers_are_skipped(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    connection = await connect(core, fake)
+    # Of an unknown type, of a type that is known but never sent to clients, and for nobody we know.
+    closing = pb.CommandCloseConsumer(consumer_id=77, request_id=1)
+    fake.peers[0].send(
+        b"\0\0\0\x06\0\0\0\x02\x08\x78",
+        commands.flow(3, 1),
+        frame(Kind.CLOSE_CONSUMER, close_consumer=closing),
+        delivery(77, single_entry(b"x"), 0),
+    )
+    assert await ask(core, connection)
+    assert connection.is_open
+
+
+# --- hostile bytes ----------------------------------------------------------------------------------------------
+
+HOSTILE = {
+    "a frame over the limit": b"\x7f\xff\xff\xff\0\0\0\x08",
+    "a command larger than its frame": b"\0\0\0\x08\0\0\0\x64aaaa",
+    "an empty command": b"\0\0\0\x04\0\0\0\0",
+    "no protobuf": b"\0\0\0\x08\0\0\0\x04\xff\xff\xff\xff",
+    "a command without its fields": b"\0\0\0\x06\0\0\0\x02\x08\x0d",
+    "connected a second time": frame(Kind.CONNECTED, connected=pb.CommandConnected(server_version="again")),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("what", HOSTILE)
+async def test_hostile_frames_close_the_connection_and_nothing_hangs(fake: FakeBroker, cores: Cores, what: str) -> None:
+    fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda peer, command: [HOSTILE[what]]
+    core = cores(fake.url)
+    connection = await connect(core, fake)
+    started = time.monotonic()
+    results = await asyncio.gather(*(ask(core, connection) for _ in range(3)), return_exceptions=True)
+    assert time.monotonic() - started < 2
+    assert all(isinstance(result, PulsarException) for result in results)
+    assert not connection.is_open and fake.peer().gone.wait(10)
+    # And the next request dials again.
+    assert await core.topic_partition_count("t", auto_create=True) == 0
+    assert len(fake.peers) == 2
+
+
+# --- keep-alive -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C14")
+async def test_a_black_hole_is_found_after_two_intervals_and_left(
+    fake: FakeBroker, cores: Cores, subscribed: Callable[..., Any]
+) -> None:
+    interval = 0.2
+    core = cores(fake.url, keep_alive_interval_seconds=interval, starting_backoff_interval_ms=20)
+    consumer = await subscribed(core)
+    assert consumer.is_connected
+    started = time.monotonic()
+    fake.peers[0].muted = True
+    await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 2)
+    assert time.monotonic() - started < 2 * interval + 1
+    assert fake.peer().gone.wait(10)
+    await until(lambda: consumer.is_connected)
+    pings = [seen.at for seen in fake.seen(Kind.PING) if seen.peer.number == 0]
+    assert len(pings) <= 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C14")
+async def test_a_peer_that_answers_is_kept(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, keep_alive_interval_seconds=0.05)
+    connection = await connect(core, fake)
+    await asyncio.to_thread(fake.wait, Kind.PING, 5)
+    assert connection.is_open and len(fake.peers) == 1
+    times = [seen.at for seen in fake.seen(Kind.PING)]
+    assert all(later - earlier > 0.03 for earlier, later in pairwise(times))
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C14")
+async def test_keep_alive_can_be_switched_off(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, keep_alive_interval_seconds=0)
+    await connect(core, fake)
+    await asyncio.sleep(0.1)
+    assert fake.seen(Kind.PING) == []
+
+
+@pytest.mark.proves("C14")
+def test_a_ping_is_answered_at_once_while_the_applications_code_blocks(fake: FakeBroker) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def listener(_consumer: object, _message: object) -> None:
+        entered.set()
+        assert leave.wait(20)
+
+    fake.answers[Kind.FLOW] = lambda peer, command: [delivery(command.flow.consumer_id, single_entry(b"x"), 0)]
+    with pulsar_native.Client(fake.url) as client:
+        client.subscribe("t", "s", message_listener=listener)
+        assert entered.wait(10)
+        before = time.monotonic()
+        fake.peers[0].send(frame(Kind.PING))
+        (pong,) = fake.wait(Kind.PONG)
+        assert pong.at - before < 1
+        leave.set()
+
+
+# --- proxies that lie, and the rest -----------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_challenge_is_answered_with_fresh_credentials(fake: FakeBroker, cores: Cores) -> None:
+    plugin = Plugin(b"first")
+    core = cores(fake.url, authentication=plugin)
+    connection = await connect(core, fake)
+    plugin.data = b"second"
+    challenge = pb.CommandAuthChallenge(challenge=pb.AuthData(auth_method_name="mine", auth_data=b"refresh"))
+    fake.peers[0].send(frame(Kind.AUTH_CHALLENGE, authChallenge=challenge))
+    (answered,) = await asyncio.to_thread(fake.wait, Kind.AUTH_RESPONSE)
+    assert answered.command.authResponse.response.auth_data == b"second"
+    plugin.data = ValueError("no more")
+    fake.peers[0].send(frame(Kind.AUTH_CHALLENGE, authChallenge=challenge))
+    await until(lambda: not connection.is_open)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_large_frames_in_both_directions_at_once(
+    request: pytest.FixtureRequest, cores: Cores, subscribed: Callable[..., Any], certificates: Certificates, tls: bool
+) -> None:
+    fake: FakeBroker = request.getfixturevalue("tls_fake" if tls else "fake")
+    body = bytes(range(256)) * 12_000  # several read buffers, and more than a socket takes at once
+    fake.answers[Kind.FLOW] = lambda peer, command: [
+        delivery(command.flow.consumer_id, single_entry(body), number) for number in range(3)
+    ]
+    core = cores(fake.url, **({"tls_trust_certs_file_path": str(certificates.authority)} if tls else {}))
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    outcomes: list[Any] = []
+
+    def publish() -> None:
+        for _ in range(3):
+            producer.enqueue(body, b"", None, lambda error, place: outcomes.append(error))
+
+    threads = [threading.Thread(target=publish) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    consumer = await subscribed(core, receiver_queue_size=3)
+    taken: list[Any] = []
+
+    def all_there() -> bool:
+        message = consumer.dequeue()
+        if message is not None:
+            taken.append(message)
+        return len(taken) == 3 and len(outcomes) == 6
+
+    await until(all_there)
+    for thread in threads:
+        thread.join()
+    assert all(message.data() == body for message in taken)
+    assert outcomes == [None] * 6
+    assert all(parse_entry(seen.payload).body == body for seen in fake.seen(Kind.SEND))
+    assert len(fake.peers) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_certificate_nobody_vouches_for_is_refused(tls_fake: FakeBroker, cores: Cores) -> None:
+    with pytest.raises(ConnectError, match=r"TLS with .* failed: .*"):
+        await connect(cores(tls_fake.url), tls_fake)
+    assert tls_fake.seen() == []
+
+
+@pytest.mark.asyncio
+async def test_a_connection_the_peer_drops_right_behind_the_handshake(cores: Cores) -> None:
+    with FakeBroker() as fake:
+
+        def welcome_and_leave(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+            peer.send(frame(Kind.CONNECTED, connected=fake.connected))
+            peer.close()
+            return ()
+
+        fake.answers[Kind.CONNECT] = welcome_and_leave
+        core = cores(fake.url, operation_timeout_seconds=0.5, starting_backoff_interval_ms=50)
+        with pytest.raises(PulsarException):
+            await core.topic_partition_count("t", auto_create=True)
+        assert core.pool.connections() == []
+        assert 2 <= len(fake.peers) < 30

@@ -1,0 +1,169 @@
+"""Lookups over HTTP: what web services say wrong, hosts in turn, and answers that come too late."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native.auth import AuthenticationBasic
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.lookup import BrokerOfTopic
+from pulsar_native.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    ConnectError,
+    ErrorGettingAuthenticationData,
+    LookupError,
+    PulsarException,
+    ReadError,
+    ServiceUnitNotReady,
+    Timeout,
+    TooManyLookupRequestException,
+    TopicNotFound,
+)
+from pulsar_native.service_url import Address
+from pulsar_native.topic import TopicName
+from support.fake_broker import FakeBroker
+from support.http_peer import Answer, Asked, http_peer
+
+Cores = Callable[..., ClientCore]
+
+TOPIC = TopicName.parse("t")
+
+
+def said(status: int, reason: str) -> Answer:
+    return Answer(status, json.dumps({"reason": reason}).encode())
+
+
+def broker_at(**urls: str) -> Answer:
+    return Answer(body=json.dumps(urls).encode())
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C30")
+async def test_what_is_asked_and_which_address_is_taken(cores: Cores) -> None:
+    both = broker_at(brokerUrl="pulsar://plain:6650", brokerUrlTls="pulsar+ssl://safe:6651", nativeUrl="pulsar://x:1")
+    with http_peer(lambda asked: both) as peer:
+        core = cores(peer.url, listener_name="out side", authentication=AuthenticationBasic("me", "secret"))
+        plain = Address("plain", 6650)
+        name = TopicName.parse("non-persistent://a/b/c d%/ü".replace("/ü", "ü"))
+        assert await core.lookup.broker_of(name) == BrokerOfTopic(plain, plain)
+        (asked,) = peer.asked
+        assert asked.path == "/lookup/v2/topic/non-persistent/a/b/c%20d%25%C3%BC?listenerName=out+side"
+        assert asked.headers["Authorization"].startswith("Basic ")
+        assert asked.headers["X-Pulsar-Auth-Method-Name"] == "basic"
+        encrypted = cores(peer.url, use_tls=True)
+        assert (await encrypted.lookup.broker_of(TOPIC)).logical == Address("safe", 6651)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C30")
+@pytest.mark.parametrize(
+    ("answer", "kind", "retryable"),
+    [
+        (Answer(401), AuthenticationError, False),
+        (said(401, "Failed to authenticate"), AuthenticationError, False),
+        (said(401, "Don't have permission"), AuthorizationError, False),
+        (said(403, "no"), AuthorizationError, False),
+        (said(404, "Namespace not found"), TopicNotFound, False),
+        (Answer(404), LookupError, False),
+        (said(412, "bad name"), LookupError, False),
+        (said(429, "slow down"), TooManyLookupRequestException, True),
+        (said(500, "oops"), LookupError, True),
+        (said(503, "moving"), ServiceUnitNotReady, True),
+        (Answer(body=b"<html>"), ReadError, True),
+        (Answer(body=b"[]"), ReadError, True),
+        (broker_at(brokerUrl=""), LookupError, True),
+        (Answer(307, headers={"Location": "ftp://elsewhere/"}), ReadError, True),
+        (Answer(307, headers={"Location": "/another/path"}), ReadError, True),
+    ],
+)
+async def test_refusals(cores: Cores, answer: Answer, kind: type[PulsarException], retryable: bool) -> None:
+    with http_peer(lambda asked: answer) as peer:
+        core = cores(peer.url)
+        with pytest.raises(kind) as caught:
+            await core.lookup.broker_of(TOPIC)
+        assert type(caught.value) is kind and caught.value.retryable is retryable
+        assert caught.value.topic == TOPIC.full
+
+
+@pytest.mark.asyncio
+async def test_what_may_pass_is_tried_again(fake: FakeBroker, cores: Cores) -> None:
+    answers = [said(503, "moving"), Answer(body=b""), broker_at(brokerUrl=fake.url)]
+    with http_peer(lambda asked: answers[min(len(peer.asked) - 1, 2)]) as peer:
+        core = cores(peer.url, starting_backoff_interval_ms=10)
+        assert (await core.lookup.broker_of(TOPIC, core.deadline())).logical == Address("127.0.0.1", fake.port)
+        assert len(peer.asked) == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C1")
+async def test_dead_hosts_are_passed_over_and_quarantined(fake: FakeBroker, cores: Cores) -> None:
+    with http_peer(lambda asked: broker_at(brokerUrl=fake.url)) as gone:
+        dead = gone.url.removeprefix("http://")
+    with http_peer(lambda asked: broker_at(brokerUrl=fake.url)) as peer:
+        live = peer.url.removeprefix("http://")
+        core = cores(f"http://{dead},{live}")
+        for _ in range(3):
+            await core.lookup.broker_of(TOPIC)
+        assert {str(core.pool.next_host()) for _ in range(4)} == {live}
+    with pytest.raises(ConnectError) as caught:
+        await core.lookup.broker_of(TOPIC)
+    assert caught.value.topic == TOPIC.full
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_never_comes_is_a_time_out(cores: Cores) -> None:
+    leave = threading.Event()
+
+    def late(asked: Asked) -> Answer:
+        leave.wait(10)
+        return Answer()
+
+    with http_peer(late) as peer:
+        core = cores(peer.url, operation_timeout_seconds=0.3)
+        with pytest.raises(Timeout) as caught:
+            await core.lookup.partitions(TOPIC, core.deadline())
+        assert caught.value.topic == TOPIC.full
+        leave.set()
+
+
+@pytest.mark.asyncio
+async def test_a_plug_in_that_fails_is_told_without_its_words(cores: Cores) -> None:
+    class Broken(AuthenticationBasic):
+        def http_headers(self) -> dict[str, str]:
+            raise RuntimeError("very-secret")
+
+    with http_peer(lambda asked: Answer()) as peer:
+        core = cores(peer.url, authentication=Broken("me", "secret"))
+        with pytest.raises(ErrorGettingAuthenticationData, match="RuntimeError") as caught:
+            await core.lookup.broker_of(TOPIC)
+        assert "very-secret" not in str(caught.value) and peer.asked == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C20")
+async def test_an_answer_from_before_a_change_of_the_cluster_does_not_count(fake: FakeBroker, cores: Cores) -> None:
+    asked_once, leave = threading.Event(), threading.Event()
+
+    def late(asked: Asked) -> Answer:
+        if asked.path.startswith("/lookup"):
+            asked_once.set()
+            leave.wait(10)
+            return broker_at(brokerUrl=fake.url)
+        return Answer(body=b'{"partitions": 0}')
+
+    with http_peer(late) as peer, FakeBroker() as second:
+        core = cores(peer.url, starting_backoff_interval_ms=10)
+        making: Any = asyncio.create_task(core.create_producer(ProducerConfig(topic="t"), None))
+        await asyncio.to_thread(asked_once.wait, 10)
+        await core.update_service_url(second.url)
+        leave.set()
+        assert (await making).is_connected
+        assert fake.peers == [] and len(second.peers) == 1

@@ -1,0 +1,271 @@
+"""The pool of connections: shared attempts, several hosts, and what leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import pytest
+
+from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.connection import Connection
+from pulsar_native.exceptions import AlreadyClosed, ConnectError, Timeout
+from pulsar_native.service_url import Address
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import HOST, FakeBroker, Peer, swallow
+from support.until import until
+
+Cores = Callable[..., ClientCore]
+
+
+async def connection_to(core: ClientCore, broker: FakeBroker) -> Connection:
+    return await core.pool.get(Address(HOST, broker.port), Address(HOST, broker.port))
+
+
+def closed_broker() -> str:
+    with FakeBroker() as broker:
+        return broker.address
+
+
+@pytest.mark.asyncio
+async def test_who_asks_at_once_shares_one_attempt(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    made = await asyncio.gather(*(connection_to(core, fake) for _ in range(20)))
+    assert len(set(made)) == 1 and len(fake.peers) == 1
+    assert await connection_to(core, fake) is made[0]
+    assert core.pool.connections() == [made[0]]
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C8")
+@pytest.mark.parametrize("slots", [1, 3])
+async def test_connections_per_broker(fake: FakeBroker, cores: Cores, slots: int) -> None:
+    core = cores(fake.url, connections_per_broker=slots)
+    made = [await connection_to(core, fake) for _ in range(60)]
+    assert len(set(made)) == len(fake.peers) == slots
+    assert min(Counter(made).values()) >= 60 // slots // 4
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C8")
+async def test_zero_connections_per_broker_shares_nothing(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, connections_per_broker=0)
+    made = [await connection_to(core, fake) for _ in range(5)]
+    assert len(set(made)) == len(fake.peers) == 5
+    made[0].close()
+    assert set(core.pool.connections()) == set(made[1:])
+    core.shutdown()
+    assert all(peer.gone.wait(10) for peer in fake.peers)
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C26")
+async def test_a_connection_that_closed_leaves_the_pool(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    first = await connection_to(core, fake)
+    fake.peers[0].close()
+    await until(lambda: not first.is_open)
+    assert core.pool.connections() == []
+    second = await connection_to(core, fake)
+    assert second is not first and second.is_open and len(fake.peers) == 2
+    second.close()
+    assert (await connection_to(core, fake)) is not second
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C26")
+async def test_an_attempt_that_failed_leaves_the_pool(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    welcome = fake.answers[Kind.CONNECT]
+
+    def hang_up(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
+        peer.close()
+        return ()
+
+    fake.answers[Kind.CONNECT] = hang_up
+    failures = await asyncio.gather(*(connection_to(core, fake) for _ in range(3)), return_exceptions=True)
+    assert [type(failure) for failure in failures] == [ConnectError] * 3
+    assert len(fake.peers) == 1
+    fake.answers[Kind.CONNECT] = welcome
+    assert (await connection_to(core, fake)).is_open
+
+
+@pytest.mark.asyncio
+async def test_each_of_those_who_share_an_attempt_gets_an_error_of_his_own(cores: Cores) -> None:
+    core = cores(f"pulsar://{closed_broker()}", operation_timeout_seconds=0.15)
+    topics = [f"persistent://public/default/t{number}" for number in range(4)]
+    asked = (core.topic_partition_count(topic, auto_create=True) for topic in topics)
+    failures = await asyncio.gather(*asked, return_exceptions=True)
+    assert [(type(failure), getattr(failure, "topic", None)) for failure in failures] == [
+        (ConnectError, topic) for topic in topics
+    ]
+
+
+@pytest.mark.asyncio
+async def test_one_who_gives_up_does_not_spoil_it_for_the_others(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    welcome = fake.answers[Kind.CONNECT]
+    fake.answers[Kind.CONNECT] = swallow
+    impatient = asyncio.create_task(connection_to(core, fake))
+    patient = asyncio.create_task(connection_to(core, fake))
+    await asyncio.to_thread(fake.wait, Kind.CONNECT)
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    peer = fake.peers[0]
+    peer.send(*welcome(peer, pb.BaseCommand()))
+    assert (await patient).is_open and len(fake.peers) == 1
+
+
+# --- several hosts ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_hosts_are_visited_in_turn_after_a_random_first(cores: Cores) -> None:
+    firsts = set()
+    for _ in range(40):
+        pool = cores("pulsar://a:1,b:2,c:3").pool
+        visited = [pool.next_host().host for _ in range(300)]
+        firsts.add(visited[0])
+        assert all("abc".index(after) == ("abc".index(before) + 1) % 3 for before, after in pairwise(visited))
+    assert firsts == {"a", "b", "c"}
+
+
+@pytest.mark.asyncio
+async def test_dead_hosts_are_passed_over(fake: FakeBroker, cores: Cores) -> None:
+    url = f"pulsar://{closed_broker()},{fake.address},{closed_broker()}"
+    for _ in range(6):  # whatever comes first
+        core = cores(url)
+        started = time.monotonic()
+        assert (await core.pool.to_service()).broker == fake.address
+        assert time.monotonic() - started < 2
+
+
+@pytest.mark.asyncio
+async def test_a_host_that_never_answers_the_handshake_is_passed_over(fake: FakeBroker, cores: Cores) -> None:
+    with FakeBroker() as silent:
+        silent.answers[Kind.CONNECT] = swallow
+        url = f"pulsar://{silent.address},{fake.address}"
+        for _ in range(3):
+            core = cores(url, connection_timeout_ms=200)
+            assert (await core.pool.to_service()).broker == fake.address
+
+
+@pytest.mark.asyncio
+async def test_with_all_hosts_dead_the_last_error_is_told(cores: Cores) -> None:
+    dead = [closed_broker(), closed_broker()]
+    with pytest.raises(ConnectError, match="Connection refused") as caught:
+        await cores(f"pulsar://{','.join(dead)}").pool.to_service()
+    assert caught.value.broker in dead
+
+
+# --- the handshake and the end ----------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C15", "C24")
+async def test_a_handshake_that_is_never_answered_ends_in_time_and_says_so(fake: FakeBroker, cores: Cores) -> None:
+    fake.answers[Kind.CONNECT] = swallow
+    core = cores(fake.url, operation_timeout_seconds=9, connection_timeout_ms=300)
+    started = time.monotonic()
+    with pytest.raises(Timeout, match="did not answer the handshake") as caught:
+        await connection_to(core, fake)
+    assert 0.3 <= time.monotonic() - started < 3
+    assert caught.value.broker == fake.address
+    assert fake.peers[0].gone.wait(10)
+
+
+@pytest.mark.asyncio
+async def test_closing_the_pool_ends_connections_and_attempts(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url)
+    open_one = await connection_to(core, fake)
+    with FakeBroker() as silent:
+        silent.answers[Kind.CONNECT] = swallow
+        attempt = asyncio.create_task(connection_to(core, silent))
+        await asyncio.to_thread(silent.wait, Kind.CONNECT)
+        core.pool.close()
+        with pytest.raises((asyncio.CancelledError, AlreadyClosed)):
+            await attempt
+        assert silent.peers[0].gone.wait(10)
+    assert not open_one.is_open and fake.peers[0].gone.wait(10)
+    with pytest.raises(AlreadyClosed):
+        await connection_to(core, fake)
+
+
+# --- quarantine and idleness --------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C1")
+async def test_a_dead_host_is_not_tried_again_while_in_quarantine(fake: FakeBroker, cores: Cores) -> None:
+    dead = closed_broker()
+    core = cores(f"pulsar://{dead},{fake.address}", connections_per_broker=0)
+    for _ in range(2):
+        assert (await core.pool.to_service()).broker == fake.address
+    assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address}
+    # Alone among the dead it would be tried again at once.
+    fake.close()
+    with pytest.raises(ConnectError):
+        await core.pool.to_service()
+    assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address, dead}
+
+
+@pytest.mark.asyncio
+@pytest.mark.proves("C1")
+async def test_a_host_that_is_back_is_used_again_after_its_quarantine(fake: FakeBroker, cores: Cores) -> None:
+    dead = closed_broker()
+    core = cores(
+        f"pulsar://{dead},{fake.address}",
+        service_url_quarantine_init_duration_seconds=0.05,
+        service_url_quarantine_max_duration_seconds=0.05,
+    )
+    await core.pool.to_service()
+    await core.pool.to_service()
+    await asyncio.sleep(0.06)
+    assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address, dead}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("slots", [1, 0])
+async def test_an_idle_connection_is_closed_and_made_again_when_needed(
+    fake: FakeBroker, cores: Cores, slots: int
+) -> None:
+    core = cores(fake.url, connection_max_idle_seconds=0.1, connections_per_broker=slots)
+    before = time.monotonic()
+    idle = await connection_to(core, fake)
+    await until(lambda: not idle.is_open)
+    assert time.monotonic() - before >= 0.1
+    assert core.pool.connections() == [] and fake.peers[0].gone.wait(10)
+    assert (await connection_to(core, fake)).is_open
+
+
+@pytest.mark.asyncio
+async def test_what_is_used_is_not_idle(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, connection_max_idle_seconds=0.05)
+    producer = await core.create_producer(ProducerConfig(topic="t"), None)
+    await asyncio.sleep(0.3)
+    assert producer.is_connected and len(fake.peers) == 1
+    await producer.close()
+    await until(lambda: core.pool.connections() == [])
+    # A question that waits for its answer is use, too.
+    fake.answers[Kind.LOOKUP] = swallow
+    asking = asyncio.create_task(core.lookup.broker_of(TopicName.parse("t")))
+    await asyncio.to_thread(fake.wait, Kind.LOOKUP, 2)
+    await asyncio.sleep(0.2)
+    assert core.pool.connections() and not asking.done()
+    asking.cancel()
+    await until(lambda: core.pool.connections() == [])
+
+
+@pytest.mark.asyncio
+async def test_idle_release_can_be_switched_off(fake: FakeBroker, cores: Cores) -> None:
+    core = cores(fake.url, connection_max_idle_seconds=0)
+    connection = await connection_to(core, fake)
+    await asyncio.sleep(0.1)
+    assert connection.is_open

@@ -1,0 +1,359 @@
+"""Sockets: writing from any thread, reading on the loop, and connecting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.transport import Transport, _after, dial
+from pulsar_native.exceptions import ConnectError
+from pulsar_native.service_url import Address
+from support.fake_broker import HOST, FakeBroker
+from support.until import until
+
+
+class Ends:
+    """A transport and the socket at its other end, both with small buffers."""
+
+    def __init__(self) -> None:
+        here, self.there = socket.socketpair()
+        here.setblocking(False)
+        for each in (here, self.there):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        self.there.settimeout(10)
+        self.engine = Engine(asyncio.get_running_loop(), threading.get_ident())
+        self.received = bytearray()
+        self.reasons: list[str] = []
+        self.transport = Transport(self.engine, here, self._data, self.reasons.append)
+        self.transport.start()
+
+    def _data(self, data: memoryview) -> None:
+        self.received += data
+
+    def close(self) -> None:
+        self.transport.close()
+        self.there.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Callable[[], Ends]]:
+    made: list[Ends] = []
+
+    def make() -> Ends:
+        made.append(Ends())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.there.close()
+
+
+@pytest.mark.asyncio
+async def test_what_the_kernel_takes_is_sent_from_the_callers_thread(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    pair.transport.write([b"hello ", memoryview(b"world"), b"", b"!"])
+    # The loop had no chance to run: it was written by the call itself.
+    assert pair.there.recv(100) == b"hello world!"
+    pair.close()
+
+
+@pytest.mark.asyncio
+async def test_a_stalled_peer_holds_no_caller_and_loses_nothing(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    frames = [struct.pack(">I", number) + bytes([number % 251]) * (37 * number % 5000) for number in range(400)]
+    started = time.monotonic()
+    for frame in frames:
+        pair.transport.write([frame[:4], b"", memoryview(frame)[4:]])
+    assert time.monotonic() - started < 5
+    whole = b"".join(frames)
+    got = bytearray()
+
+    def drain() -> None:
+        while len(got) < len(whole):
+            got.extend(pair.there.recv(3000))
+
+    await asyncio.to_thread(drain)
+    assert bytes(got) == whole
+    pair.transport.write([b"after"])
+    assert await asyncio.to_thread(pair.there.recv, 100) == b"after"
+    pair.close()
+
+
+@pytest.mark.asyncio
+async def test_frames_of_many_threads_stay_whole_and_in_their_threads_order(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    rounds, writers = 150, 4
+
+    def write(writer: int) -> None:
+        for number in range(rounds):
+            body = bytes([writer]) * (number * 53 % 3000)
+            pair.transport.write([struct.pack(">III", len(body), writer, number), body])
+
+    def read() -> list[tuple[int, int]]:
+        stream = pair.there.makefile("rb")
+        order = []
+        for _ in range(rounds * writers):
+            size, writer, number = struct.unpack(">III", stream.read(12))
+            assert stream.read(size) == bytes([writer]) * size
+            order.append((writer, number))
+        return order
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(writers)]
+    reading = asyncio.create_task(asyncio.to_thread(read))
+    for thread in threads:
+        thread.start()
+    order = await asyncio.wait_for(reading, 30)
+    for thread in threads:
+        thread.join()
+    for writer in range(writers):
+        assert [number for who, number in order if who == writer] == list(range(rounds))
+    pair.close()
+
+
+@pytest.mark.asyncio
+async def test_more_pieces_than_one_system_call_takes(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    pair.transport.write([bytes(100_000)])
+    for number in range(3000):
+        pair.transport.write([struct.pack(">I", number)])
+    got = bytearray()
+
+    def drain() -> None:
+        while len(got) < 112_000:
+            got.extend(pair.there.recv(1 << 16))
+
+    await asyncio.to_thread(drain)
+    assert list(struct.unpack(">3000I", got[100_000:])) == list(range(3000))
+    pair.close()
+
+
+@pytest.mark.asyncio
+async def test_what_arrives_is_handed_over(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    pair.there.sendall(b"abc")
+    await until(lambda: pair.received == b"abc")
+    pair.close()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.asyncio
+async def test_the_end_is_told_once(reset: bool) -> None:
+    listener = socket.create_server((HOST, 0))
+    engine = Engine(asyncio.get_running_loop(), threading.get_ident())
+    here = await dial(engine, Address(HOST, listener.getsockname()[1]), timeout=5, tls=None, server_name=None)
+    there, _ = listener.accept()
+    reasons: list[str] = []
+    transport = Transport(engine, here, lambda data: None, reasons.append)
+    transport.start()
+    if reset:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    there.close()
+    await until(lambda: reasons)
+    for _ in range(3):
+        transport.write([b"nobody hears it"])
+    await asyncio.sleep(0.02)
+    assert len(reasons) == 1 and transport.closed
+    assert ("reset" in reasons[0]) if reset else (reasons == ["the broker closed it"])
+    transport.close()
+    listener.close()
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_fails_is_told_from_the_loop(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    pair.there.close()
+    pair.transport.write([b"x"])
+    pair.transport.write([b"y"])
+    assert pair.reasons == []
+    await until(lambda: pair.reasons)
+    assert len(pair.reasons) == 1 and pair.transport.closed
+    assert pair.transport.local_port == -1
+
+
+@pytest.mark.asyncio
+async def test_closing_drops_what_waits_and_tells_nobody(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    pair.transport.write([bytes(1 << 20)])
+    pair.transport.close()
+    pair.transport.close()
+    pair.transport.write([b"x"])
+    await asyncio.sleep(0.02)
+    assert pair.reasons == []
+
+
+def test_what_is_left_of_pieces() -> None:
+    buffers = [b"abc", b"", memoryview(b"de"), b"f"]
+    for sent in range(7):
+        rest = _after(buffers, sent)
+        assert b"".join(bytes(buffer) for buffer in rest or ()) == b"abcdef"[sent:]
+        assert (rest is None) == (sent == 6)
+
+
+# --- connecting -------------------------------------------------------------------------------------------------
+
+
+def engine_here() -> Engine:
+    return Engine(asyncio.get_running_loop(), threading.get_ident())
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, addresses: list[tuple[str, int]]) -> None:
+    """Make every name resolve to these addresses, in this order."""
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+
+def closed_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def black_hole() -> Iterator[tuple[str, int]]:
+    """Give an address that takes no connection and refuses none: a listener whose queue is full."""
+    listener = socket.socket()
+    listener.bind((HOST, 0))
+    listener.listen(0)
+    fillers = []
+    for _ in range(4):
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(listener.getsockname())
+        fillers.append(filler)
+    yield listener.getsockname()
+    for each in (*fillers, listener):
+        each.close()
+
+
+@pytest.mark.proves("C9")
+@pytest.mark.asyncio
+async def test_sockets_send_at_once(fake: FakeBroker) -> None:
+    sock = await dial(engine_here(), Address(HOST, fake.port), timeout=5, tls=None, server_name=None)
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert not sock.getblocking()
+    sock.close()
+
+
+@pytest.mark.proves("C23")
+@pytest.mark.asyncio
+async def test_every_address_of_a_name_is_tried(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, [(HOST, closed_port()), (HOST, closed_port()), (HOST, fake.port)])
+    sock = await dial(engine_here(), Address("somewhere", 6650), timeout=5, tls=None, server_name=None)
+    assert sock.getpeername() == (HOST, fake.port)
+    sock.close()
+
+
+@pytest.mark.proves("C23", "C15")
+@pytest.mark.asyncio
+async def test_an_address_that_answers_nothing_does_not_use_up_the_others_time(
+    fake: FakeBroker, black_hole: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve_to(monkeypatch, [black_hole, (HOST, fake.port)])
+    started = time.monotonic()
+    sock = await dial(engine_here(), Address("somewhere", 6650), timeout=0.3, tls=None, server_name=None)
+    assert sock.getpeername() == (HOST, fake.port)
+    assert 0.3 <= time.monotonic() - started < 3
+    sock.close()
+
+
+@pytest.mark.proves("C23")
+@pytest.mark.asyncio
+async def test_the_error_is_the_last_addresss(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, [(HOST, closed_port()), (HOST, closed_port())])
+    with pytest.raises(ConnectError, match=r"somewhere:6650.*refused") as caught:
+        await dial(engine_here(), Address("somewhere", 6650), timeout=5, tls=None, server_name=None)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+    assert caught.value.broker == "somewhere:6650"
+
+
+@pytest.mark.proves("C15")
+@pytest.mark.asyncio
+async def test_connecting_ends_at_its_time_out(black_hole: tuple[str, int]) -> None:
+    started = time.monotonic()
+    with pytest.raises(ConnectError, match=r"connection_timeout_ms \(0.3 s\)"):
+        await dial(engine_here(), Address(*black_hole), timeout=0.3, tls=None, server_name=None)
+    assert 0.3 <= time.monotonic() - started < 3
+
+
+@pytest.mark.asyncio
+async def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(ConnectError, match=r"'nowhere' cannot be resolved: .*not known"):
+        await dial(engine_here(), Address("nowhere", 6650), timeout=5, tls=None, server_name=None)
+
+
+@pytest.mark.asyncio
+async def test_no_socket_is_left_when_nobody_waits_any_more(black_hole: tuple[str, int]) -> None:
+    attempt = asyncio.create_task(dial(engine_here(), Address(*black_hole), timeout=9, tls=None, server_name=None))
+    await asyncio.sleep(0.05)
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+
+
+# --- looking in the loop's stead ----------------------------------------------------------------------------------
+
+
+async def begin_inline(pair: Ends) -> None:
+    """Have the test lead; the first time only asks for it."""
+    assert not pair.transport.begin_inline_read()
+    await asyncio.sleep(0)
+    assert pair.transport.begin_inline_read()
+
+
+@pytest.mark.asyncio
+async def test_what_a_leader_does_not_take_is_the_loops(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    await begin_inline(pair)
+    assert not pair.transport.begin_inline_read(), "one at a time"
+    pair.there.send(b"mine")
+    assert pair.transport.peek(10) == b"mine"
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not pair.received
+    pair.transport.discard(4)
+    pair.there.send(b"yours")
+    assert pair.transport.peek(10) == b"yours"
+    pair.transport.end_inline_read()
+    await until(lambda: pair.received == b"yours")
+    pair.there.send(b" too")
+    await until(lambda: pair.received == b"yours too")
+    pair.transport.pause_inline_reads()
+    tries = 1
+    while not pair.transport.begin_inline_read():
+        tries += 1
+    assert tries > 50
+    assert pair.transport.peek(0.001) == b""
+    pair.transport.end_inline_read()
+    pair.close()
+
+
+@pytest.mark.asyncio
+async def test_a_connection_may_end_while_somebody_leads(ends: Callable[[], Ends]) -> None:
+    pair = ends()
+    await begin_inline(pair)
+    pair.there.close()
+    assert pair.transport.peek(10) == b""
+    pair.transport.end_inline_read()
+    await until(lambda: pair.reasons)
+    assert not pair.transport.begin_inline_read()
+    pair = ends()
+    await begin_inline(pair)
+    pair.transport.close()
+    assert pair.transport.peek(10) == b""
+    pair.transport.discard(1)
+    pair.transport.end_inline_read()
+    assert not pair.transport.begin_inline_read()

@@ -1,0 +1,307 @@
+"""Data keys in virtual time: made, renewed, kept, asked for once, and failures told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from pulsar_native.crypto import EncryptionKeyInfo
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction, ProducerCryptoFailureAction
+from pulsar_native.exceptions import CryptoError
+from pulsar_native.protocol import data_keys
+from pulsar_native.protocol.data_keys import (
+    NO_KEYS,
+    RENEWAL_SECONDS,
+    RETRY_SECONDS,
+    Decryptor,
+    Encryptor,
+    KeyWanted,
+    context_of,
+)
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from support.entry_bytes import metadata_of
+
+FAIL, SEND = ProducerCryptoFailureAction
+
+
+@cache
+def pair(name: str) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return (
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+class Time:
+    """A clock the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Ring:
+    """A key reader that notes who was asked for, and fails where it is told to."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+        self.asked: list[str] = []
+        self.metadata: list[Mapping[str, str]] = []
+        self.error: Exception | None = None
+        self.generation = ""
+
+    def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+        return self._get(0, key_name, {"owner": key_name})
+
+    def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+        self.metadata.append(metadata)
+        return self._get(1, key_name, metadata)
+
+    def _get(self, half: int, name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
+        self.asked.append(name)
+        if self.error is not None:
+            raise self.error
+        if name not in self.names:
+            raise CryptoError("no such key")
+        return EncryptionKeyInfo(pair(name + self.generation)[half], metadata)
+
+
+class Numbers:
+    """Randomness that never repeats and is noted."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+
+    def __call__(self, size: int) -> bytes:
+        self.given.append(len(self.given).to_bytes(size, "big"))
+        return self.given[-1]
+
+
+def encryptor(
+    ring: Any, *names: str, action: ProducerCryptoFailureAction = FAIL, time: Time | None = None
+) -> Encryptor:
+    return Encryptor(names, ring, action, clock=time or Time(), random=Numbers())
+
+
+def decryptor(ring: Any, time: Time | None = None) -> Decryptor:
+    return Decryptor(ring, ConsumerCryptoFailureAction.FAIL, time or Time())
+
+
+def sealed(made: Encryptor, body: bytes = b"body") -> tuple[pb.MessageMetadata, bytes]:
+    metadata = metadata_of(0)
+    return metadata, made.encrypt(metadata, body)
+
+
+def read(made: Decryptor, metadata: pb.MessageMetadata, body: bytes) -> bytes:
+    """Decrypt as the engine does: ask the key reader when that is wanted."""
+    try:
+        return made.decrypt(metadata, body)
+    except KeyWanted as wanted:
+        made.learn(made.fetch(wanted))
+    return made.decrypt(metadata, body)
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("C180")
+def test_every_entry_has_its_own_vector_and_each_reader_its_key() -> None:
+    ring = Ring("a", "b")
+    made = encryptor(ring, "a", "b")
+    made.renew()
+    entries = [sealed(made) for _ in range(3)]
+    vectors = {metadata.encryption_param for metadata, _ in entries}
+    assert len(vectors) == 3 and {len(vector) for vector in vectors} == {12}
+    for metadata, body in entries:
+        assert [key.key for key in metadata.encryption_keys] == ["a", "b"]
+        assert [(pair.key, pair.value) for pair in metadata.encryption_keys[1].metadata] == [("owner", "b")]
+        assert not metadata.HasField("encryption_algo") and b"body" not in body and len(body) == 4 + 16
+        # The names cost more than guessed by nobody: the room of a batch counts on it.
+        assert metadata.ByteSize() - metadata_of(0).ByteSize() + 16 <= made.overhead
+        for name in ("a", "b"):
+            assert read(decryptor(Ring(name)), metadata, body) == b"body"
+
+
+@pytest.mark.proves("C180")
+def test_a_data_key_is_renewed_every_four_hours_with_the_public_keys_of_then() -> None:
+    time, ring = Time(), Ring("a")
+    made = encryptor(ring, "a", time=time)
+    assert made.due == time.now
+    made.renew()
+    assert RENEWAL_SECONDS == 4 * 3600 and made.due == time.now + RENEWAL_SECONDS
+    before = sealed(made)
+    assert sealed(made)[0].encryption_keys[0] == before[0].encryption_keys[0]
+    time.now = made.due
+    ring.generation = "-new"
+    made.renew()
+    after = sealed(made)
+    assert after[0].encryption_keys[0].value != before[0].encryption_keys[0].value
+    old, new = Ring("a"), Ring("a")
+    new.generation = "-new"
+    assert read(decryptor(new), *after) == b"body"
+    assert read(decryptor(old), *before) == b"body"
+    with pytest.raises(CryptoError):
+        read(decryptor(old), *after)
+
+
+@pytest.mark.proves("C60")
+@pytest.mark.parametrize("error", [CryptoError("gone"), OSError("gone"), KeyError("secret")])
+def test_a_failed_renewal_keeps_the_last_data_key(error: Exception) -> None:
+    for action in ProducerCryptoFailureAction:
+        time, ring = Time(), Ring("a")
+        made = encryptor(ring, "a", action=action, time=time)
+        made.renew()
+        wrapped = sealed(made)[0].encryption_keys[0].value
+        time.now = made.due
+        ring.error = error
+        with pytest.raises(CryptoError, match="'a'") as caught:
+            made.renew()
+        assert "secret" not in caught.value.message
+        assert made.due == time.now + RETRY_SECONDS
+        metadata, body = sealed(made)
+        assert metadata.encryption_keys[0].value == wrapped and b"body" not in body
+
+
+@pytest.mark.proves("C60")
+def test_without_any_data_key_the_action_decides() -> None:
+    with pytest.raises(CryptoError, match="no data key"):
+        sealed(encryptor(Ring(), "a"))
+    open_one = encryptor(Ring(), "a", action=SEND)
+    with pytest.raises(CryptoError):
+        open_one.renew()
+    metadata, body = sealed(open_one)
+    assert body == b"body" and not metadata.encryption_keys and not metadata.HasField("encryption_param")
+
+
+def test_a_reader_that_returns_something_else() -> None:
+    class Wrong:
+        def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> Any:
+            return None
+
+        get_private_key = get_public_key
+
+    with pytest.raises(CryptoError, match="returned NoneType"):
+        encryptor(Wrong(), "a").renew()
+    made = encryptor(Ring("a"), "a")
+    made.renew()
+    with pytest.raises(CryptoError, match="returned NoneType"):
+        read(decryptor(Wrong()), *sealed(made))
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_a_data_key_is_asked_for_once_and_forgotten_when_unused() -> None:
+    time, ring = Time(), Ring("a")
+    made, reading = encryptor(Ring("a"), "a"), decryptor(ring, time)
+    made.renew()
+    for _ in range(3):
+        assert read(reading, *sealed(made)) == b"body"
+        time.now += RENEWAL_SECONDS
+    assert ring.asked == ["a"] and ring.metadata == [{"owner": "a"}]
+    time.now += 1
+    assert read(reading, *sealed(made)) == b"body"
+    assert ring.asked == ["a", "a"]
+    made.renew()
+    assert read(reading, *sealed(made)) == b"body"
+    assert ring.asked == ["a", "a", "a"]
+
+
+def test_the_least_used_data_keys_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_keys, "_MAX_CACHED", 2)
+    ring = Ring("a")
+    reading, entries = decryptor(ring), []
+    for _ in range(3):
+        made = encryptor(Ring("a"), "a")
+        made.renew()
+        entries.append(sealed(made))
+    for number in (0, 1, 0, 2, 0):
+        read(reading, *entries[number])
+    assert len(ring.asked) == 3
+    read(reading, *entries[1])
+    assert len(ring.asked) == 4
+
+
+@pytest.mark.parametrize("error", [CryptoError("gone"), OSError("gone"), KeyError("secret")])
+def test_a_failure_is_told_once_at_least_and_tried_again_after_a_second(error: Exception) -> None:
+    time, ring = Time(), Ring("a")
+    made, reading = encryptor(Ring("a"), "a"), decryptor(ring, time)
+    made.renew()
+    entry = sealed(made)
+    ring.error = error
+    for _ in range(3):
+        with pytest.raises(CryptoError, match="'a'") as caught:
+            read(reading, *entry)
+        assert "secret" not in str(caught.value)
+    assert len(ring.asked) == 1
+    # However late: whoever had the key asked for gets the answer.
+    time.now += 100
+    with pytest.raises(CryptoError):
+        reading.decrypt(*entry)
+    ring.error = None
+    assert read(reading, *entry) == b"body" and len(ring.asked) == 2
+    assert reading.decrypt(*entry) == b"body"
+
+
+def test_several_keys_are_tried_in_turn() -> None:
+    made = encryptor(Ring("a", "b", "c"), "a", "b", "c")
+    made.renew()
+    ring = Ring("b", "c")
+    reading = decryptor(ring)
+    for _ in range(2):
+        assert read(reading, *sealed(made)) == b"body"
+    assert ring.asked == ["a", "b"]
+    with pytest.raises(CryptoError, match="'a': no such key; 'b': no such key; 'c': no such key"):
+        read(decryptor(Ring()), *sealed(made))
+
+
+def test_a_changed_message_is_no_reason_to_ask_again() -> None:
+    ring = Ring("a")
+    made, reading = encryptor(Ring("a"), "a"), decryptor(ring)
+    made.renew()
+    metadata, body = sealed(made)
+    read(reading, metadata, body)
+    for changed in (b"", body[:-1], bytes([body[0] ^ 1]) + body[1:]):
+        with pytest.raises(CryptoError, match="was changed"):
+            reading.decrypt(metadata, changed)
+    assert ring.asked == ["a"]
+
+
+def test_without_a_key_reader() -> None:
+    made = encryptor(Ring("a"), "a")
+    made.renew()
+    with pytest.raises(CryptoError, match="crypto_key_reader"):
+        NO_KEYS.decrypt(*sealed(made))
+
+
+# --- what messages tell ---------------------------------------------------------------------------------------------
+
+
+def test_the_context() -> None:
+    assert context_of(metadata_of(0), failed=False) is None
+    keys = [pb.EncryptionKeys(key="k", value=b"v", metadata=[pb.KeyValue(key="a", value="1")])]
+    metadata = metadata_of(
+        0, encryption_keys=keys, encryption_param=b"vector", encryption_algo="AES", uncompressed_size=9,
+        compression=pb.ZSTD, num_messages_in_batch=4,
+    )  # fmt: skip
+    context = context_of(metadata, failed=True)
+    assert context is not None
+    (key,) = context.keys()
+    assert (key.key, key.value, key.metadata) == ("k", b"v", {"a": "1"})
+    assert (context.param(), context.algorithm(), context.compression_type()) == (
+        b"vector",
+        "AES",
+        CompressionType.ZSTD,
+    )
+    assert (context.uncompressed_message_size(), context.batch_size(), context.is_decryption_failed()) == (9, 4, True)
+    single = context_of(metadata_of(0, encryption_keys=keys), failed=False)
+    assert single is not None and (single.batch_size(), single.is_decryption_failed()) == (-1, False)
+    assert "value_len=1" in repr(single)

@@ -1,0 +1,442 @@
+"""From deliveries to messages: order of the steps, what is left out, and what cannot be read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_native.arrow.entry_slice import EntrySlice
+from pulsar_native.enums import CompressionType, ConsumerCryptoFailureAction
+from pulsar_native.exceptions import CryptoError
+from pulsar_native.message import KeyedMessage, Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.ack_grouping import words_of
+from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor
+from pulsar_native.protocol.entry_decoder import (
+    Corrupt,
+    Decoded,
+    Delivery,
+    StartFilter,
+    Undecryptable,
+    UniformSpans,
+    decode,
+)
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.codec import split_batch
+from pulsar_native.wire.entry import parse_entry
+from support.entry_bytes import PUBLISHED, assemble, batch_entry, metadata_of, single_entry
+
+Reasons = pb.CommandAck.ValidationError
+ANYWHERE = StartFilter(None, False)
+BROKER = pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_123, index=41)
+
+
+class Upper:
+    """A schema that shows which version it was asked for."""
+
+    def decode(self, data: bytes, version: bytes | None) -> Any:
+        return data.upper(), version
+
+
+def delivery(
+    payload: bytes, *, ack_words: Sequence[int] = (), key: tuple[int, int] = (5, 6), count: int = 0
+) -> Delivery:
+    message = pb.CommandMessage(
+        consumer_id=1,
+        message_id=pb.MessageIdData(ledgerId=key[0], entryId=key[1]),
+        redelivery_count=count,
+        ack_set=ack_words,
+    )
+    return Delivery(message, payload, 3)
+
+
+def decoded(
+    payload: bytes,
+    *,
+    start: StartFilter = ANYWHERE,
+    missing: int | None = None,
+    max_message_size: int = 5 << 20,
+    together: Any = None,
+    decryptor: Decryptor = NO_KEYS,
+    **of_delivery: Any,
+) -> Decoded:
+    whole = decode(
+        delivery(payload, **of_delivery),
+        topic="persistent://public/default/t-partition-2",
+        partition=2,
+        schema=Upper(),
+        start=start,
+        missing=missing,
+        max_message_size=max_message_size,
+        together=together,
+        decryptor=decryptor,
+    )
+    assert whole is not None
+    return whole
+
+
+# --- what is given out ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", CompressionType)
+def test_a_single_message(compression: CompressionType) -> None:
+    payload = single_entry(
+        b"hello" * 50,
+        compression=compression,
+        sequence_id=9,
+        event_time=5,
+        properties=[pb.KeyValue(key="a", value="1"), pb.KeyValue(key="a", value="2")],
+        partition_key="k",
+        ordering_key=b"ord",
+        schema_version=b"\0\0\0\0\0\0\0\x03",
+    )
+    result = decoded(payload, count=4)
+    assert result.wanted == 1
+    (message,) = result.messages()
+    assert message.data() == b"hello" * 50 and len(message) == 250
+    assert message.value() == (b"HELLO" * 50, b"\0\0\0\0\0\0\0\x03")
+    assert message.message_id() == MessageId(2, 5, 6, -1)
+    assert (message.message_id().batch_size(), message.message_id().topic_name()) == (0, message.topic_name())
+    assert message.properties() == {"a": "2"}
+    assert (message.partition_key(), message.ordering_key(), message.event_timestamp()) == ("k", "ord", 5)
+    assert (message.sequence_id(), message.producer_name(), message.publish_timestamp()) == (9, "p", PUBLISHED)
+    assert (message.redelivery_count(), message.int_schema_version()) == (4, 3)
+    assert (message.index(), message.broker_publish_time()) == (None, None)
+
+
+@pytest.mark.parametrize("compression", CompressionType)
+@pytest.mark.parametrize("broker", [None, BROKER])
+def test_a_batch(compression: CompressionType, broker: pb.BrokerEntryMetadata | None) -> None:
+    payload = batch_entry(
+        [b"one", b"", b"three"],
+        first_sequence_id=7,
+        singles=[{"partition_key": "a"}, {"null_value": True}, {"properties": {"x": "y"}, "event_time": 8}],
+        compression=compression,
+        broker=broker,
+    )
+    result = decoded(payload)
+    messages = result.messages()
+    assert [message.data() for message in messages] == [b"one", b"", b"three"]
+    assert [message.message_id() for message in messages] == [MessageId(2, 5, 6, index) for index in range(3)]
+    assert {message.message_id().batch_size() for message in messages} == {3}
+    assert [message.sequence_id() for message in messages] == [7, 8, 9]
+    assert [message.has_key() for message in messages] == [True, False, False]
+    assert messages[1].has_null_value() and messages[1].value() is None
+    assert (messages[2].properties(), messages[2].event_timestamp()) == ({"x": "y"}, 8)
+    # The entry's index is that of its last message.
+    assert [message.index() for message in messages] == ([39, 40, 41] if broker else [None] * 3)
+    assert messages[0].broker_publish_time() == (1_700_000_000_123 if broker else None)
+
+
+def test_a_batch_of_an_old_client_that_numbers_only_the_batch() -> None:
+    parts = []
+    for payload in (b"one", b"two"):
+        meta = pb.SingleMessageMetadata(payload_size=3).SerializeToString()
+        parts += [len(meta).to_bytes(4, "big"), meta, payload]
+    payload = assemble(metadata_of(20, num_messages_in_batch=2), b"".join(parts))
+    assert [message.sequence_id() for message in decoded(payload).messages()] == [20, 21]
+
+
+@given(count=st.integers(1, 300), length=st.integers(0, 300), key=st.none() | st.text(max_size=3), data=st.data())
+def test_places_of_messages_of_one_size_are_those_a_walk_finds(
+    count: int, length: int, key: str | None, data: st.DataObject
+) -> None:
+    payload = batch_entry([b"x" * length] * count, first_sequence_id=200, singles=[{"partition_key": key}] * count)
+    result = decoded(payload)
+    assert result.places is not None and isinstance(result.places, UniformSpans) == (count >= 8)
+    body = result.entry.body
+    assert list(result.places) == split_batch(body, count)
+    assert result.payload_bytes() == count * length and result.sizes(range(count)) == [length] * count
+    first = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(first, count))
+    some = result.messages_between(first, stop)
+    assert [message.sequence_id() for message in some] == list(range(200 + first, 200 + stop))
+    assert all(message.data() == b"x" * length and message.partition_key() == (key or "") for message in some)
+
+
+@pytest.mark.parametrize(
+    ("payloads", "others"),
+    [
+        # Of one size at a fixed distance; of several sizes, short ones and long ones: each is searched otherwise.
+        ([b"12345678"] * 100, {"partition_key": ""}),
+        ([bytes(index) for index in range(100)], {}),
+        ([bytes(200 + index) for index in range(100)], {}),
+    ],
+)
+def test_what_was_compacted_away_is_found_however_the_batch_is_searched(
+    payloads: list[bytes], others: dict[str, Any]
+) -> None:
+    singles = [{} if index in (0, 57, 99) else others for index in range(100)]
+    payload = batch_entry(payloads, compacted_out=[0, 57, 99], singles=singles, first_sequence_id=1000)
+    kept = [message.batch_index for message in decoded(payload).messages()]
+    assert kept == [index for index in range(100) if index not in (0, 57, 99)]
+    assert decoded(batch_entry(payloads, compacted_out=range(100))).wanted == 0
+
+
+def test_what_looks_like_compaction_in_a_payload_is_none() -> None:
+    for payloads in ([b"x\x20\x01x"] * 100, [b"\x20\x01" * (100 + index) for index in range(100)]):
+        for singles in (None, [{"properties": {"\x20": "\x01"}}] * 100, [{"properties": {"k": "\x20\x01"}}] * 100):
+            result = decoded(batch_entry(payloads, singles=singles))
+            assert result.is_whole_batch and [message.data() for message in result.messages()] == payloads
+
+
+@pytest.mark.proves("C129")
+@given(st.data())
+def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 80))
+    open_bits = st.integers(0, (1 << count) - 1)
+    ack_words = data.draw(st.none() | open_bits.filter(bool).map(lambda bits: words_of(bits, count)))
+    missing = data.draw(st.none() | open_bits)
+    compacted = data.draw(st.sets(st.integers(0, count - 1), max_size=5))
+    start = data.draw(st.none() | st.integers(0, count))
+    inclusive = data.draw(st.booleans())
+    payloads = [b"%d" % index for index in range(count)]
+    payload = batch_entry(payloads, compacted_out=sorted(compacted))
+    result = decoded(
+        payload,
+        ack_words=ack_words or (),
+        missing=missing,
+        start=ANYWHERE if start is None else StartFilter(MessageId(2, 5, 6, start), inclusive),
+    )
+    expected = []
+    for index in range(count):
+        bits = [word & ((1 << 64) - 1) for word in ack_words or ()]
+        open_at_broker = ack_words is None or (index // 64 < len(bits) and bits[index // 64] >> index % 64 & 1)
+        open_here = missing is None or missing >> index & 1
+        behind = start is None or index > start or (inclusive and index == start)
+        if open_at_broker and open_here and behind and index not in compacted:
+            expected.append(index)
+    assert result.wanted == len(expected)
+    assert [message.message_id().batch_index() for message in result.messages()] == expected
+    assert [message.data() for message in result.messages()] == [b"%d" % index for index in expected]
+    # The same for columns: also when it goes on in the middle.
+    first = data.draw(st.integers(0, count))
+    indexes = result.indexes(first)
+    assert list(indexes) == [index for index in expected if index >= first]
+    assert result.sizes(indexes) == [len(message) for message in result.messages_from(first)]
+    if indexes:
+        entry_slice = EntrySlice(result.entry, indexes)
+        assert list(entry_slice.part.picked()) == list(indexes) and len(entry_slice.part) == len(indexes)
+        assert [message.data() for message in entry_slice.messages()] == [b"%d" % index for index in indexes]
+        taken = (1 << count) - 1 if entry_slice.bits is None else entry_slice.bits
+        assert [index for index in range(count) if taken >> index & 1] == list(indexes)
+
+
+@pytest.mark.parametrize(
+    ("start", "inclusive", "wanted"),
+    [
+        (MessageId(2, 5, 6, -1), False, 0),
+        (MessageId(2, 5, 6, -1), True, 1),
+        (MessageId(2, 5, 6, 0), False, 0),
+        (MessageId(2, 5, 6, 0), True, 1),
+        (MessageId(2, 5, 5, -1), False, 1),
+        (MessageId(2, 5, 5, 9), True, 1),
+        (MessageId(2, 5, 7, -1), True, 0),
+        (MessageId(2, 4, 99, -1), False, 1),
+        (MessageId(2, 6, 0, -1), True, 0),
+        (MessageId.earliest, False, 1),
+        (MessageId.latest, False, 1),
+        (MessageId.latest, True, 1),
+        (MessageId(2, 5, -1, -1), False, 1),
+    ],
+)
+def test_a_single_message_and_the_start(start: MessageId, inclusive: bool, wanted: int) -> None:
+    result = decoded(single_entry(b"x"), start=StartFilter(start, inclusive))
+    assert result.wanted == wanted and len(result.messages()) == wanted
+    assert result.indexes() == range(wanted)
+
+
+@given(
+    st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(-1, 4)),
+    st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    st.booleans(),
+    st.integers(1, 4),
+)
+def test_the_start_filter_compares_positions(
+    start: tuple[int, int, int], key: tuple[int, int], inclusive: bool, count: int
+) -> None:
+    ledger, entry, index = start
+    first = StartFilter(MessageId(0, ledger, entry, index), inclusive).first_index(key, count)
+    # Index -1 names the whole entry: exclusive, the entry is left out as a whole.
+    from_index = (0 if inclusive else count) if index < 0 else index + (not inclusive)
+    left = [i for i in range(count) if key > (ledger, entry) or (key == (ledger, entry) and i >= from_index)]
+    assert list(range(first, count)) == left
+
+
+def test_the_words_of_a_delivery() -> None:
+    assert delivery(b"").ack_words is None
+    made = delivery(b"", ack_words=[-2, 1], key=(8, 9), count=2)
+    assert (made.ack_words, made.ledger_id, made.entry_id, made.redelivery_count, made.attachment) == (
+        (-2, 1),
+        8,
+        9,
+        2,
+        3,
+    )
+
+
+# --- what cannot be read ----------------------------------------------------------------------------------------
+
+
+def refused(payload: bytes, **options: Any) -> Corrupt:
+    with pytest.raises(Corrupt) as caught:
+        decoded(payload, **options)
+    return caught.value
+
+
+@pytest.mark.parametrize("broker", [None, BROKER])
+def test_a_damaged_byte_is_a_wrong_checksum(broker: pb.BrokerEntryMetadata | None) -> None:
+    good = batch_entry([b"one", b"two"], broker=broker)
+    bad = bytearray(good)
+    bad[-1] ^= 1
+    assert decoded(good).wanted == 2
+    error = refused(bytes(bad))
+    assert (error.reason, error.permits) == (Reasons.ChecksumMismatch, 1)
+
+
+@pytest.mark.proves("C125")
+@pytest.mark.parametrize("payload", [b"", b"\0\0\0\x05abc", assemble(b"\xff\xff\xff", b"x"), assemble(b"", b"x")])
+def test_garbage_as_metadata_counts_as_a_wrong_checksum(payload: bytes) -> None:
+    assert refused(payload).reason == Reasons.ChecksumMismatch
+
+
+@pytest.mark.proves("C126")
+@pytest.mark.parametrize("compression", [kind for kind in CompressionType if kind is not CompressionType.NONE])
+def test_a_payload_that_claims_to_be_too_large_is_not_unpacked(compression: CompressionType) -> None:
+    payload = single_entry(b"x" * 100, compression=compression)
+    huge = metadata_of(0, uncompressed_size=(1 << 32) - 1, compression=compression.value)
+    body = payload[payload.index(b"\x0e\x01") + 10 + int.from_bytes(payload[6:10], "big") :]
+    error = refused(assemble(huge, body))
+    assert (error.reason, error.permits) == (Reasons.UncompressedSizeCorruption, 1)
+
+
+@pytest.mark.parametrize("compression", [kind for kind in CompressionType if kind is not CompressionType.NONE])
+def test_a_body_that_does_not_decompress(compression: CompressionType) -> None:
+    metadata = metadata_of(0, uncompressed_size=100, compression=compression.value, num_messages_in_batch=7)
+    error = refused(assemble(metadata, b"certainly not compressed"))
+    assert (error.reason, error.permits) == (Reasons.DecompressionError, 7)
+
+
+def test_a_codec_of_a_newer_client() -> None:
+    metadata = metadata_of(0, uncompressed_size=100).SerializeToString() + b"\x40\x63"
+    assert refused(assemble(metadata, b"?")).reason == Reasons.DecompressionError
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\x02\x18", b"\xff\xff\xff\xff", b"\0\0\0\x02\x18\x7fxx"])
+def test_a_batch_whose_sizes_do_not_fit(body: bytes) -> None:
+    error = refused(assemble(metadata_of(0, num_messages_in_batch=3), body))
+    assert (error.reason, error.permits) == (Reasons.BatchDeSerializeError, 3)
+
+
+def test_an_encrypted_entry_is_not_damage() -> None:
+    keys = [pb.EncryptionKeys(key="k", value=b"v")]
+    with pytest.raises(Undecryptable, match="key reader") as caught:
+        decoded(assemble(metadata_of(0, num_messages_in_batch=3, encryption_keys=keys), b"secret"))
+    assert caught.value.permits == 3
+
+
+ENCRYPTED = assemble(
+    metadata_of(
+        8, num_messages_in_batch=3, encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")], partition_key="p"
+    ),
+    b"secret",
+)
+
+
+class KeyRing(Decryptor):
+    """Decrypt to a body given, or fail."""
+
+    def __init__(self, action: ConsumerCryptoFailureAction, plain: bytes | None = None) -> None:
+        super().__init__(None, action, lambda: 0.0)
+        self.plain = plain
+
+    def decrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
+        assert body == b"secret"
+        if self.plain is None:
+            raise CryptoError("wrong key")
+        return self.plain
+
+
+@pytest.mark.proves("C181", "C182")
+def test_an_encrypted_entry_is_decrypted_before_it_is_unpacked() -> None:
+    plain = batch_entry([b"one", b"two", b"three"] * 50, compression=CompressionType.ZSTD)
+    parsed = parse_entry(plain)
+    parsed.metadata.encryption_keys.add(key="k", value=b"v")
+    ring = KeyRing(ConsumerCryptoFailureAction.FAIL, bytes(parsed.body))
+    result = decoded(assemble(parsed.metadata, b"secret"), decryptor=ring)
+    assert [message.data() for message in result.messages()] == [b"one", b"two", b"three"] * 50
+    context = result.messages()[4].encryption_context()
+    assert context is not None and not context.is_decryption_failed() and context.batch_size() == 150
+    # Decrypted, but not what its metadata say: damage like any other.
+    ring.plain = b"not compressed"
+    with pytest.raises(Corrupt) as caught:
+        decoded(assemble(parsed.metadata, b"secret"), decryptor=ring)
+    assert caught.value.reason == Reasons.DecompressionError
+
+
+@pytest.mark.proves("C182")
+def test_what_cannot_be_decrypted_is_kept_discarded_or_given_out_whole() -> None:
+    with pytest.raises(Undecryptable, match="wrong key") as kept:
+        decoded(ENCRYPTED, decryptor=KeyRing(ConsumerCryptoFailureAction.FAIL))
+    assert kept.value.permits == 3
+    with pytest.raises(Corrupt, match="wrong key") as discarded:
+        decoded(ENCRYPTED, decryptor=KeyRing(ConsumerCryptoFailureAction.DISCARD))
+    assert (discarded.value.reason, discarded.value.permits) == (Reasons.DecryptionError, 3)
+    consume = KeyRing(ConsumerCryptoFailureAction.CONSUME)
+    result = decoded(ENCRYPTED, decryptor=consume)
+    (message,) = result.messages()
+    assert result.wanted == 1 and message.data() == b"secret" and message.partition_key() == "p"
+    assert message.message_id() == MessageId(2, 5, 6, -1) and message.sequence_id() == 8
+    context = message.encryption_context()
+    assert context is not None and context.is_decryption_failed() and context.batch_size() == 3
+    assert len(result.indexes()) == 1
+    # A start behind the entry leaves it out, one inside gives it out: which of its messages are wanted cannot be told.
+    for start, wanted in ((MessageId(2, 5, 6, -1), 0), (MessageId(2, 5, 6, 2), 0), (MessageId(2, 5, 6, 1), 1)):
+        assert decoded(ENCRYPTED, decryptor=consume, start=StartFilter(start, False)).wanted == wanted
+
+
+@given(
+    st.binary(max_size=120),
+    st.integers(-2, 1000),
+    st.sampled_from([0, 1, 2, 3, 4]),
+    st.integers(0, 1 << 32).map(lambda size: size & 0xFFFFFFFF) | st.integers(0, 200),
+    st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=2),
+)
+def test_hostile_entries_are_read_or_refused_and_nothing_else(
+    body: bytes, count: int, compression: int, size: int, words: list[int]
+) -> None:
+    metadata = metadata_of(0, num_messages_in_batch=count, compression=compression, uncompressed_size=size)
+    try:
+        result = decoded(assemble(metadata, body), ack_words=words)
+        assert len(result.messages()) == result.wanted
+        for message in result.messages():
+            message.data()
+    except Corrupt as error:
+        assert error.permits >= 1
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
+    with contextlib.suppress(Corrupt, Undecryptable):
+        decoded(payload)
+
+
+def test_messages_of_a_schema_that_takes_the_key() -> None:
+    """Told per entry, so that other schemas pay nothing."""
+
+    class Pairs(Upper):
+        takes_key = True
+
+    for payload in (single_entry(b"a"), batch_entry([b"a", b"b"])):
+        for schema, kind in ((Upper(), Message), (Pairs(), KeyedMessage)):
+            found = decode(
+                delivery(payload), topic="t", partition=-1, schema=schema, start=ANYWHERE, missing=None,
+                together=lambda *_: None,
+            max_message_size=5 << 20,
+            ).messages()  # fmt: skip
+            assert found and {type(message) for message in found} == {kind}

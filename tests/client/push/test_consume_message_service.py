@@ -1,0 +1,145 @@
+"""Where handlers run, in both APIs: no work is left behind, and no more run at a time than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from pulsar_native.asyncio.push_consumer import _TaskDispatcher
+from pulsar_native.sync.push_consumer import _ThreadDispatcher
+
+
+class Calls:
+    """Stands for the consuming: takes every work, and counts what is handled and how many at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.running = self.most = 0
+        self.ended: list[Any] = []
+
+    def begin(self, work: Any) -> bool:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        return True
+
+    def end(self, work: Any, answer: object) -> None:
+        with self._lock:
+            self.running -= 1
+            self.ended.append(answer)
+
+
+class Something:
+    """A work."""
+
+    messages = context = None
+
+
+@pytest.mark.asyncio
+async def test_tasks_take_whatever_is_submitted_at_any_moment() -> None:
+    calls = Calls()
+
+    async def handle(_messages: Any, _context: Any) -> str:
+        for _ in range(chance.randrange(3)):
+            await asyncio.sleep(0)
+        return "done"
+
+    chance = random.Random(1)
+    tasks = _TaskDispatcher(calls, handle, 3)  # type: ignore[arg-type]
+    submitted = 0
+    for _ in range(500):
+        for _ in range(chance.randrange(4)):
+            tasks.submit(Something())  # type: ignore[arg-type]
+            submitted += 1
+        for _ in range(chance.randrange(4)):
+            await asyncio.sleep(0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert calls.ended == ["done"] * submitted and calls.most == 3 and calls.running == 0
+
+
+@pytest.mark.asyncio
+async def test_work_that_comes_as_the_last_task_ends_is_not_left_behind() -> None:
+    calls = Calls()
+    tasks = _TaskDispatcher(calls, lambda _messages, _context: "done", 1)  # type: ignore[arg-type]
+    tasks.submit(Something())  # type: ignore[arg-type]
+    # Order of events: the task takes the first and ends, this comes, and only then the task's callbacks.
+    asyncio.get_running_loop().call_soon(tasks.submit, Something())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert calls.ended == ["done", "done"]
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_cancels_itself_has_failed_and_one_that_is_stopped_has_not() -> None:
+    calls = Calls()
+    started = asyncio.Event()
+
+    async def handle(_messages: Any, _context: Any) -> None:
+        if not started.is_set():
+            started.set()
+            raise asyncio.CancelledError
+        await asyncio.sleep(60)
+
+    tasks = _TaskDispatcher(calls, handle, 1)  # type: ignore[arg-type]
+    tasks.submit(Something())  # type: ignore[arg-type]
+    tasks.submit(Something())  # type: ignore[arg-type]
+    await started.wait()
+    await asyncio.sleep(0.01)
+    assert [type(answer) for answer in calls.ended] == [asyncio.CancelledError] and calls.running == 1
+    tasks.stop()
+    await asyncio.sleep(0.01)
+    assert len(calls.ended) == 1
+
+
+def test_threads_take_whatever_is_submitted_at_any_moment() -> None:
+    calls = Calls()
+
+    def handle(_messages: Any, _context: Any) -> str:
+        if chance.random() < 0.2:
+            raise SystemExit
+        time.sleep(chance.random() / 1000)
+        return "done"
+
+    chance = random.Random(2)
+    threads = _ThreadDispatcher(calls, handle, 1, 3)  # type: ignore[arg-type]
+    for _ in range(300):
+        threads.submit(Something())  # type: ignore[arg-type]
+        time.sleep(chance.random() / 2000)
+    deadline = time.monotonic() + 20
+    while len(calls.ended) < 300:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert calls.most <= 3 and {type(answer) for answer in calls.ended} == {str, SystemExit}
+    threads.stop()
+    while threads._count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_idle_threads_above_the_least_number_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsar_native.sync.push_consumer._IDLE_SECONDS", 0.05)
+    calls, gate = Calls(), threading.Event()
+    threads = _ThreadDispatcher(calls, lambda _messages, _context: gate.wait(20), 1, 4)  # type: ignore[arg-type]
+    for _ in range(4):
+        threads.submit(Something())  # type: ignore[arg-type]
+    deadline = time.monotonic() + 20
+    while calls.running < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    gate.set()
+    while threads._count > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert threads._count == 1
+    threads.submit(Something())  # type: ignore[arg-type]
+    while len(calls.ended) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    threads.stop()

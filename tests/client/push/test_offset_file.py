@@ -1,0 +1,43 @@
+"""The text of the positions a broadcasting member keeps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_native.message_id import MessageId
+from pulsar_native.push.offset_file import decode_offsets, encode_offsets
+
+numbers = st.integers(0, (1 << 62) - 1)
+ids = st.builds(MessageId, st.integers(-1, 99), numbers, numbers, st.integers(-1, 999))
+
+
+@pytest.mark.proves("C214")
+@given(st.dictionaries(st.text(min_size=1), ids, max_size=5))
+def test_what_was_written_is_read(offsets: dict[str, MessageId]) -> None:
+    read = decode_offsets(encode_offsets(offsets))
+    assert read == offsets and all(place.topic_name() == name for name, place in read.items())
+
+
+def test_nothing_done_yet_is_earliest() -> None:
+    text = encode_offsets({"t": MessageId.earliest})
+    assert decode_offsets(text) == {"t": MessageId.earliest} and '"text": "-1:-1:-1:-1"' in text
+
+
+def test_fields_of_newer_versions_are_left_alone() -> None:
+    content = json.loads(encode_offsets({"t": MessageId(0, 1, 2)}))
+    content["new"] = content["offsetTable"]["t"]["new"] = 1
+    assert decode_offsets(json.dumps(content)) == {"t": MessageId(0, 1, 2)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"offsetTable": []}', '{"offsetTable": {"t": 5}}', '{"offsetTable": {"t": {"id": "zz"}}}',
+     '{"offsetTable": {"t": {"id": "ff"}}}', '{"offsetTable": {"t": {}}}'],
+)  # fmt: skip
+def test_what_is_no_such_file_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        decode_offsets(text)

@@ -1,0 +1,183 @@
+"""What a push consumer takes of one partition, with a consumer that does what the test wants."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pulsar_native.exceptions import PulsarException, ReadError
+from pulsar_native.push.config import PushConsumerConfig, TagFilter
+from pulsar_native.push.partition_poller import FAILED, THROTTLED, Counts, PartitionPoller
+from pulsar_native.topic import TopicName
+
+TOPIC = TopicName.parse("t")
+
+
+class Given:
+    """A message as far as an poller looks at it."""
+
+    def __init__(self, entry: int, tag: str = "a") -> None:
+        self.entry = SimpleNamespace(ledger_id=1, entry_id=entry, schema=SimpleNamespace(needs_writer=False))
+        self.batch_index = -1
+        self.tag = tag
+
+    def __len__(self) -> int:
+        return 10
+
+    def properties(self) -> dict[str, str]:
+        return {"TAGS": self.tag}
+
+    def message_id(self) -> str:
+        return f"1:{self.entry.entry_id}"
+
+    def schema_version(self) -> None:
+        return None
+
+
+class Child:
+    """A partition's consumer."""
+
+    def __init__(self) -> None:
+        self.topic = TOPIC
+        self.attachment = 1
+        self.connection: object = object()
+        self.is_active: bool | None = None
+        self.is_alive = True
+        self.waiting: deque[Given | PulsarException] = deque()
+        self.acknowledged: list[Any] = []
+
+    def dequeue(self) -> Given | None:
+        if not self.waiting:
+            return None
+        given = self.waiting.popleft()
+        if isinstance(given, PulsarException):
+            raise given
+        return given
+
+    def may_have_more(self) -> bool:
+        return bool(self.waiting)
+
+    def acknowledge_message(self, message: Any) -> None:
+        self.acknowledged.append(message)
+
+    def describe(self) -> str:
+        return "Consumer"
+
+
+def intake_of(child: Child, *, orderly: bool = False, broadcasting: bool = False, **settings: Any) -> PartitionPoller:
+    source: Any = SimpleNamespace(topic=TOPIC, tags=TagFilter("a"))
+    return PartitionPoller(
+        source,
+        child,  # type: ignore[arg-type]
+        PushConsumerConfig(consumer_group="g", **settings),
+        Counts(),
+        orderly=orderly,
+        broadcasting=broadcasting,
+        hooks=[],
+        wake=lambda: None,
+    )
+
+
+def entries(items: Any) -> list[int]:
+    return [item.position.entry.entry_id for item in items]
+
+
+@pytest.mark.proves("C207")
+def test_an_error_gives_what_came_before_it_and_delays_the_next_fetch(caplog: pytest.LogCaptureFixture) -> None:
+    child = Child()
+    child.waiting.extend([Given(0), ReadError("damaged"), Given(1)])
+    poller = intake_of(child)
+    assert entries(poller.poll(100.0)) == [0]
+    assert "damaged" in caplog.text and FAILED == 1.0
+    assert poller.poll(100.999) == [] and poller.may_have_more
+    assert entries(poller.poll(101.0)) == [1]
+    # Only every thousandth is told.
+    child.waiting.append(ReadError("again"))
+    poller.poll(102.0)
+    assert "again" not in caplog.text
+
+
+@pytest.mark.proves("C201", "C210")
+def test_a_limit_and_the_interval_delay_the_next_fetch() -> None:
+    child = Child()
+    child.waiting.extend(Given(number) for number in range(9))
+    poller = intake_of(child, pull_threshold_for_queue=3, pull_batch_size=2, pull_interval=20)
+    taken = poller.poll(0.0)
+    assert entries(taken) == [0, 1] and poller.poll(0.019) == []
+    more = poller.poll(0.020)
+    assert entries(more) == [2, 3]
+    assert poller.poll(0.05) == [] and THROTTLED == 0.050
+    poller.finish([*taken, *more])
+    assert poller.poll(0.09) == [] and entries(poller.poll(0.11)) == [4, 5]
+
+
+@pytest.mark.proves("C211")
+def test_a_position_that_goes_backwards_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    child = Child()
+    child.waiting.extend([Given(5), Given(6)])
+    poller = intake_of(child, broadcasting=True)
+    poller.poll(0)
+    assert not caplog.text
+    child.waiting.append(Given(4))
+    with caplog.at_level(logging.WARNING):
+        assert entries(poller.poll(0)) == [4]
+    assert "goes backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
+
+
+@pytest.mark.proves("C212")
+def test_what_nobody_wants_is_acknowledged_and_taken_on_at_once() -> None:
+    child = Child()
+    child.waiting.extend([Given(0, "b"), Given(1, "b"), Given(2)])
+    poller = intake_of(child)
+    assert entries(poller.poll(0)) == [2]
+    assert [message.entry.entry_id for message in child.acknowledged] == [0, 1]
+
+
+def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> None:
+    child = Child()
+    child.waiting.extend([Given(0), Given(1)])
+    poller = intake_of(child)
+    begun, waiting = poller.poll(0)
+    begun.started = 1.0
+    child.attachment += 1
+    child.waiting.extend([Given(0), Given(1), Given(2)])
+    again = poller.poll(1)
+    assert entries(again) == [1, 2] and not poller.holds(waiting) and poller.holds(begun)
+    assert poller.finish([begun, waiting]) == 1
+    assert [message.entry.entry_id for message in child.acknowledged] == [0]
+
+
+@pytest.mark.proves("C216")
+@pytest.mark.parametrize("lost", ["connection", "turn"])
+def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: str) -> None:
+    child = Child()
+    child.waiting.extend([Given(0), Given(1)])
+    poller = intake_of(child, orderly=True)
+    begun, waiting = poller.poll(0)
+    begun.started = 1.0
+    poller.check_right()
+    assert poller.holds(waiting)
+    if lost == "connection":
+        child.connection = None
+    else:
+        child.is_active = False
+    poller.check_right()
+    assert poller.holds(begun) and not poller.holds(waiting)
+
+
+def test_a_retry_letter_is_of_its_first_topic_when_it_names_one() -> None:
+    def of(properties: dict[str, str]) -> str:
+        message = Given(0)
+        message.properties = lambda: properties  # type: ignore[method-assign]
+        return poller.topic_of(message).full  # type: ignore[arg-type]
+
+    child = Child()
+    child.topic = TopicName.parse("t-g-RETRY")
+    poller = intake_of(child)
+    assert poller.is_retry and of({"REAL_TOPIC": "t-partition-3"}) == TOPIC.with_partition(3).full
+    for wrong in ({}, {"REAL_TOPIC": ""}, {"REAL_TOPIC": "a/b"}):
+        assert of(wrong) == child.topic.full

@@ -1,0 +1,193 @@
+"""One HTTP exchange: bounded by its deadline against every slow peer, its errors typed and free of secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from broker import free_port
+from pulsar_native._http import exchange, parse_http_url, parse_json_object
+from pulsar_native.exceptions import ConnectError, InvalidConfiguration, InvalidUrl, ReadError, Timeout
+from support.http_peer import Answer, http_peer
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@contextlib.contextmanager
+def raw_peer(converse: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Accept one connection, read the request's head, and let the test write raw bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            stream, _ = listening.accept()
+            with stream, contextlib.suppress(OSError):
+                received = b""
+                while b"\r\n\r\n" not in received:
+                    received += stream.recv(65536)
+                converse(stream)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            thread.join()
+
+
+def ask(url: str, seconds: float = 5, **options: object) -> bytes:
+    """Send a GET with a deadline some seconds ahead and return the body."""
+    return exchange("GET", url, deadline=time.monotonic() + seconds, **options).body  # type: ignore[arg-type]
+
+
+def test_request_and_answer_travel_whole() -> None:
+    with http_peer(lambda asked: Answer(201, asked.body * 2, {"X-Kind": "double"})) as peer:
+        answer = exchange(
+            "POST",
+            f"{peer.url}/a%20b?c=d",
+            deadline=time.monotonic() + 5,
+            headers={"Authorization": "Bearer x"},
+            body=b"z" * 100_000,
+        )
+    assert (answer.status, answer.headers["x-kind"], answer.body) == (201, "double", b"z" * 200_000)
+    asked = peer.asked[0]
+    assert (asked.method, asked.path, asked.headers["Authorization"]) == ("POST", "/a%20b?c=d", "Bearer x")
+    assert "x-kind" not in repr(answer)
+
+
+def test_chunked_answer() -> None:
+    with raw_peer(
+        lambda s: s.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+    ) as url:
+        assert ask(url) == b"abcde"
+
+
+def dribble(stream: socket.socket, *, start: bytes) -> None:
+    """Send a byte now and then, each well within any per-read time-out."""
+    stream.sendall(start)
+    ends = time.monotonic() + 3
+    while time.monotonic() < ends:
+        stream.sendall(b"x")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"", b"HTTP/1.1 200 OK\r\nX-Long: ", HEAD + b"Content-Length: 1000\r\n\r\n"],
+    ids=["silent", "head", "body"],
+)
+def test_the_deadline_holds_however_slowly_the_peer_dribbles(start: bytes) -> None:
+    def converse(stream: socket.socket) -> None:
+        if start:
+            dribble(stream, start=start)
+        else:
+            stream.recv(1)  # until the other side gives up
+
+    with raw_peer(converse) as url:
+        began = time.monotonic()
+        with pytest.raises(Timeout, match="in time"):
+            ask(url, seconds=0.4)
+        assert 0.35 < time.monotonic() - began < 5
+
+
+def test_a_peer_that_never_accepts_is_left_at_the_connect_deadline() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        began = time.monotonic()
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        with pytest.raises(ConnectError, match="in time"):
+            ask(url, seconds=30, connect_deadline=time.monotonic() + 0.3)
+        assert time.monotonic() - began < 5
+        for filler in fillers:
+            filler.close()
+
+
+def test_a_silent_first_address_leaves_time_for_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    with http_peer(lambda asked: Answer(200, b"second")) as live, socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        second = ("127.0.0.1", int(live.url.rpartition(":")[2]))
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each) for each in (full.getsockname(), second)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *names, **options: found)
+        assert ask("http://two-addresses:1", seconds=1.5) == b"second"
+        for filler in fillers:
+            filler.close()
+
+
+def test_a_closed_port_is_a_connect_error_that_names_it() -> None:
+    port = free_port()
+    with pytest.raises(ConnectError, match=f"127.0.0.1:{port}") as caught:
+        ask(f"http://127.0.0.1:{port}")
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (b"", "without an answer"),
+        (b"SSH-2.0-x\r\n", "does not answer in HTTP"),
+        (HEAD + b"Content-Length: 10\r\n\r\nabc", "too early"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nff\r\nabc", "does not answer in HTTP"),
+        (HEAD + b"\r\n" + b"x" * 3000, "larger than 2000"),
+    ],
+    ids=["nothing", "other protocol", "short body", "short chunk", "too large"],
+)
+def test_damaged_answers_are_read_errors(sent: bytes, message: str) -> None:
+    with raw_peer(lambda stream: stream.sendall(sent)) as url, pytest.raises(ReadError, match=message):
+        ask(url, max_body_bytes=2000)
+
+
+def test_a_header_that_cannot_be_sent_is_refused_without_repeating_it() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        ask("http://127.0.0.1:1", headers={"Authorization": "Bearer topsecret\r\nX: y"})
+    assert "topsecret" not in str(caught.value) and "Authorization" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "empty"),
+        ("localhost:8080", "scheme"),
+        ("pulsar://localhost:6650", "that is a service URL"),
+        ("http://", "names no host"),
+        ("http://host:99999", "not a usable URL"),
+        ("http://host:0", "not a usable URL"),
+        ("http://ho st", "not a usable URL"),
+        ("http://host/\u00fc", "not a usable URL"),
+        ("http://[::1", "not a usable URL"),
+    ],
+)
+def test_unusable_urls_are_refused_before_any_io(url: str, message: str) -> None:
+    with pytest.raises(InvalidUrl, match=message):
+        parse_http_url(url, "admin URL")
+
+
+@pytest.mark.parametrize("url", ["http://me:topsecret@host", "http://me:topsecret@host:bad"])
+def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(InvalidUrl) as caught:
+        parse_http_url(url, "admin URL")
+    chain = f"{caught.value!r} {caught.value.__context__!r} {caught.value.__cause__!r}"
+    assert "topsecret" not in chain
+
+
+@pytest.mark.parametrize("text", ['{"a": [1, null]}', b'{"a": [1, null]}'])
+def test_an_object_is_returned(text: str | bytes) -> None:
+    assert parse_json_object(text) == {"a": [1, None]}
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "3", "{", "null", b"\xff\xfe{", "[" * 100_000])
+def test_anything_else_is_none(text: str | bytes) -> None:
+    assert parse_json_object(text) is None

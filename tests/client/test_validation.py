@@ -1,0 +1,43 @@
+"""Checks of the arguments of both APIs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from pulsar_native import _validation
+from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+
+
+class Entry:
+    """As much of an entry as a message's id needs."""
+
+    ledger_id, entry_id, partition, topic = 1, 2, 0, "persistent://public/default/t"
+    redelivery_count, batch_size, is_batch, first_chunk = 0, 3, True, None
+
+
+def message_of(index: int, size: int = 0) -> Message:
+    return Message(Entry(), index, 0, 0, size)  # type: ignore[arg-type]
+
+
+def test_ids_of() -> None:
+    message = message_of(1)
+    place = MessageId(0, 1, 2, 1)
+    assert _validation.ids_of(message) == [place]
+    assert _validation.ids_of(place) == [place]
+    assert _validation.ids_of([message, MessageId(0, 9, 9)]) == [place, MessageId(0, 9, 9)]
+    assert _validation.ids_of(()) == []
+    for wrong in (None, 5, b"x", "id", [5]):
+        with pytest.raises(InvalidMessage, match="message id"):
+            _validation.ids_of(wrong)  # type: ignore[arg-type]
+
+
+def test_time_outs() -> None:
+    assert _validation.deadline(None, 7.0) is None
+    assert _validation.deadline(250, 7.0) == 7.25
+    for wrong in ("5", True, 1.5, timedelta(seconds=1)):
+        with pytest.raises(InvalidConfiguration, match="timeout_millis must be an int"):
+            _validation.deadline(wrong, 0.0)  # type: ignore[arg-type]
