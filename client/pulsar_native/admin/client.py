@@ -358,9 +358,7 @@ def _subscription(name: str) -> str:
 
 def _checked(name: TopicName) -> TopicName:
     if {name.tenant, name.namespace_portion, name.local_name} & {".", ".."}:
-        raise InvalidTopicName(
-            f"The topic name {name.full!r} cannot be asked over HTTP: '.' and '..' are steps in a path"
-        )
+        raise InvalidTopicName(f"The topic name {name.full!r} cannot be used over HTTP: '.' and '..' are path steps")
     return name
 
 
