@@ -114,6 +114,7 @@ class AdminClient:
         """Return the retention set for the namespace or topic itself as (minutes, megabytes), None for none.
 
         For a topic, `applied` returns the effective policy: the topic's own, else the namespace's, else the broker's.
+        Raises `NotFound`, `TopicNotFound`.
         """
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
@@ -33,6 +34,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaInfo, SchemaType
 from support.brokers import Broker, NewTopic
 from support.http_peer import Answer, http_peer
+from support.until import until
 
 STRANGE = "wäh?#% &+;=:@x"
 
@@ -124,6 +126,21 @@ def test_retention(admin: AdminClient, namespace: Callable[[], str]) -> None:
     assert admin.get_retention(space) == (60, -1)
     with pytest.raises(NotFound):
         admin.set_retention("public/nowhere", 60, -1)
+
+
+def test_retention_of_a_topic_goes_before_its_namespace(
+    admin: AdminClient, namespace: Callable[[], str], topic: NewTopic
+) -> None:
+    space = namespace()
+    name = topic(partitions=2, namespace=space)
+    assert admin.get_retention(name) is None
+    assert admin.get_retention(name, applied=True) == (-1, -1)  # what the broker is configured with
+    admin.set_retention(space, 60, -1)
+    asyncio.run(until(lambda: admin.get_retention(name, applied=True) == (60, -1)))
+    admin.set_retention(name, 5, 7)
+    asyncio.run(until(lambda: admin.get_retention(name) == (5, 7)))
+    assert admin.get_retention(name, applied=True) == (5, 7)
+    assert admin.get_retention(space) == (60, -1)
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------------
