@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long check format test-client test-spark test-provider features mutants docs bench broker pins setup clean
+.PHONY: help demo ui test test-long check format test-quick test-client test-spark test-provider features mutants docs bench broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,11 +18,15 @@ test:           ## checks and all tests, against a real broker, Spark and Airflo
 test-long:      ## the same with the slow tests, for every night
 	@$(PY) dev/test.py --long
 
-check:          ## format, lint, types, import directions
+check:          ## format, lint, types, import directions, documentation
 	@$(PY) dev/checks.py
 
 format:         ## put the code into its format and mend what the linter can
 	@dev/setup dev && .envs/dev/bin/ruff check --quiet --fix . ; .envs/dev/bin/ruff format .
+
+test-quick:     ## tests of the client that need no broker, about a minute, without Java
+	@dev/setup dev && PULSAR_TEST_PROFILE=quick .envs/dev/bin/pytest tests/client -q -n auto \
+		-m "not broker and not slow and not spark and not airflow"
 
 test-client:    ## tests of the client, with the shared support, integration and compat
 	@$(PY) dev/test.py support client integration compat

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Run the checks that need no broker: format, lint, types, and the directions of imports.
+"""Run the checks that need no broker: format, lint, types, the directions of imports, and that the
+documentation builds without a warning.
 
 Standard library only; the tools live in the environments. Rule: every check runs even when one before it failed.
 """
@@ -42,6 +43,8 @@ CHECKS = (
     _types("provider", "airflow", "-p", "airflow_provider_pulsar"),
     _types("dev and test support", "dev", "dev", "tests/support", "tests/conftest.py"),
     Check("imports", _tool("lint-imports", "--no-logo")),
+    # Half a minute the first time; later only pages that changed are read.
+    Check("docs", (sys.executable, str(ROOT / "dev" / "docs.py"))),
 )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.ext.autodoc.mock import mock
+from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parent.parent
 # The provider's folder has another name than its package; dev/docs.py makes the link.
@@ -26,7 +27,7 @@ author = "The airflow-provider-pulsar contributors"
 project_copyright = author
 release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build", "rows.toml"]
 default_role = "py:obj"
 
@@ -39,6 +40,8 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 myst_fence_as_directive = ["mermaid"]
 
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 autodoc_mock_imports = ["airflow", "pyspark"]
 autodoc_member_order = "groupwise"
 autodoc_class_signature = "mixed"
@@ -54,17 +57,12 @@ maximum_signature_line_length = 100
 # Annotations name classes without their module, and both APIs have the same names: that is no broken reference.
 suppress_warnings = ["ref.python"]
 
-# Pages of the table of contents that a checkout may lack.
-OPTIONAL_PAGES = ("migration",)
-
 # Public modules, the one that owns a name first: names are shown as they are imported, not where they are defined.
 PUBLIC_MODULES = (
     "pulsar_native.exceptions",
     "pulsar_native.schema",
     "pulsar_native.auth",
     "pulsar_native.admin",
-    "pulsar_native.push",
-    "pulsar_native.arrow",
     "pulsar_native.asyncio",
     "pulsar_native",
     "pyspark_pulsar",
@@ -78,6 +76,7 @@ PAGES = {
     "reference/schema": "pulsar_native.schema",
     "reference/auth": "pulsar_native.auth",
     "reference/admin": "pulsar_native.admin",
+    "reference/push": "pulsar_native",
     "reference/spark": "pyspark_pulsar",
 }
 
@@ -148,37 +147,47 @@ def _process_docstring(app: Any, what: str, name: str, obj: Any, options: Any, l
     lines[:] = _to_rst(lines)
 
 
-def _own_public_names() -> None:
-    """Let every public class and function say the public module it is imported from."""
+# Public names -> the pages that describe them.
+_PAGE_OF: dict[str, str] = {}
+
+
+def _own_public_names(app: Any) -> None:
+    """Let every public class and function name the public module it is imported from, and choose its page."""
     owned: set[int] = set()
     with mock(autodoc_mock_imports):
         for name in PUBLIC_MODULES:
             module = importlib.import_module(name)
-            for member in getattr(module, "__all__", ()):
-                found = getattr(module, member)
-                if isinstance(found, (type, types.FunctionType)) and id(found) not in owned:
-                    owned.add(id(found))
-                    found.__module__ = name
+            for member in getattr(module, "__all__", vars(module)):
+                found = vars(module).get(member) or getattr(module, member)
+                if not isinstance(found, (type, types.FunctionType)) or id(found) in owned:
+                    continue
+                if member.startswith("_") or found.__module__.partition(".")[0] != name.partition(".")[0]:
+                    continue
+                owned.add(id(found))
+                is_push = ".push" in found.__module__ and name == "pulsar_native"
+                pages = [page for page, of in PAGES.items() if of == name]
+                _PAGE_OF[f"{name}.{member}"] = "reference/push" if is_push else pages[0]
+                found.__module__ = name
 
 
-def _drop_missing(app: Any, docname: str, source: list[str]) -> None:
-    """Take optional pages that are not there out of the table of contents."""
-    if docname == "index":
-        gone = {page for page in OPTIONAL_PAGES if not (ROOT / "docs" / f"{page}.md").exists()}
-        source[0] = "\n".join(line for line in source[0].split("\n") if line not in gone)
+def _check_public_names(app: Any, env: Any) -> None:
+    """Warn of public names that no page describes."""
+    described = env.domains.python_domain.objects
+    for name in sorted(set(_PAGE_OF) - set(described)):
+        logging.getLogger(__name__).warning("%s is public and not in the reference", name)
 
 
 def _skip_member(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what another page has: each public name is described where it belongs."""
-    page = PAGES.get(app.env.docname)
-    if page is not None and isinstance(obj, (type, types.FunctionType)) and obj.__module__ in PUBLIC_MODULES:
-        return True if obj.__module__ != page and what == "module" else None
-    return None
+    """Leave out what another page describes."""
+    if what != "module" or not isinstance(obj, (type, types.FunctionType)):
+        return None
+    page = _PAGE_OF.get(f"{obj.__module__}.{obj.__name__}")
+    return True if page is not None and page != app.env.docname else None
 
 
 def setup(app: Any) -> None:
     """Connect the hooks, and name what is public by its public module."""
-    app.connect("builder-inited", lambda app: _own_public_names())
-    app.connect("source-read", _drop_missing)
+    app.connect("builder-inited", _own_public_names)
+    app.connect("env-check-consistency", _check_public_names)
     app.connect("autodoc-process-docstring", _process_docstring)
     app.connect("autodoc-skip-member", _skip_member)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import secrets
-import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -52,7 +52,7 @@ def remove_stale() -> None:
 
 
 def _host() -> str:
-    return re.sub(r"[^\w.-]", "-", socket.gethostname()) or "localhost"
+    return re.sub(r"[^\w.-]", "-", platform.node()) or "localhost"
 
 
 def _start_of(pid: int) -> str:

@@ -385,7 +385,7 @@ class ConsumeBatchOperator(BaseOperator):
         return f"Consuming {self.topic_pattern or self.topic} as {self.subscription}"
 
     def _callbacks(self, context: Context, hook: PulsarHook, client: Client) -> ConsumeCallbacks:
-        from airflow.sdk.log import redact
+        from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
 
         from pulsar_native.jobs.consuming import ConsumeCallbacks
 

@@ -122,7 +122,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         partition_by: Sequence[str] = (),
         metadata: Sequence[str] | None = None,
         manifest: str | None = None,
-        source_options: Mapping[str, str] | None = None,
+        source_options: Mapping[str, str] | str | None = None,
         verify_manifest: bool = True,
         pulsar_conn_id: str = PulsarHook.default_conn_name,
         spark_environment: str | None = None,
@@ -155,7 +155,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self.metadata = None if metadata is None else list(metadata)
         self.manifest = manifest
         # A template of the whole mapping is only known after rendering.
-        self.source_options = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
+        self.source_options: Any = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
         self.verify_manifest = verify_manifest
         self.pulsar_conn_id = pulsar_conn_id
         self.spark_environment = spark_environment
@@ -215,8 +215,14 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
                 "line and in logs. Put it into the connection of pulsar_conn_id, or give the place it is kept at: "
                 "credentialsRef='env:VARIABLE', 'file:NAME' or 'conf:KEY'"
             )
+        self._check_sparks_options(key if kind == "conf" else None)
+
+    def _check_sparks_options(self, key: str | None) -> None:
+        """Refuse Pulsar's secrets in what Spark is given; `key` is where the source looks for them in its conf."""
         for where, given in (("conf", self.conf), ("env_vars", self.env_vars)):
-            ours = {name: text for name, text in (given or {}).items() if "pulsar" in str(name).lower() or name == key}
+            if not isinstance(given, Mapping):
+                continue
+            ours = {name: text for name, text in given.items() if "pulsar" in str(name).lower() or name == key}
             if exposed := [name for name in ours if secrets.secret_names({name: ours[name]}) or name == key]:
                 validation.refuse(
                     f"{where} must not hold Pulsar's secrets ({', '.join(map(str, exposed))}): Spark's command line "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -50,6 +50,7 @@ _NAMES = (
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
     "predefinedSubscription",
+    "readCompacted",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
 )
 # Of one kind of read only: each with the reason.
@@ -70,7 +71,6 @@ _REFUSED = {
     "maxEntriesPerPartition": "splits inside a topic partition are not supported in this version",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
     "allowDifferentTopicSchemas": "values are read as bytes, of any schema; leave it out",
-    "readCompacted": "compacted reads are not supported in this version",
 }
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 
@@ -78,31 +78,34 @@ _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 _Setting = tuple[str, Callable[[str, str], Any]]
 
 
-def _integer(name: str, text: str) -> int:
+def integer(name: str, text: str) -> int:
+    """Return the whole number of an option; raises `InvalidConfiguration`."""
     if not re.fullmatch(r"[+-]?\d{1,18}", text.strip()):
         raise InvalidConfiguration(f"{name} must be a whole number, not {text[:60]!r}")
     return int(text)
 
 
-def _flag(name: str, text: str) -> bool:
+def flag(name: str, text: str) -> bool:
+    """Return the truth of an option; raises `InvalidConfiguration`."""
     folded = text.strip().lower()
     if folded not in ("true", "false"):
         raise InvalidConfiguration(f"{name} must be true or false, not {text[:60]!r}")
     return folded == "true"
 
 
-def _text(name: str, text: str) -> str:
+def text_value(name: str, text: str) -> str:
+    """Return the text of an option, which must not be blank; raises `InvalidConfiguration`."""
     if not text.strip():
         raise InvalidConfiguration(f"{name} is empty")
     return text.strip()
 
 
 def _seconds(name: str, text: str) -> float:
-    return _integer(name, text) / 1000
+    return integer(name, text) / 1000
 
 
 def _nanoseconds(name: str, text: str) -> int:
-    return max(1, _integer(name, text) // 1_000_000)
+    return max(1, integer(name, text) // 1_000_000)
 
 
 # Over what waits for its receipts, and for tasks; the connector's own default.
@@ -110,25 +113,24 @@ MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
 
 _CLIENT: dict[str, _Setting] = {
     "operationTimeoutMs": ("operation_timeout_seconds", _seconds),
-    "connectionTimeoutMs": ("connection_timeout_ms", _integer),
-    "connectionsPerBroker": ("connections_per_broker", _integer),
-    "keepAliveIntervalSeconds": ("keep_alive_interval_seconds", _integer),
-    "maxLookupRedirects": ("max_lookup_redirects", _integer),
-    "concurrentLookupRequest": ("concurrent_lookup_requests", _integer),
-    "memoryLimitBytes": ("memory_limit_bytes", _integer),
+    "connectionTimeoutMs": ("connection_timeout_ms", integer),
+    "connectionsPerBroker": ("connections_per_broker", integer),
+    "keepAliveIntervalSeconds": ("keep_alive_interval_seconds", integer),
+    "maxLookupRedirects": ("max_lookup_redirects", integer),
+    "concurrentLookupRequest": ("concurrent_lookup_requests", integer),
+    "memoryLimitBytes": ("memory_limit_bytes", integer),
     "initialBackoffIntervalNanos": ("starting_backoff_interval_ms", _nanoseconds),
     "maxBackoffIntervalNanos": ("max_backoff_interval_ms", _nanoseconds),
-    "listenerName": ("listener_name", _text),
-    "useTls": ("use_tls", _flag),
-    "tlsTrustCertsFilePath": ("tls_trust_certs_file_path", _text),
-    "tlsAllowInsecureConnection": ("tls_allow_insecure_connection", _flag),
-    "tlsHostnameVerificationEnable": ("tls_validate_hostname", _flag),
-    "tlsCertificateFilePath": ("tls_certificate_file_path", _text),
-    "tlsKeyFilePath": ("tls_private_key_file_path", _text),
+    "listenerName": ("listener_name", text_value),
+    "useTls": ("use_tls", flag),
+    "tlsTrustCertsFilePath": ("tls_trust_certs_file_path", text_value),
+    "tlsAllowInsecureConnection": ("tls_allow_insecure_connection", flag),
+    "tlsHostnameVerificationEnable": ("tls_validate_hostname", flag),
+    "tlsCertificateFilePath": ("tls_certificate_file_path", text_value),
+    "tlsKeyFilePath": ("tls_private_key_file_path", text_value),
 }
 _CLIENT_NAMES = tuple(CLIENT_PREFIX + name for name in _CLIENT)
 _CLIENT_SETTINGS = {(CLIENT_PREFIX + name).lower(): (CLIENT_PREFIX + name, *entry) for name, entry in _CLIENT.items()}
-_FOLDED = {name.lower(): name for name in (*_NAMES, *_REFUSED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     predefined_subscription: str | None = None
     auto_update_partitions_interval_seconds: int = 60
+    read_compacted: bool = False
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
@@ -197,36 +200,42 @@ class ReadOptions:
         given, settings = _sorted_out(options)
         _check_kind(given, streaming)
         read = ReadOptions(
-            service_url=_service_url(given),
-            admin_url=_admin_url(given),
+            service_url=service_url(given),
+            admin_url=admin_url(given),
             topics=_topics(given),
             topics_pattern=_pattern(given),
             starting_offsets=_starting_offsets(given, streaming),
             ending_offsets=parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), "latest"),
             starting_time=_time("startingTime", given),
             ending_time=_time("endingTime", given),
-            time_slack_ms=_at_least(0, "timeSlackMs", given, "60000"),
-            fail_on_data_loss=_flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
-            poll_timeout_ms=_at_least(1, "pollTimeoutMs", given, "60000"),
+            time_slack_ms=at_least(0, "timeSlackMs", given, "60000"),
+            fail_on_data_loss=flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
+            poll_timeout_ms=at_least(1, "pollTimeoutMs", given, "60000"),
             columns=_columns(given),
             credentials=CredentialsRef.parse(given["credentialsRef"]) if "credentialsRef" in given else None,
-            subscription_prefix=_text("subscriptionPrefix", given["subscriptionPrefix"])
+            subscription_prefix=text_value("subscriptionPrefix", given["subscriptionPrefix"])
             if "subscriptionPrefix" in given
             else None,
-            receiver_queue_size=_at_least(1, "pulsar.reader.receiverQueueSize", given, "1000"),
+            receiver_queue_size=at_least(1, "pulsar.reader.receiverQueueSize", given, "1000"),
             client_settings=tuple(sorted(settings.items())),
             max_messages_per_trigger=_limit("maxMessagesPerTrigger", given),
             max_bytes_per_trigger=_limit("maxBytesPerTrigger", given),
-            predefined_subscription=_text("predefinedSubscription", given["predefinedSubscription"])
+            predefined_subscription=text_value("predefinedSubscription", given["predefinedSubscription"])
             if "predefinedSubscription" in given
             else None,
-            auto_update_partitions_interval_seconds=_at_least(
+            auto_update_partitions_interval_seconds=at_least(
                 1, "pulsar.reader.autoUpdatePartitionsIntervalSeconds", given, "60"
             ),
+            read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
         )
         read.client_config()  # its own checks, before anything starts
         read._check()
         return read
+
+    @property
+    def finds_loss(self) -> bool:
+        """Whether messages missing at the start of a range fail the read; compaction removes them on purpose."""
+        return self.fail_on_data_loss and not self.read_compacted
 
     def client_config(self) -> ClientConfig:
         """Return the client's configuration, still without credentials."""
@@ -262,22 +271,12 @@ def _starting_offsets(given: Mapping[str, str], streaming: bool | None) -> Offse
 
 
 def _limit(name: str, given: Mapping[str, str]) -> int | None:
-    return _at_least(1, name, given, "1") if name in given else None
+    return at_least(1, name, given, "1") if name in given else None
 
 
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the options by their right names and the client's settings; refuse everything else."""
-    given: dict[str, str] = {}
-    settings: dict[str, Any] = {}
-    for raw, value in options.items():
-        folded = raw.lower()
-        if folded in _CLIENT_SETTINGS:
-            name, field, convert = _CLIENT_SETTINGS[folded]
-            settings[field] = convert(name, value)
-        elif _FOLDED.get(folded) in _NAMES:
-            given[_FOLDED[folded]] = value
-        else:
-            raise InvalidConfiguration(_refusal(raw))
+    given, settings, _ = sort_options(options, _NAMES, _REFUSED, {})
     if given.get("valueFormat", "raw").strip().lower() != "raw":
         raise InvalidConfiguration(
             "valueFormat can only be raw in this version: decode the column value with from_json, or let "
@@ -286,25 +285,59 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, A
     return given, settings
 
 
-def _refusal(raw: str) -> str:
-    name = _FOLDED.get(raw.lower())
+def sort_options(
+    options: Mapping[str, str],
+    names: Sequence[str],
+    refused: Mapping[str, str],
+    more_settings: Mapping[str, tuple[str, Callable[[str, str], Any]]],
+) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+    """Return the options by their right names, the client's settings, and the settings of `more_settings`.
+
+    `refused` are known names that are not taken, each with what to do instead. Raises `InvalidConfiguration` for those
+    and for unknown names, with the nearest right one. Does no I/O.
+    """
+    folded_names = {name.lower(): name for name in names}
+    folded_settings = {name.lower(): (name, *entry) for name, entry in more_settings.items()}
+    given: dict[str, str] = {}
+    client: dict[str, Any] = {}
+    more: dict[str, Any] = {}
+    for raw, value in options.items():
+        folded = raw.lower()
+        if folded in _CLIENT_SETTINGS:
+            name, field, convert = _CLIENT_SETTINGS[folded]
+            client[field] = convert(name, value)
+        elif folded in folded_settings:
+            name, field, convert = folded_settings[folded]
+            more[field] = convert(name, value)
+        elif folded in folded_names:
+            given[folded_names[folded]] = value
+        else:
+            raise InvalidConfiguration(_refusal(raw, (*names, *_CLIENT_NAMES, *more_settings), refused))
+    return given, client, more
+
+
+def _refusal(raw: str, names: Sequence[str], refused: Mapping[str, str]) -> str:
+    folded_refused = {name.lower(): name for name in refused}
+    name = folded_refused.get(raw.lower())
     if name is not None:
-        return f"Option {name}: {_REFUSED[name]}"
+        return f"Option {name}: {refused[name]}"
     if _SECRET.search(raw) and not raw.lower().startswith("credentialsr"):
         return f"Option {raw} is not taken. {ADVICE}"
-    known = {name.lower(): name for name in (*_NAMES, *_CLIENT_NAMES)}
+    known = {name.lower(): name for name in names}
     near = difflib.get_close_matches(raw.lower(), known, 1, 0.6)
-    hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join((*_NAMES, *_CLIENT_NAMES))}"
+    hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(names)}"
     return f"There is no option {raw}; {hint}"
 
 
-def _service_url(given: Mapping[str, str]) -> str:
+def service_url(given: Mapping[str, str]) -> str:
+    """Return the checked service URL; raises `InvalidConfiguration` or `InvalidUrl`."""
     if "service.url" not in given:
         raise InvalidConfiguration("Option service.url is missing; write for example pulsar://host:6650")
     return str(ServiceUrl.parse(given["service.url"]))
 
 
-def _admin_url(given: Mapping[str, str]) -> str | None:
+def admin_url(given: Mapping[str, str]) -> str | None:
+    """Return the checked admin URL, None where there is none; raises `InvalidConfiguration`."""
     url = given.get("admin.url")
     if url is None:
         return None
@@ -371,8 +404,9 @@ def _time(name: str, given: Mapping[str, str]) -> int | None:
     return parse_time(name, given[name]) if name in given else None
 
 
-def _at_least(minimum: int, name: str, given: Mapping[str, str], default: str) -> int:
-    value = _integer(name, given.get(name, default))
+def at_least(minimum: int, name: str, given: Mapping[str, str], default: str) -> int:
+    """Return the whole number of an option, or its default; raises `InvalidConfiguration` below the minimum."""
+    value = integer(name, given.get(name, default))
     if value < minimum:
         raise InvalidConfiguration(f"{name} must be at least {minimum}, not {value}")
     return value
@@ -384,7 +418,7 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
         wanted = given.get("includeMetadata", "true").strip().lower()
         if wanted == "all":
             return SOURCE_COLUMNS
-        return DEFAULT_COLUMNS if _flag("includeMetadata", wanted) else ("value",)
+        return DEFAULT_COLUMNS if flag("includeMetadata", wanted) else ("value",)
     if "includeMetadata" in given:
         raise InvalidConfiguration("Give columns or includeMetadata, not both")
     names = [part.strip() for part in given["columns"].split(",")]

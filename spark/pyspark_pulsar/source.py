@@ -7,7 +7,7 @@ wherever PySpark is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Read Apache Pulsar topics: `spark.read.format("pulsar").option("service.url", …).option("topic", …).load()`.
+    """Read and write Apache Pulsar topics, in batches and as streams.
 
-    The option names are the JVM connector's (see `options`); rows come in the order of the topic within a topic
-    partition.
+    `spark.read.format("pulsar").option("service.url", …).option("topic", …).load()`; likewise `spark.readStream`,
+    `df.write.mode("append")…save()` and `df.writeStream…start()`. The option names are the JVM connector's and the Java
+    client's (see `options` and `write_options`); rows come in the order of the topic within a topic partition.
     """
 
     @classmethod
@@ -60,12 +61,20 @@ class DefaultSource(DataSource):
         return PulsarStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse: this version does not write."""
-        _refuse("writing (df.write)", "publish with pulsar_native")
+        """Return the batch writer; raises `InvalidConfiguration` for a wrong option or column. Does no I/O."""
+        from pyspark_pulsar.write_options import WriteOptions
+        from pyspark_pulsar.writer import PulsarBatchWriter
+
+        _refuse_overwrite(overwrite, 'mode("append")')
+        return PulsarBatchWriter(WriteOptions.parse(self.options, streaming=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse: this version does not write."""
-        _refuse("streaming writes (df.writeStream)", "publish with pulsar_native")
+        """Return the streaming writer; raises `InvalidConfiguration` for a wrong option or column. Does no I/O."""
+        from pyspark_pulsar.stream_writer import PulsarStreamWriter
+        from pyspark_pulsar.write_options import WriteOptions
+
+        _refuse_overwrite(overwrite, 'outputMode("append") or outputMode("update")')
+        return PulsarStreamWriter(WriteOptions.parse(self.options, streaming=True), schema)
 
     def _read_options(self, streaming: bool | None) -> ReadOptions:
         from pyspark_pulsar.options import ReadOptions
@@ -73,7 +82,8 @@ class DefaultSource(DataSource):
         return ReadOptions.parse(self.options, streaming=streaming)
 
 
-def _refuse(what: str, instead: str) -> NoReturn:
+def _refuse_overwrite(overwrite: bool, instead: str) -> None:
     from pulsar_native.exceptions import OperationNotSupported
 
-    raise OperationNotSupported(f'The data source "pulsar" does not support {what} in this version; {instead}')
+    if overwrite:
+        raise OperationNotSupported(f"A topic cannot be overwritten, only appended to; use {instead}")

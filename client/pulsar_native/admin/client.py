@@ -100,7 +100,7 @@ class AdminClient:
     def set_retention(self, namespace_or_topic: str, minutes: int, mb: int) -> None:
         """Keep acknowledged messages for `minutes` and up to `mb` megabytes per topic.
 
-        -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect within moments, and
+        -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect soon, and
         the broker must have topic policies enabled.
         """
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}
@@ -114,6 +114,7 @@ class AdminClient:
         """Return the retention set for the namespace or topic itself as (minutes, megabytes), None for none.
 
         For a topic, `applied` returns the effective policy: the topic's own, else the namespace's, else the broker's.
+        Raises `NotFound`, `TopicNotFound`.
         """
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
@@ -357,9 +358,7 @@ def _subscription(name: str) -> str:
 
 def _checked(name: TopicName) -> TopicName:
     if {name.tenant, name.namespace_portion, name.local_name} & {".", ".."}:
-        raise InvalidTopicName(
-            f"The topic name {name.full!r} cannot be asked over HTTP: '.' and '..' are steps in a path"
-        )
+        raise InvalidTopicName(f"The topic name {name.full!r} cannot be used over HTTP: '.' and '..' are path steps")
     return name
 
 

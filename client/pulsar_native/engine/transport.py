@@ -1,14 +1,14 @@
-"""A non-blocking socket with vectored writes from any thread.
+"""Non-blocking socket with vectored writes from any thread.
 
-The loop reads into the engine's one large buffer and hands it over; a writer's frame goes to the kernel from the
-writer's own thread when nothing is queued, and only what the kernel does not take is queued for the loop. So a
-stalled broker never holds a caller, and nothing is copied on the way out. Rule: frames are written whole and in the
-order of `write`.
+The loop reads into the engine's one large buffer and passes it to the connection; a writer's frame goes to the kernel
+from the writer's own thread when nothing is queued, and only what the kernel does not accept is queued for the loop. So
+a stalled broker never blocks a caller, and outgoing data is not copied. Rule: frames are written whole and in the order
+of `write`.
 
-A thread that waits for one answer may read the socket itself (`begin_inline_read` to `end_inline_read`): that saves
-two switches of threads. What comes and is not that answer, whole and alone, it leaves where it is, for the loop. The
-answer is taken off the socket after it was dealt with: interrupted (Ctrl-C) between the two, the loop sees it again and
-has no use for it. Nobody ever waits for `_reading`, so it is in no order of locks.
+A thread that waits for one receipt may read the socket itself (`begin_inline_read` to `end_inline_read`): that saves
+two thread switches. Anything but exactly that receipt it leaves in the socket, for the loop. The receipt is removed
+from the socket after it was processed: interrupted (Ctrl-C) between the two, the loop reads it again and ignores it. No
+thread ever blocks on `_reading`, so it has no place in the lock order.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pulsar_native.engine.loop import Engine, track_socket
 from pulsar_native.exceptions import ConnectError, ConnectTimeout
 from pulsar_native.service_url import Address
 
-# The kernel refuses more buffers than this in one vectored write (IOV_MAX is 1024 on Linux).
+# The kernel rejects more buffers than this in one vectored write (IOV_MAX is 1024 on Linux).
 _MAX_BUFFERS = 512
 
-# How much a leader looks at, more than any receipt has.
+# Bytes an inline read peeks at, more than any receipt has.
 _PEEK_BYTES = 512
-# How many calls leave the looking to the loop after something else came than a leader's answer.
+# Number of inline reads that are refused after one found something else than its receipt.
 _INLINE_READ_PAUSE = 100
 
 Buffer = bytes | memoryview
 
 
 class Transport:
-    """One connected socket. `write` and `close` are thread-safe, all else belongs to the loop."""
+    """One connected socket. `write` and `close` are thread-safe, everything else belongs to the loop."""
 
     def __init__(
         self,
@@ -60,8 +60,9 @@ class Transport:
         self._backlog: deque[Buffer] = deque()
         self._writer_armed = False
         self.closed = False
-        # Held by who reads. The rest is for leaders: what the loop watches instead of the socket once there was one,
-        # how a leader waits, for how many calls nobody is to lead.
+        # Held by the reading thread. The next three are for inline reads: the epoll object the loop watches instead of
+        # the socket after the first one, the poll object an inline read waits with, and the number of inline reads
+        # still to be refused.
         self._reading = threading.Lock()
         self._watch: Any = None
         self._readiness: Any = None
@@ -69,13 +70,13 @@ class Transport:
 
     @property
     def local_port(self) -> int:
-        """The port of our end, which brokers show in their statistics."""
+        """Local port, which brokers show in their statistics."""
         with contextlib.suppress(OSError):
             return int(self._sock.getsockname()[1])
         return -1
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._engine.loop.add_reader(self._fd, self._readable)
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -110,15 +111,15 @@ class Transport:
                 self._lost("the broker closed it")
                 return
             self._on_data(buffer[:count])
-            # A plain socket is asked again by the loop, so that no connection starves the others; bytes that TLS has
+            # The loop calls again for a plain socket, so that no connection starves the others; bytes that TLS has
             # already decrypted would not wake the loop, so they are drained here.
             if not self._is_tls:
                 return
 
-    # --- reading in the loop's stead ----------------------------------------------------------------------------------
+    # --- inline reads -----------------------------------------------------------------------------------------------
 
     def begin_inline_read(self) -> bool:
-        """Let the calling thread read instead of the loop until `end_inline_read`; return False if busy. Thread-safe."""
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
         watch = self._watch
         if watch is None:
             self._prepare_inline_read()
@@ -131,7 +132,7 @@ class Transport:
         try:
             watch.modify(self._fd, 0)
         except (OSError, ValueError):
-            # Closed meanwhile.
+            # Closed concurrently.
             self._reading.release()
             return False
         except BaseException:
@@ -140,12 +141,12 @@ class Transport:
         return True
 
     def _prepare_inline_read(self) -> None:
-        # Reading TLS may need writing, and other systems have no epoll: there the loop reads always.
+        # Reading TLS may need writing, and other systems have no epoll: there the loop always reads.
         if not self._is_tls and hasattr(select, "epoll") and not self.closed:
             self._engine.call(self._watch_through)
 
     def _watch_through(self) -> None:
-        """Have the loop watch an epoll object around the socket, which any thread may switch off and on."""
+        """Have the loop watch an epoll object around the socket, which any thread may disable and enable."""
         if self._watch is None and not self.closed:
             watch = select.epoll()
             watch.register(self._fd, select.EPOLLIN)
@@ -156,15 +157,15 @@ class Transport:
             self._watch = watch
 
     def peek(self, seconds: float) -> bytes:
-        """Wait for what comes next and return its beginning without taking it; b"" when nothing came in time."""
+        """Wait for the next bytes and return their beginning without consuming them; b"" when none arrived in time."""
         return self._received(_PEEK_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
 
     def discard(self, count: int) -> None:
-        """Take what `peek` showed off the socket."""
+        """Remove bytes that `peek` returned from the socket."""
         self._received(count, 0)
 
     def _received(self, count: int, flags: int) -> bytes:
-        # The lock keeps the number of the socket from being closed, and given to another one, under our hands.
+        # The lock keeps the socket's descriptor from being closed, and reused for another socket, during the call.
         with self._lock:
             try:
                 return b"" if self.closed else self._sock.recv(count, flags)
@@ -172,15 +173,15 @@ class Transport:
                 return b""
 
     def pause_inline_reads(self) -> None:
-        """Leave the looking to the loop for a while."""
+        """Refuse inline reads for a while: the loop reads."""
         self._pause = _INLINE_READ_PAUSE
 
     def end_inline_read(self) -> None:
-        """Let the loop look again."""
+        """Let the loop read again."""
         try:
             self._watch.modify(self._fd, select.EPOLLIN)
         except (OSError, ValueError):
-            # Closed meanwhile.
+            # Closed concurrently.
             return
         finally:
             self._reading.release()
@@ -188,7 +189,7 @@ class Transport:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send the buffers of one frame, now or as soon as the kernel takes them. Thread-safe, never blocks."""
+        """Send the buffers of one frame, now or as soon as the kernel accepts them. Thread-safe, never blocks."""
         with self._lock:
             if self.closed:
                 return
@@ -202,7 +203,7 @@ class Transport:
         self._engine.call(self._arm_writer)
 
     def _send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
-        """Give the kernel what it takes and return what is left, None when nothing is."""
+        """Write what the kernel accepts and return the rest, None when there is none."""
         try:
             if self._is_tls:
                 return self._send_tls(buffers)
@@ -211,7 +212,7 @@ class Transport:
             return buffers
         except OSError as error:
             reason = error.strerror or str(error)
-            # Not at once: the lock is held here.
+            # Not immediately: the lock is held here.
             with contextlib.suppress(RuntimeError):
                 self._engine.loop.call_soon_threadsafe(self._lost, reason)
             return None
@@ -223,7 +224,7 @@ class Transport:
             try:
                 sent = self._sock.send(rest[0])
             except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                # OpenSSL wants the same bytes again: the head of the backlog stays as it is.
+                # OpenSSL requires the same bytes at the retry: the head of the backlog stays as it is.
                 return list(rest)
             if sent < len(rest[0]):
                 rest[0] = memoryview(rest[0])[sent:]
@@ -259,7 +260,7 @@ class Transport:
             self._on_closed(reason)
 
     def close(self) -> None:
-        """Close the socket without waiting; what was not written is dropped. On the loop only."""
+        """Close the socket without waiting; unwritten data is dropped. On the loop only."""
         with self._lock:
             if self.closed:
                 return
@@ -276,7 +277,7 @@ class Transport:
 
 
 def _after(buffers: Sequence[Buffer], sent: int) -> list[Buffer] | None:
-    """Return what is left of the buffers when the first `sent` bytes are gone."""
+    """Return the rest of the buffers after the first `sent` bytes."""
     for index, buffer in enumerate(buffers):
         size = len(buffer)
         if sent < size:
@@ -288,9 +289,9 @@ def _after(buffers: Sequence[Buffer], sent: int) -> list[Buffer] | None:
 async def dial(
     engine: Engine, address: Address, *, timeout: float, tls: ssl.SSLContext | None, server_name: str | None
 ) -> socket.socket:
-    """Connect to the first address of a name that takes the connection, and finish TLS; raises `ConnectError`.
+    """Connect to the first address of a name that accepts the connection, and finish TLS; raises `ConnectError`.
 
-    The time-out holds for each address, so that one which swallows everything does not use up the time of the others.
+    The time-out applies to each address, so that one that drops all packets does not use up the time of the others.
     """
     last: OSError | None = None
     for family, kind, protocol, _, target in await _resolve(engine, address, timeout):

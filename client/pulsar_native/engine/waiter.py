@@ -1,4 +1,4 @@
-"""How a thread waits for the engine: one lock per wait, released once, cheaper than an event or a future.
+"""Blocking waits of a thread for the engine: one lock per wait, released once, cheaper than an event or a future.
 
 Rules: a wait in the main thread can be interrupted by Ctrl-C at any time, then it raises `Interrupted`; a wait ends at
 its deadline; waking twice is harmless. Thread-safe.
@@ -31,7 +31,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Wait:
-    """Something one thread waits for and another makes happen."""
+    """One-time event: one thread waits, another one wakes it."""
 
     __slots__ = ("_lock",)
 
@@ -40,7 +40,7 @@ class Wait:
         self._lock.acquire()
 
     def wake(self) -> None:
-        """Make it happen."""
+        """Wake the waiting thread."""
         try:
             self._lock.release()
         except RuntimeError:
@@ -69,7 +69,7 @@ class Wait:
 
 
 class AckWait(Wait):
-    """The broker's answer to an acknowledgement: used as its callback."""
+    """Wait for the broker's response to an acknowledgement: used as its callback."""
 
     __slots__ = ("error",)
 
@@ -78,12 +78,12 @@ class AckWait(Wait):
         self.error: PulsarException | None = None
 
     def __call__(self, error: PulsarException | None) -> None:
-        """Take the outcome."""
+        """Store the outcome."""
         self.error = error
         self.wake()
 
     def result(self, timeout: float) -> None:
-        """Wait for the answer up to `timeout` seconds; raise its error."""
+        """Wait for the response up to `timeout` seconds; raise its error."""
         if not self.wait(timeout):
             raise no_receipt(timeout)
         if self.error is not None:
@@ -99,19 +99,19 @@ def no_receipt(timeout: float) -> Timeout:
 
 
 class SendWait(Wait):
-    """The receipt of one message: used as its callback."""
+    """Wait for the receipt of one message: used as its callback."""
 
     __slots__ = ("error", "message_id")
 
     def __init__(self) -> None:
-        # As the base does, without its call.
+        # As the base class does, without its call.
         self._lock = threading.Lock()
         self._lock.acquire()
         self.error: PulsarException | None = None
         self.message_id: MessageId | None = None
 
     def __call__(self, error: PulsarException | None, message_id: MessageId | None) -> None:
-        """Take the outcome."""
+        """Store the outcome."""
         self.error = error
         self.message_id = message_id
         self.wake()

@@ -83,7 +83,7 @@ class BatchOutput:
         if self._if_exists != "append_part":
             return [self._asked]
         parts = [self._part(number) for number in reversed(self._numbers())]
-        return parts if known_path not in parts else [known_path, *parts]  # type: ignore[list-item]
+        return parts if known_path not in parts else [known_path, *parts]
 
     def _part(self, number: int) -> str:
         folder, slash, name = self._asked.rpartition("/")

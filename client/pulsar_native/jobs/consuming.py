@@ -400,7 +400,7 @@ class ConsumeJob:
         while True:
             try:
                 return self._client.subscribe(
-                    topic,  # type: ignore[arg-type]
+                    topic,
                     settings.subscription,
                     consumer_type=kinds[settings.subscription_type],
                     initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,

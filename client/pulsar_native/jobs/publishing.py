@@ -155,7 +155,8 @@ class PublishJob:
         self._around.log.warning(
             "%s: %s. Publishing all messages as generation %s", self._options.topic, error, publication.number
         )
-        self._source = self._again()
+        self._source, self._checked = self._again(), None
+        self.check()
 
     @property
     def can_republish(self) -> bool:
@@ -282,7 +283,9 @@ class _Attempt:
         known = self._producer.last_sequence_id()
         self._job.stage = "deduplication"
         self._on = self._guard.ask(self._admin, partitions, known, is_persistent=is_persistent)
+        self._job.stage = "source"
         file = self._job.fingerprint(source) if self._on is not False else None
+        self._job.stage = "deduplication"
         if self._earlier is not None:
             self._check_repetition(source, file, known, partitions)
         elif self.producer_name is not None:
@@ -350,6 +353,7 @@ class _Attempt:
 
     def _send_all(self, source: Source) -> BaseException | None:
         """Send until the end or the first failure, and return the error that ended it."""
+        expected: tuple[type[BaseException], ...] = (Exception, *self._around.control)
         said = time.monotonic()
         problem: BaseException | None = None
         try:
@@ -370,7 +374,7 @@ class _Attempt:
                     self._checkpoint()
             if self._expected is not None and self._digest is not None and not self._around.killed():
                 self._expected.end(self._digest)
-        except (Exception, *self._around.control) as error:
+        except expected as error:
             # Of the source or the client: what was sent until here still gets its receipts, for the manifest.
             return error if isinstance(error, self._around.control) else problem or error
         return problem

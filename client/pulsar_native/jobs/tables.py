@@ -91,7 +91,10 @@ def _arrow(given: Any) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | 
     if not hasattr(given, "__arrow_c_stream__"):
         given = pa.Table.from_batches([pa.record_batch(given)])
         return (lambda: _of_batches(given.to_batches(max_chunksize=_ROWS))), True
-    stream = pa.RecordBatchReader.from_stream(given)
+    try:
+        stream = pa.RecordBatchReader.from_stream(given)
+    except pa.ArrowInvalid:
+        validation.refuse(f"messages is a {_name(given)}, one column without a name: pass its .tolist(), or a table")
     _unique(stream.schema.names)
     if hasattr(given, "__len__"):
         # A DataFrame, which gives a stream of its rows whenever it is asked for one.

@@ -121,6 +121,7 @@ class TopicWatcher:
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Go on from what another watcher of the same topic counted; anything else is counted anew."""
+        self._was_there = bool(state)
         for name, known in (state or {}).items():
             first, upto = _message_id(known["first"]), _message_id(known["upto"])
             self._counted[name] = _Counted(first, int(known["count"]), upto)

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 
 from airflow_provider_pulsar.operators.publish import PublishFailed, PublishOperator
+from airflow_provider_pulsar.task_client import TaskKilled
 from broker import Standalone
 from pulsar_native import AdminClient
 from support.brokers import Broker, NewTopic
 from support.publish_tasks import publish, read_all
+from support.relay import TO_CLIENT, Command, Relay
 from support.tasks import context_of, dag_in, define_connection, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -151,6 +163,114 @@ def test_an_iterator_is_streamed(broker: Broker, topic: NewTopic) -> None:
     assert most < 10
 
 
+@pytest.mark.proves("A6")
+def test_publish_data_frames_directly_and_through_xcom(
+    airflow_home: Path, tmp_path: Path, broker: Broker, topic: NewTopic
+) -> None:
+    names = {kind: topic(kind) for kind in ("frame", "xcom", "arrow", "parquet")}
+    path = tmp_path / "rows.parquet"
+    dag = dag_in(
+        airflow_home,
+        "publishing_tables",
+        f"""
+        import pandas
+
+        def frame():
+            # The integers have a gap, which makes floats of them; the column with objects is mixed.
+            return pandas.DataFrame(
+                {{
+                    "carrier": ["UA", "AA", "B6"],
+                    "delay": [11, None, -3],
+                    "at": pandas.to_datetime(["2013-01-01T05:00", None, "2013-01-01T07:30"]),
+                    "tags": [["a"], None, "b"],
+                }}
+            )
+
+        def arrow():
+            import pyarrow
+            return pyarrow.Table.from_pandas(frame()[["carrier", "delay"]]).to_reader(1)
+
+        @task
+        def framed():
+            return frame()[["carrier", "delay", "at"]]
+
+        @task
+        def written():
+            frame()[["carrier", "at"]].to_parquet({str(path)!r})
+
+        PublishOperator(task_id="frame", topic={names["frame"]!r}, messages=frame, key_field="carrier")
+        PublishOperator(task_id="xcom", topic={names["xcom"]!r}, messages=framed(), event_time_field="at")
+        PublishOperator(task_id="arrow", topic={names["arrow"]!r}, messages=arrow, property_fields=["delay"])
+        written() >> PublishOperator(task_id="parquet", topic={names["parquet"]!r}, file={str(path)!r})
+        """,
+    )
+    run = dag.test()
+    assert set(states_of(run).values()) == {"success"}, states_of(run)
+    messages = {kind: read_all(broker, name) for kind, name in names.items()}
+    first = {"carrier": "UA", "delay": 11.0, "at": "2013-01-01T05:00:00"}
+    assert json.loads(messages["frame"][0].data()) == {**first, "tags": ["a"]}
+    assert json.loads(messages["frame"][1].data()) == {"carrier": "AA", "delay": None, "at": None, "tags": None}
+    assert [message.partition_key() for message in messages["frame"]] == ["UA", "AA", "B6"]
+    assert json.loads(messages["xcom"][0].data()) == first
+    assert [message.event_timestamp() for message in messages["xcom"]] == [1357016400000, 0, 1357025400000]
+    assert [message.properties() for message in messages["arrow"]] == [{"delay": "11.0"}, {}, {"delay": "-3.0"}]
+    assert [json.loads(message.data())["carrier"] for message in messages["parquet"]] == ["UA", "AA", "B6"]
+
+
+def test_publish_data_frame_takes_the_registered_types(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    frame = pandas.DataFrame(ROWS)
+    frame["at"] = pandas.to_datetime(frame["at"], utc=True, format="ISO8601")
+    publish(name, frame, schema="avro", schema_definition=FLIGHT).execute(context_of())
+    from pulsar_native.schema import AvroSchema
+
+    found = [AvroSchema(None, FLIGHT).decode(message.data()) for message in read_all(broker, name)]
+    assert [(each["carrier"], each["delay"]) for each in found] == [("UA", 11), ("AA", None), ("B6", -3)]
+    assert found[0]["at"] == "2013-01-01T05:00:00+00:00"
+
+
+def test_publish_json_array_file_and_file_format(broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[{"a": 1}, {"a": 2}]')
+    first, second = topic(), topic()
+    assert publish(first, file=str(path)).execute(context_of())["count"] == 2
+    assert [message.data() for message in read_all(broker, first)] == [b'{"a":1}', b'{"a":2}']
+    assert publish(second, file=str(path), file_format="jsonl").execute(context_of())["count"] == 1
+    assert [message.data() for message in read_all(broker, second)] == [b'[{"a":1},{"a":2}]']
+
+
+def test_publish_async_callables(broker: Broker, topic: NewTopic) -> None:
+    async def listed(run_id: str) -> list[str]:
+        return [run_id, "b"]
+
+    async def streamed(count: int) -> AsyncIterator[str]:
+        for number in range(count):
+            yield str(number)
+
+    name = topic()
+    publish(name, listed).execute(context_of())
+    publish(name, streamed, op_kwargs={"count": 3}).execute(context_of())
+    assert [message.data() for message in read_all(broker, name)] == [b"a_run", b"b", b"0", b"1", b"2"]
+
+
+def test_publish_tells_the_broker_the_task(topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+    seen: list[dict[str, Any]] = []
+
+    def rows() -> Iterator[str]:
+        seen.extend(dict(each) for each in admin.stats(name)["publishers"])
+        yield "a"
+
+    publish(name, rows, deduplicate="auto").execute(context_of())
+    assert seen[0]["metadata"] == {
+        "airflow.dag_id": "a_dag",
+        "airflow.task_id": "a_task",
+        "airflow.run_id": "a_run",
+        "airflow.map_index": "-1",
+        "airflow.deployment_id": "tests",
+    }
+
+
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +285,14 @@ def test_an_iterator_is_streamed(broker: Broker, topic: NewTopic) -> None:
         ({"messages": ["a"], "envelope": True, "key_field": "k"}, "envelope"),
         ({"messages": ["a"], "property_fields": "k"}, "list"),
         ({"messages": ["a"], "send_timeout_seconds": 0}, "send_timeout_seconds"),
+        ({"messages": ["a"], "deduplicate": "maybe"}, "deduplicate must be True, False or 'auto'"),
+        ({"messages": ["a"], "deduplicate": 1}, "deduplicate must be True, False or 'auto'"),
+        ({"messages": ["a"], "on_changed": "ignore"}, "'fail'|fail, republish"),
+        ({"messages": ["a"], "file_format": "csv"}, "file_format belongs to file"),
+        ({"file": "a", "file_format": "xml"}, "file_format"),
+        ({"messages": ["a"], "retention_minutes": 0}, "retention_minutes must be a whole number from 1, or -1"),
+        ({"messages": ["a"], "retention_mb": 1.5}, "retention_mb must be a whole number"),
+        ({"messages": ["a"], "retention_mb": -2}, "retention_mb"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any], words: str) -> None:
@@ -182,7 +310,13 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any
         ({"messages": ["a", object()]}, "message 1"),
         ({"messages": [{"carrier": "UA"}], "schema": "json", "schema_definition": FLIGHT}, "message 0"),
         ({"messages": ["a"], "properties": {"a": 1}}, "properties"),
-        ({"file": "rows.xml"}, "ending"),
+        ({"file": "rows.xml"}, r"ending.*file_format"),
+        ({"messages": pandas.Series(["a"])}, r"\.tolist"),
+        ({"messages": {"a", "b"}}, "sorted"),
+        (
+            {"messages": ["a"], "topic": "non-persistent://public/default/t", "create_subscription": "s"},
+            "non-persistent topic keeps nothing",
+        ),
         ({"messages": ["a"], "topic": "non-persistent://public/default/t", "deduplicate": True}, "non-persistent"),
     ],
 )
@@ -258,6 +392,60 @@ def test_rows_that_end_in_an_error_fail_the_task(broker: Broker, topic: NewTopic
     assert [message.data() for message in read_all(broker, name)] == [b"a"]
 
 
+# ---- outcomes of the author's own ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        AirflowSkipException("nothing more"),
+        AirflowFailException("hopeless"),
+        AirflowRescheduleException(datetime(2030, 1, 1, tzinfo=UTC)),
+        TaskDeferred(trigger=None, method_name="execute"),
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
+@pytest.mark.parametrize("sent", [0, 3])
+def test_publish_passes_exceptions_of_airflow_on(
+    sent: int, outcome: BaseException, broker: Broker, topic: NewTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic()
+
+    def rows() -> Iterator[str]:
+        yield from ["a", "b", "c"][:sent]
+        raise outcome
+
+    def call() -> list[str]:
+        raise outcome
+
+    context = context_of()
+    with pytest.raises(type(outcome)) as caught:
+        publish(name, rows if sent else call).execute(context)
+    assert caught.value is outcome
+    if sent:
+        manifest = context["ti"].xcoms["publish_failure"]
+        assert (manifest["stored"], manifest["unconfirmed"]) == (3, 0)
+        assert "ended early" in capsys.readouterr().out
+        assert len(read_all(broker, name)) == 3
+
+
+@pytest.mark.proves("A6")
+def test_publish_skip_raised_by_a_generator_skips_the_task(airflow_home: Path, topic: NewTopic) -> None:
+    dag = dag_in(
+        airflow_home,
+        "publishing_skip",
+        f"""
+        def rows():
+            yield "a"
+            from airflow.sdk.exceptions import AirflowSkipException
+            raise AirflowSkipException("nothing more today")
+
+        PublishOperator(task_id="skipping", topic={topic()!r}, messages=rows)
+        """,
+    )
+    assert states_of(dag.test()) == {"skipping": "skipped"}
+
+
 # ---- kill ------------------------------------------------------------------------------------------------------------
 
 
@@ -282,3 +470,88 @@ def test_a_kill_ends_publishing_and_disconnects(broker: Broker, topic: NewTopic,
     assert time.monotonic() - started < 15
     killer.join()
     assert admin.stats(name).get("publishers") == []
+
+
+def test_publish_after_an_early_kill_calls_and_sends_nothing(topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+    called: list[bool] = []
+    operator = publish(name, lambda: called.append(True) or ["a"])
+    operator.on_kill()
+    with pytest.raises(TaskKilled, match="the task was killed"):
+        operator.execute(context_of())
+    assert not called and name not in admin.topics("public/default")
+
+
+def test_publish_killed_within_the_callable_sends_nothing(topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+
+    def call() -> list[str]:
+        operator.on_kill()
+        return ["a"]
+
+    operator = publish(name, call)
+    with pytest.raises(TaskKilled):
+        operator.execute(context_of())
+    assert name not in admin.topics("public/default")
+
+
+def test_publish_killed_within_the_generator_sends_no_more(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+
+    def rows() -> Iterator[str]:
+        yield "a"
+        while not read_all(broker, name):
+            time.sleep(0.01)
+        operator.on_kill()
+        yield "b"
+
+    operator = publish(name, rows, batching=False)
+    context = context_of()
+    with pytest.raises(PublishFailed, match="the task was killed"):
+        operator.execute(context)
+    assert [message.data() for message in read_all(broker, name)] == [b"a"]
+    assert context["ti"].xcoms["publish_failure"]["stored"] == 1
+
+
+# ---- time-out --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["source", "receipts"])
+def test_publish_timeout_ends_at_once_with_a_manifest(
+    place: str,
+    broker: Broker,
+    topic: NewTopic,
+    relay: Callable[[str], Relay],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    through = relay(broker.service_url)
+    conn = define_connection(monkeypatch, "pulsar_relayed", service_url=through.service_url)
+    ended: list[float] = []
+
+    def ring(number: int, frame: object) -> None:
+        ended.append(time.monotonic())
+        raise AirflowTaskTimeout("the time is over")
+
+    def rows() -> Iterator[str]:
+        yield "a"
+        through.wait_for(Command.SEND_RECEIPT)
+        through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        if place == "source":
+            time.sleep(60)
+        yield "b"
+
+    context = context_of()
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(AirflowTaskTimeout):
+            publish(topic(), rows, pulsar_conn_id=conn).execute(context)
+        assert time.monotonic() - ended[0] < 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    manifest = context["ti"].xcoms["publish_failure"]
+    assert (manifest["stored"], manifest["unconfirmed"]) == (1, 0 if place == "source" else 1)
+    assert len(manifest["stored_ids"]) == 1
+    assert "ended early (AirflowTaskTimeout" in capsys.readouterr().out

@@ -349,6 +349,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])
 def test_with_the_broker_down_each_fails_within_its_time_and_names_the_stage(
     silent: bool, monkeypatch: pytest.MonkeyPatch

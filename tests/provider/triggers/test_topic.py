@@ -76,6 +76,7 @@ async def test_it_ends_in_time_and_says_what_it_saw(topic: NewTopic) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])
 async def test_with_the_broker_down_it_ends_in_time_and_names_the_stage(
     silent: bool, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,8 @@
-"""Threads that hand messages to the application's listeners.
+"""Listener threads: call the application's message listeners.
 
-Rules: a consumer stays on one thread, so its listener never runs twice at once and keeps the order;
-a listener that raises is logged, its message stays unacknowledged and the next one follows. The threads are daemons,
-made with the first listener and ended with the client.
+Rules: a consumer stays on one thread, so its listener never runs concurrently and keeps the order; a listener's
+exception is logged, its message stays unacknowledged and the next one follows. The threads are daemons, started with
+the first listener and ended with the client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Drain = Callable[[], None]
 
 
 class ListenerThreads:
-    """A fixed number of threads among which consumers are dealt out. Thread-safe."""
+    """Fixed number of threads to which consumers are assigned. Thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -31,7 +31,7 @@ class ListenerThreads:
         self._lock = threading.Lock()
 
     def assign(self) -> Callable[[Drain], None]:
-        """Return a function that runs work on the thread this consumer is bound to."""
+        """Return a function that submits work to the thread assigned to this consumer."""
         with self._lock:
             if not self._queues:
                 for number in range(self._count):
@@ -69,5 +69,5 @@ def _work(queue: SimpleQueue[Drain | None]) -> None:
         try:
             drain()
         except Exception:
-            # Consumers catch what their listener raises; this is a consumer closed under our hands.
+            # Consumers catch their listeners' exceptions; this consumer was closed concurrently.
             _log.debug("A listener's consumer was closed", exc_info=True)
