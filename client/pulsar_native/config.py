@@ -752,6 +752,11 @@ class ConsumerBatchReceivePolicy(BatchReceivePolicy):
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
         super().__init__(max_num_message, max_num_bytes, timeout_ms)
 
+    def __eq__(self, other: object) -> bool:
+        return self.policy() == (other.policy() if isinstance(other, ConsumerBatchReceivePolicy) else other)
+
+    __hash__ = BatchReceivePolicy.__hash__
+
     def policy(self) -> BatchReceivePolicy:
         """Return the plain policy."""
         return BatchReceivePolicy(self.max_num_messages, self.max_num_bytes, self.timeout_ms)
@@ -779,6 +784,11 @@ class ConsumerDeadLetterPolicy(DeadLetterPolicy):
             retry_letter_producer_options=retry_letter_producer_options or {},
         )
 
+    def __eq__(self, other: object) -> bool:
+        return self.policy() == (other.policy() if isinstance(other, ConsumerDeadLetterPolicy) else other)
+
+    __hash__ = DeadLetterPolicy.__hash__
+
     def policy(self) -> DeadLetterPolicy:
         """Return the plain policy."""
         return DeadLetterPolicy(**{each.name: getattr(self, each.name) for each in dataclasses.fields(self)})
@@ -798,6 +808,11 @@ class ConsumerKeySharedPolicy(KeySharedPolicy):
             allow_out_of_order_delivery=allow_out_of_order_delivery,
             sticky_ranges=sticky_ranges,
         )
+
+    def __eq__(self, other: object) -> bool:
+        return self.policy() == (other.policy() if isinstance(other, ConsumerKeySharedPolicy) else other)
+
+    __hash__ = KeySharedPolicy.__hash__
 
     def policy(self) -> KeySharedPolicy:
         """Return the plain policy."""

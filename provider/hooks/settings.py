@@ -47,6 +47,13 @@ _KNOWN_AS = {
 }
 
 
+def _checked_oauth2(parameters: str) -> Authentication:
+    """Return the plug-in; mistakes in its parameters are told here, where the connection is read."""
+    made = AuthenticationOauth2(parameters)
+    made.check()
+    return made
+
+
 # What a task may have waiting for receipts: the worker's memory is shared with other tasks.
 MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
 
@@ -116,7 +123,7 @@ class Settings:
             memory_limit_bytes=MEMORY_LIMIT_BYTES,
         )
 
-    def authentication(self, oauth2: Callable[[str], Authentication] = AuthenticationOauth2) -> Authentication | None:
+    def authentication(self, oauth2: Callable[[str], Authentication] = _checked_oauth2) -> Authentication | None:
         """Return the plug-in of the method, None for none. `oauth2` makes the plug-in of that method."""
         match self.auth_method:
             case "token":

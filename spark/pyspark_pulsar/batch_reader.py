@@ -86,6 +86,6 @@ def _batches(options: ReadOptions, item: Range) -> Iterator[pyarrow.RecordBatch]
 
 
 def _check(options: ReadOptions, broker: Broker, item: Range) -> None:
-    if options.fail_on_data_loss:
+    if options.finds_loss:
         with broker.probe(item.topic) as probe:
             check_retained(item.topic, item.start, probe.first())

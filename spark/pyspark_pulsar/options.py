@@ -50,6 +50,7 @@ _NAMES = (
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
     "predefinedSubscription",
+    "readCompacted",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
 )
 # Of one kind of read only: each with the reason.
@@ -70,7 +71,6 @@ _REFUSED = {
     "maxEntriesPerPartition": "splits inside a topic partition are not supported in this version",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
     "allowDifferentTopicSchemas": "values are read as bytes, of any schema; leave it out",
-    "readCompacted": "compacted reads are not supported in this version",
 }
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 
@@ -189,6 +189,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     predefined_subscription: str | None = None
     auto_update_partitions_interval_seconds: int = 60
+    read_compacted: bool = False
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
@@ -225,10 +226,16 @@ class ReadOptions:
             auto_update_partitions_interval_seconds=at_least(
                 1, "pulsar.reader.autoUpdatePartitionsIntervalSeconds", given, "60"
             ),
+            read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
         )
         read.client_config()  # its own checks, before anything starts
         read._check()
         return read
+
+    @property
+    def finds_loss(self) -> bool:
+        """Whether messages missing at the start of a range fail the read; compaction removes them on purpose."""
+        return self.fail_on_data_loss and not self.read_compacted
 
     def client_config(self) -> ClientConfig:
         """Return the client's configuration, still without credentials."""

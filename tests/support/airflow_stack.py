@@ -229,6 +229,11 @@ class AirflowStack:
             None,
         )
 
+    def dag(self, dag_id: str) -> dict[str, Any]:
+        """Return all the REST interface tells of a DAG, such as timetable_summary and next_dagrun_run_after."""
+        found: dict[str, Any] = self._call("GET", f"/dags/{quoted(dag_id)}")
+        return found
+
     def pause(self, dag_id: str) -> None:
         """Keep the scheduler from making and advancing runs of a DAG."""
         self._call("PATCH", f"/dags/{quoted(dag_id)}", {"is_paused": True})
