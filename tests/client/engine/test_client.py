@@ -130,7 +130,8 @@ async def test_create_producer_redirect_loop_is_reason(fake: FakeBroker, cores: 
     with pytest.raises(LookupError, match="more than 20 times") as caught:
         await core.create_producer(ProducerConfig(topic="t"), None)
     assert caught.value.topic == TOPIC
-    assert len(fake.seen(Kind.LOOKUP)) in (21, 42)
+    # The operation time-out may cut a second attempt.
+    assert len(fake.seen(Kind.LOOKUP)) >= 21
 
 
 # --- ids and names ----------------------------------------------------------------------------------------------
@@ -298,7 +299,8 @@ def test_close_sync_client_leaves_no_thread_or_socket(fake: FakeBroker) -> None:
         with pytest.raises(AlreadyClosed):
             call()
     for part in (producer, consumer, reader):
-        part.close()  # once more does no harm
+        with pytest.raises(AlreadyClosed):
+            part.close()
 
 
 @pytest.mark.proves("C188")
