@@ -185,6 +185,8 @@ with DAG(
         max_messages=50_000,
         max_seconds=300,
         path=LATE_JSONL,
+        # The file is the month's, whichever run writes it; another run has its messages published again.
+        if_exists="overwrite",
     )
 
     @task

@@ -26,7 +26,7 @@ class TaskState:
 
     def set(self, value: Mapping[str, Any]) -> None:
         """Replace the value, which never expires; raises Airflow's error when it cannot be stored."""
-        from airflow.sdk import NEVER_EXPIRE
+        from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub file lacks the name
 
         if self._store is not None:
             self._store.set(self._key, dict(value), retention=NEVER_EXPIRE)

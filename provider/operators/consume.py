@@ -272,8 +272,12 @@ class ConsumeBatchOperator(BaseOperator):
         except re.error as error:
             validation.refuse(f"topic_pattern={self.topic_pattern!r} is no regular expression: {error}")
 
-    def _settings(self, context: Context) -> ConsumeSettings:
-        """Return what is asked for, templates rendered; raises ValueError for what they made wrong."""
+    def _settings(self, context: Context, hook: PulsarHook) -> ConsumeSettings:
+        """Return what is asked for, templates rendered; raises ValueError for what they made wrong.
+
+        Asks Airflow for the deployment id: another deployment's run of the same names has its own batch.
+        """
+        from airflow_provider_pulsar.deployment import deployment_id
         from pulsar_native.jobs.batch import BatchLimits
         from pulsar_native.jobs.consuming import ConsumeSettings
         from pulsar_native.jobs.letters import LetterOptions
@@ -281,25 +285,29 @@ class ConsumeBatchOperator(BaseOperator):
         validation.text("subscription", self.subscription)
         if self.path is not None:
             validation.text("path", self.path)
+        topics, pattern = self._topics(), self._pattern()
+        limits = BatchLimits.of(
+            self.max_messages, self.max_bytes, self.max_seconds, self.inline_limit_bytes if self.inline else None
+        )
         identity = TaskIdentity.of(context)
         on_error = self.on_error.lower()
         if on_error == "retry_letter" and self.topic_pattern is not None and not self.retry_letter_topic:
             validation.refuse("on_error='retry_letter' with a pattern needs retry_letter_topic: one for all topics")
+        deployment = deployment_id(hook.deployment_id())
         return ConsumeSettings(
-            topics=self._topics(),
-            pattern=self._pattern(),
+            topics=topics,
+            pattern=pattern,
             subscription=self.subscription,
             run={
                 "dag_id": identity.dag_id,
                 "task_id": identity.task_id,
                 "run_id": identity.run_id,
                 "map_index": identity.map_index,
+                "deployment_id": deployment,
             },
             subscription_type=self.subscription_type.lower(),
             initial_position=self.initial_position.lower(),
-            limits=BatchLimits.of(
-                self.max_messages, self.max_bytes, self.max_seconds, self.inline_limit_bytes if self.inline else None
-            ),
+            limits=limits,
             until_end=self.until_end,
             idle_seconds=self.idle_seconds,
             decode=(self.decode or "auto").lower(),
@@ -322,8 +330,8 @@ class ConsumeBatchOperator(BaseOperator):
             process_once=self.process_once,
             concurrency=self.concurrency,
             progress_seconds=self.progress_seconds,
-            consumer_name=f"airflow/{identity.dag_id}/{identity.task_id}/{identity.map_index}/{identity.run_id}",
-            properties=identity.as_properties(),
+            consumer_name=f"airflow/{deployment}/{identity.text}",
+            properties={**identity.as_properties(), "airflow.deployment_id": deployment},
         )
 
     # ---- the work ----------------------------------------------------------------------------------------------------
@@ -335,9 +343,9 @@ class ConsumeBatchOperator(BaseOperator):
         from pulsar_native.jobs.consuming import ConsumeJob
 
         with self._task_client:
-            with staged(self._action(), "arguments"):
-                settings = self._settings(context)
             hook = PulsarHook(self.pulsar_conn_id)
+            with staged(self._action(), "arguments"):
+                settings = self._settings(context, hook)
             client = self._task_client.open(hook, self._action())
             job = ConsumeJob(
                 settings,
@@ -377,7 +385,7 @@ class ConsumeBatchOperator(BaseOperator):
         return f"Consuming {self.topic_pattern or self.topic} as {self.subscription}"
 
     def _callbacks(self, context: Context, hook: PulsarHook, client: Client) -> ConsumeCallbacks:
-        from airflow.sdk.log import redact
+        from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
 
         from pulsar_native.jobs.consuming import ConsumeCallbacks
 

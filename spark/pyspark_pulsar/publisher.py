@@ -18,10 +18,12 @@ thread.
 from __future__ import annotations
 
 import base64
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import BulkSendError, Client, HashingScheme, MessageId, Producer, Transaction
@@ -129,13 +131,17 @@ class Publisher:
             self._transaction = self._client.new_transaction(self._options.transaction_timeout_ms / 1000)
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After a failure nothing that fails in its wake may stand in its place.
+        quiet = contextlib.suppress(PulsarException) if kind is not None else contextlib.nullcontext()
         with self._held:
-            try:
-                if self._transaction is not None:
+            if self._transaction is not None:
+                with quiet:
                     self._transaction.abort()
-            finally:
-                for sender in self._senders.values():
+            for sender in self._senders.values():
+                with quiet:
                     sender.close()
 
     def _sender(self, topic: str) -> Sender | DeduplicatedSender:
@@ -395,6 +401,7 @@ class DeduplicatedSender:
 
     def _check_deduplication(self, partition: int, lane: _Lane) -> None:
         """Go on with another producer once the broker is seen to know the first one's rows."""
+        del self._lanes[partition]
         lane.producer.close()
         if self._stored(self._place(partition)) < 0:
             raise OperationNotSupported(

@@ -17,9 +17,8 @@ from typing import Any
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import validation
-from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.options import ReadOptions, parse_time
 from pyspark_pulsar.schema import METADATA_COLUMNS
-from pyspark_pulsar.times import parse_time
 
 _PARTS = (
     "source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run", "interval", "since",

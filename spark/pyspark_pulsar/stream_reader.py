@@ -244,7 +244,7 @@ class StreamPlanner:
         first = self._probe(topic).first()
         if start is None:
             start = end if first is None else first.position.entry_start
-        elif start < end and self._options.fail_on_data_loss:
+        elif start < end and self._options.finds_loss:
             check_retained(topic, start, first)
         return Range(topic, min(start, end), end)
 

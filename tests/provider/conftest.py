@@ -84,7 +84,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
     """Give the real Airflow of this session: see support/airflow_stack.py."""
-    env = {"SPARK_ENVIRONMENT": str(ROOT / ".envs" / "spark"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    spark = ROOT / ".envs" / "spark"
+    env = {
+        "SPARK_ENVIRONMENT": str(spark),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # An operator that names no environment of Spark takes the first spark-submit of the path.
+        "PATH": f"{spark / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
     stack = AirflowStack(tmp_path_factory.mktemp("airflow") / "home", env)
     try:
         yield stack.start()

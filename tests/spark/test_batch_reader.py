@@ -20,6 +20,7 @@ from pyspark_pulsar.positions import Position
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 from support.relay import TO_CLIENT, Command, NewRelay
+from support.until import wait_until
 
 
 def reader_of(broker: Broker, topic: str, **options: str) -> PulsarBatchReader:
@@ -299,6 +300,21 @@ def test_what_travels_to_the_tasks_holds_no_secret(
     (split,) = reader.partitions()
     list(reader.read(split))
     assert b"s3cret" not in cloudpickle.dumps((reader, split))
+
+
+@pytest.mark.proves("S16")
+def test_read_compacted_gives_the_newest_of_each_key(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    ids = []
+    for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", ""), ("a", "3")):
+        ids += publish(name, [value], partition_key=key)
+    path = name.replace("://", "/")
+    broker.admin("PUT", f"{path}/compaction")
+    wait_until(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS", 30)  # type: ignore[call-overload]
+    assert values(reader_of(broker, name, readCompacted="true")) == [b"1", b"3"]
+    behind = f'{{"{name}": "{ids[0].ledger_id()}:4"}}'
+    assert values(reader_of(broker, name, readCompacted="true", startingOffsets=behind)) == [b"3"]
+    assert values(reader_of(broker, name)) == [b"1", b"1", b"2", b"1", b"", b"3"]
 
 
 PREFIX = "persistent://public/default/t-partition-"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +19,16 @@ from pyspark.errors import PySparkException
 
 import pulsar_native
 from pulsar_native import MessageId
-from support.brokers import Broker, NewTopic
-from support.publishing import Publish
+from support import stream_driver
+from support.brokers import Broker, NewTopic, OwnBroker, admin
+from support.publishing import Publish, publish_groups
 from support.until import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from broker import Standalone
 
 NewStream = Callable[..., "DataFrame"]
 COLUMNS = "value,__ledgerId,__entryId,__batchIndex,__partition"
@@ -91,6 +96,22 @@ def test_stream_option_errors_reach_the_user(stream: NewStream, topic: NewTopic,
         run_available(stream(name, endingTime="5"), tmp_path)
 
 
+def test_stream_keeps_the_token_out_of_its_checkpoint(
+    spark: SparkSession, secure_broker: Standalone, stream: NewStream, tmp_path: Path
+) -> None:
+    token = secure_broker.token()
+    name = f"persistent://public/default/secured-stream-{time.time_ns()}"
+    with pulsar_native.Client(secure_broker.service_url, pulsar_native.AuthenticationToken(token)) as client:
+        publish_groups(client, name, ["a", "b"])
+    (file := tmp_path / "token").write_text(token)
+    secured = {"service_url": secure_broker.service_url, "credentialsRef": f"file:{file}"}
+    query = run_available(stream(name, **secured), tmp_path)
+    assert written(spark, tmp_path) == ["a", "b"]
+    held = [found for found in (tmp_path / "checkpoint").rglob("*") if found.is_file()]
+    assert held and not any(token[:20].encode() in found.read_bytes() for found in held)
+    assert token[:20] not in str(query.recentProgress)
+
+
 @pytest.mark.proves("S9")
 def test_stream_fails_when_messages_were_trimmed(
     stream: NewStream, publish: Publish, trimmable: str, trim: Callable[[str], MessageId], tmp_path: Path
@@ -104,20 +125,37 @@ def test_stream_fails_when_messages_were_trimmed(
         run_available(stream(name), tmp_path)
 
 
-_DRIVER = """
-import sys
-from pyspark.sql import SparkSession
+class Driver:
+    """A query in a process of its own, which can be killed and started again."""
 
-url, topic, folder = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-)
-options = {"service.url": url, "topic": topic, "startingOffsets": "earliest", "maxMessagesPerTrigger": "40"}
-frame = spark.readStream.format("pulsar").options(**options).option("columns", sys.stdin.readline().strip()).load()
-writer = frame.writeStream.format("parquet").option("checkpointLocation", folder + "/checkpoint")
-writer.start(folder + "/rows").awaitTermination()
-"""
+    def __init__(self, service_url: str, topic: str, folder: Path, limit: int) -> None:
+        self._command = [sys.executable, stream_driver.__file__, service_url, topic, str(folder), COLUMNS, str(limit)]
+        self._commits = folder / "checkpoint" / "commits"
+        self._log = folder / "driver.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process, which leads a group of its own."""
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+
+    def wait(self, batch: int, seconds: float, *, restart: bool = False) -> None:
+        """Wait until a micro-batch is committed; with `restart` a query that failed is started again."""
+        deadline = time.monotonic() + seconds
+        while not (self._commits / str(batch)).exists():
+            assert time.monotonic() < deadline, self._log.read_text()[-5000:]
+            if self._process is None or self._process.poll() is not None:
+                assert restart, self._log.read_text()[-5000:]
+                self.start()
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, as a lost node would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(10)
+            self._process = None
 
 
 @pytest.mark.timeout(280)
@@ -140,30 +178,72 @@ def test_stream_restarts_where_a_killed_driver_was(
             expected[index] += texts
 
     produce(200)
-    command = [sys.executable, "-c", _DRIVER, broker.service_url, name, str(tmp_path)]
-    with open(tmp_path / "driver.log", "wb") as log:
-        driver = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, env=dict(os.environ)
-        )
-        try:
-            assert driver.stdin is not None
-            driver.stdin.write(f"{COLUMNS}\n".encode())
-            driver.stdin.close()
-            commits = tmp_path / "checkpoint" / "commits"
-            deadline = time.monotonic() + 200
-            while not (commits / "2").exists():
-                assert time.monotonic() < deadline and driver.poll() is None, (tmp_path / "driver.log").read_text()
-                time.sleep(0.2)
-            produce(100)
-            while not (commits / "4").exists():
-                assert time.monotonic() < deadline and driver.poll() is None, (tmp_path / "driver.log").read_text()
-                produce(1)
-                time.sleep(0.05)
-        finally:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait(10)
+    driver = Driver(broker.service_url, name, tmp_path, 40)
+    try:
+        driver.start()
+        driver.wait(2, 200)
+        produce(100)
+        driver.wait(4, 60)
+    finally:
+        driver.kill()
     produce(50)
     run_available(stream(name, maxMessagesPerTrigger="400"), tmp_path)
     assert written(spark, tmp_path) == expected[0] + expected[1]
     for producer in producers:
         producer.close()
+
+
+class Numbers:
+    """Publish numbered texts to the partitions of a topic, all the time, in a thread."""
+
+    def __init__(self, service_url: str, topic: str, partitions: int) -> None:
+        self.sent = [0] * partitions
+        self._over = threading.Event()
+        self._url, self._topic = service_url, topic
+        self._thread = threading.Thread(target=self._run, name="numbers")
+
+    def __enter__(self) -> Numbers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._over.set()
+        self._thread.join(120)
+
+    def _run(self) -> None:
+        with pulsar_native.Client(self._url, operation_timeout_seconds=120) as client:
+            producers = [
+                client.create_producer(f"{self._topic}-partition-{index}", send_timeout_millis=0, batching_enabled=True)
+                for index in range(len(self.sent))
+            ]
+            while not self._over.wait(0.1):
+                for index, producer in enumerate(producers):
+                    texts = [f"{index}-{self.sent[index] + number:06}".encode() for number in range(20)]
+                    producer.send_many(texts)
+                    self.sent[index] += len(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_stream_survives_killed_drivers_and_brokers(
+    spark: SparkSession, own_broker: OwnBroker, stream: NewStream, tmp_path: Path
+) -> None:
+    broker = own_broker(deduplication=True)
+    admin(broker.admin_url, "POST", "namespaces/public/default/retention", {"retentionTimeInMinutes": -1,
+          "retentionSizeInMB": -1})  # fmt: skip
+    name = "persistent://public/default/soak"
+    admin(broker.admin_url, "PUT", "persistent/public/default/soak/partitions", 2)
+    driver = Driver(broker.service_url, name, tmp_path, 200)
+    try:
+        with Numbers(broker.service_url, name, 2) as numbers:
+            driver.start()
+            for batch, event in ((12, broker.restart), (24, driver.kill), (36, broker.restart), (48, driver.kill)):
+                driver.wait(batch, 300, restart=True)
+                event()
+            driver.wait(60, 300, restart=True)
+        driver.kill()
+        run_available(stream(name, service_url=broker.service_url), tmp_path)
+    finally:
+        driver.kill()
+    wanted = [f"{index}-{number:06}" for index, sent in enumerate(numbers.sent) for number in range(sent)]
+    assert written(spark, tmp_path) == wanted

@@ -114,6 +114,7 @@ class AdminClient:
         """Return the retention set for the namespace or topic itself as (minutes, megabytes), None for none.
 
         For a topic, `applied` returns the effective policy: the topic's own, else the namespace's, else the broker's.
+        Raises `NotFound`, `TopicNotFound`.
         """
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
@@ -357,9 +358,7 @@ def _subscription(name: str) -> str:
 
 def _checked(name: TopicName) -> TopicName:
     if {name.tenant, name.namespace_portion, name.local_name} & {".", ".."}:
-        raise InvalidTopicName(
-            f"The topic name {name.full!r} cannot be asked over HTTP: '.' and '..' are steps in a path"
-        )
+        raise InvalidTopicName(f"The topic name {name.full!r} cannot be used over HTTP: '.' and '..' are path steps")
     return name
 
 

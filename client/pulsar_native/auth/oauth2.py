@@ -117,7 +117,7 @@ class AuthenticationOauth2(Authentication):
                 f"The auth_params_string of AuthenticationOauth2 must be a str, not {type(auth_params_string).__name__}"
             )
         self._parameters: _Parameters | None = None
-        # What is wrong with the parameters is told at the first use, as by the official client.
+        # Invalid parameters raise at the first use, as in the official client.
         self._mistake: InvalidConfiguration | None = None
         try:
             self._parameters = _Parameters.parse(auth_params_string, "auth_params_string of AuthenticationOauth2")

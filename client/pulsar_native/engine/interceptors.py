@@ -186,7 +186,7 @@ class InterceptedProducer(TopicProducer):
     ) -> Backpressure | None:
         """Pass a message through the interceptors and send it; return the backpressure when it was not accepted."""
         message, caring = self.chain.before_send(extras if extras is not None else OutgoingMessage(payload))
-        told = _Told(self.chain, caring, message, as_callback(callback))
+        notifying = _NotifyingCallback(self.chain, caring, message, as_callback(callback))
         if extras is not None:
             # Interceptors may change the message, but not its transaction.
             message.transaction = extras.transaction
@@ -194,9 +194,9 @@ class InterceptedProducer(TopicProducer):
         def attempt() -> Backpressure | None:
             own_fields = self.chain.encode(message)
             chosen = super(InterceptedProducer, self).route(message.payload, message)
-            return chosen.enqueue(message.payload, own_fields, message, told, flush=flush)
+            return chosen.enqueue(message.payload, own_fields, message, notifying, flush=flush)
 
-        return told.tried(attempt)
+        return notifying.tried(attempt)
 
     def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
         """Return the path through the interceptors."""
@@ -307,22 +307,22 @@ class InterceptedConsumer(MultiTopicsConsumer):
     ) -> None:
         """Acknowledge and notify; with a receipt, when that has arrived, before the callback that waits for it."""
 
-        def told(error: Exception | None) -> None:
+        def notifying(error: Exception | None) -> None:
             for message_id in ids:
                 self._hears.said(method, message_id, error)
 
         def answered(error: PulsarException | None) -> None:
-            told(error)
+            notifying(error)
             assert done is not None
             done(error)
 
         try:
             act(None if done is None else answered)
         except Exception as raised:
-            told(raised)
+            notifying(raised)
             raise
         if done is None:
-            told(None)
+            notifying(None)
 
     def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
         """Offer none: interceptors are notified of each message."""
@@ -348,16 +348,16 @@ class InterceptedConsumer(MultiTopicsConsumer):
         """Acknowledge messages in a transaction, and notify the interceptors."""
         method = "on_acknowledge_cumulative" if cumulative else "on_acknowledge"
 
-        def told(error: PulsarException | None) -> None:
+        def notifying(error: PulsarException | None) -> None:
             for message_id in ids:
                 self._hears.said(method, message_id, error)
 
         try:
             await super().acknowledge_in(work, ids, cumulative=cumulative)
         except PulsarException as error:
-            told(error)
+            notifying(error)
             raise
-        told(None)
+        notifying(None)
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Join new partitions and notify the interceptors."""
@@ -372,7 +372,7 @@ class InterceptedConsumer(MultiTopicsConsumer):
         self._hears.close()
 
 
-class _Told:
+class _NotifyingCallback:
     """Callback of a message that notifies the interceptors first."""
 
     __slots__ = ("_callback", "_caring", "_chain", "_message")

@@ -187,7 +187,8 @@ def _publish_time(entries: EntryRange, rows: pyarrow.RecordBatch) -> int:
     """Return when a batch entry was published, in ms; of several entries nothing is asked."""
     if entries.batch_size <= 1 or not rows.num_rows:
         return 0
-    return int(round(rows["__publishTime"][0].as_py().timestamp() * 1000))
+    millis: int = round(rows["__publishTime"][0].as_py().timestamp() * 1000)
+    return millis
 
 
 def _first_place(entries: EntryRange) -> tuple[str, int, int, int]:

@@ -155,7 +155,8 @@ class PublishJob:
         self._around.log.warning(
             "%s: %s. Publishing all messages as generation %s", self._options.topic, error, publication.number
         )
-        self._source = self._again()
+        self._source, self._checked = self._again(), None
+        self.check()
 
     @property
     def can_republish(self) -> bool:
@@ -282,7 +283,9 @@ class _Attempt:
         known = self._producer.last_sequence_id()
         self._job.stage = "deduplication"
         self._on = self._guard.ask(self._admin, partitions, known, is_persistent=is_persistent)
+        self._job.stage = "source"
         file = self._job.fingerprint(source) if self._on is not False else None
+        self._job.stage = "deduplication"
         if self._earlier is not None:
             self._check_repetition(source, file, known, partitions)
         elif self.producer_name is not None:
@@ -392,7 +395,7 @@ class _Attempt:
             event_timestamp=parts.event_time,
             deliver_at=parts.deliver_at,
         )
-        self._results.accept(len(payload or b""), keyed=parts.key is not None)
+        self._results.accept(number, len(payload or b""), keyed=parts.key is not None)
         if digest is not None and number and digest.checkpoints.get(number + 1) and number.bit_length() % 2 == 0:
             self._checkpoint()  # After messages 4, 16, 64, …
 

@@ -45,11 +45,11 @@ class AckGroup:
         "_batch_index",
         "_complete",
         "_complete_words",
+        "_counted",
         "_cumulative",
         "_cumulative_sent",
         "_partial",
         "_partial_dirty",
-        "_told",
         "taken",
     )
 
@@ -66,7 +66,7 @@ class AckGroup:
         self._cumulative_sent: tuple[int, int] | None = None
         # Statistics: messages drained so far, and how many of them belong to batches that are still partly open.
         self.taken = 0
-        self._told: dict[EntryKey, int] = {}
+        self._counted: dict[EntryKey, int] = {}
 
     def __len__(self) -> int:
         return len(self._complete) + len(self._partial_dirty) + (self._cumulative is not None)
@@ -115,23 +115,23 @@ class AckGroup:
             return True
         known = self._partial.get(entry)
         # Messages of a batch after the first, without a call: this runs for each message.
-        bits, size, told = known if known is not None and known[1] else self._open(entry, batch_size)
+        bits, size, opened = known if known is not None and known[1] else self._open(entry, batch_size)
         bits &= ~(several or 1 << batch_index)
         if not bits:
-            theirs = ((1 << size) - 1) & ~told
+            theirs = ((1 << size) - 1) & ~opened
             if theirs:
                 # The others' acknowledgements may be in an uncommitted transaction: they must not be sent as ours.
                 self._complete_words[entry] = words_of(theirs, size)
             return self.add(entry, -1, size)
-        self._partial[entry] = (bits, size, told)
+        self._partial[entry] = (bits, size, opened)
         # Words for an unknown size would omit its upper messages, and omitted ones count as acknowledged.
         if self._batch_index and size:
             self._partial_dirty[entry] = None
         return False
 
     def _open(self, entry: EntryKey, batch_size: int) -> tuple[int, int, int]:
-        bits, size, told = self._partial.get(entry, (_ALL, 0, _ALL))
-        return (bits, size, told) if size or not batch_size else (bits & ((1 << batch_size) - 1), batch_size, told)
+        bits, size, opened = self._partial.get(entry, (_ALL, 0, _ALL))
+        return (bits, size, opened) if size or not batch_size else (bits & ((1 << batch_size) - 1), batch_size, opened)
 
     def add_entry(self, entry: EntryKey, bits: int, size: int) -> None:
         """Record the unacknowledged messages of a batch as the broker delivered it (its ack_set, or all)."""
@@ -139,7 +139,7 @@ class AckGroup:
         self._partial[entry] = (bits if mine is None else bits & mine, size, bits)
         if self._batch_index:
             # Those acknowledged at the broker were counted before.
-            self._told.setdefault(entry, size - bits.bit_count())
+            self._counted.setdefault(entry, size - bits.bit_count())
 
     def resend(self, entry: EntryKey) -> bool:
         """Mark the acknowledged part of a batch for resending: the broker redelivered it without that part.
@@ -157,9 +157,9 @@ class AckGroup:
             return
         position = (*entry, batch_index, 0)
         if batch_index >= 0:
-            bits, size, told = self._open(entry, batch_size)
+            bits, size, opened = self._open(entry, batch_size)
             bits &= _ALL << (batch_index + 1)
-            self._partial[entry] = (bits, size, told)
+            self._partial[entry] = (bits, size, opened)
             # It was the last message, or all behind it were acknowledged individually before; without the size (an id
             # created elsewhere) only the entries before it are certainly covered.
             position = (*entry, batch_index if bits else -1, size) if size else (entry[0], entry[1] - 1, -1, 0)
@@ -181,11 +181,11 @@ class AckGroup:
             bits, size, _ = self._partial[key]
             items.append((*key, words_of(bits, size)))
             done = size - bits.bit_count()
-            self.taken += done - self._told.get(key, 0)
-            self._told[key] = done
-        if self._told:
-            for key in self._complete.keys() & self._told.keys():
-                self.taken -= self._told.pop(key)
+            self.taken += done - self._counted.get(key, 0)
+            self._counted[key] = done
+        if self._counted:
+            for key in self._complete.keys() & self._counted.keys():
+                self.taken -= self._counted.pop(key)
         self._complete = {}
         self._partial_dirty = {}
         return items, cumulative
@@ -204,7 +204,7 @@ class AckGroup:
         return (ledger, entry, words_of(((1 << size) - 1) & (_ALL << (index + 1)), size))
 
     def _forget_up_to(self, last: EntryKey) -> None:
-        for known in (self._complete, self._complete_words, self._partial, self._partial_dirty, self._told):
+        for known in (self._complete, self._complete_words, self._partial, self._partial_dirty, self._counted):
             for key in [key for key in known if key <= last]:
                 del known[key]
 
@@ -245,7 +245,7 @@ class AckGroup:
         self._complete_words = {}
         self._partial = {}
         self._partial_dirty = {}
-        self._told = {}
+        self._counted = {}
         self._cumulative = None
         self._cumulative_sent = None
 

@@ -77,8 +77,8 @@ class FastPathBuffer:
         del items[: len(taken)]
         if not self.has_callbacks:
             return taken, None  # type: ignore[return-value]
-        told = [item[1] if type(item) is tuple else None for item in taken]
-        return [item[0] if type(item) is tuple else item for item in taken], told  # type: ignore[misc]
+        callbacks = [item[1] if type(item) is tuple else None for item in taken]
+        return [item[0] if type(item) is tuple else item for item in taken], callbacks  # type: ignore[misc]
 
 
 def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None) -> None:

@@ -202,7 +202,7 @@ class ConnectionCore:
     def _answered(self, request_id: int, answer: Any, error: PulsarException | None) -> Event | None:
         entry = self._requests.get(request_id)
         if entry is None:
-            _log.debug("Ignoring the answer to request %d, which nobody waits for", request_id)
+            _log.debug("Ignoring the response to unknown or timed-out request %d", request_id)
             return None
         if error is None and getattr(answer, "producer_ready", True) is False:
             # The producer is queued for exclusive access: a second response with the same request id follows at an

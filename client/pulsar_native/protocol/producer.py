@@ -259,11 +259,11 @@ class ProducerCore(PendingEntries):
         if largest != min(lately):
             # So that few messages exceed the size; unused capacity is granted at the next opening.
             largest = max(largest, 2 * batch.size // count)
-        room = min(messages, size // (largest + _PER_MESSAGE), payload_bytes // (largest or 1))
-        if room > 0:
+        space = min(messages, size // (largest + _PER_MESSAGE), payload_bytes // (largest or 1))
+        if space > 0:
             self._offered = messages, size
             self.fast_path.max_payload = largest
-            self.fast_path.capacity = room
+            self.fast_path.capacity = space
             self.fast_path.is_open = True
 
     def drain_late(self, now: float, wall_ms: int) -> list[SendOp]:
@@ -282,26 +282,26 @@ class ProducerCore(PendingEntries):
         late, self._late = self._late, []
         if not fast_path.items:
             return late
-        payloads, told = fast_path.drain()
+        payloads, callbacks = fast_path.drain()
         count, size = len(payloads), sum(map(len, payloads))
         self.reserved_bytes -= size
         size += count * _PER_MESSAGE
         if count > offered[0] or size > offered[1]:
-            return late + self._add_late(payloads, told)
+            return late + self._add_late(payloads, callbacks)
         batch, start = self.open_batch, self._next_sequence_id
         batch.payloads += payloads
         batch.ids += range(start, start + count)
         batch.fields += [b""] * count
-        batch.callbacks += [None] * count if told is None else told
+        batch.callbacks += [None] * count if callbacks is None else callbacks
         batch.size += size
         self._next_sequence_id = start + count
         self.last_pushed = start + count - 1
         return late
 
-    def _add_late(self, payloads: list[bytes], told: list[SendCallback | None] | None) -> list[SendOp]:
+    def _add_late(self, payloads: list[bytes], callbacks: list[SendCallback | None] | None) -> list[SendOp]:
         ready: list[SendOp] = []
         for index, payload in enumerate(payloads):
-            callback = None if told is None else told[index]
+            callback = None if callbacks is None else callbacks[index]
             try:
                 ready += self._add(payload, b"", None, callback, *self._opened)
             except PulsarException as error:
@@ -386,7 +386,7 @@ class ProducerCore(PendingEntries):
         metadata, transaction = self._metadata(sequence_id, wall_ms, kind)
         single_fields(metadata, extras)
         body = self._compressed(metadata, payload, 1)
-        if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
+        if self._chunking and len(body) > min(self._max_chunk, self._body_limit(metadata)):
             return self._add_chunks(metadata, payload, body, callback, now, transaction)
         parts = self._frame(metadata, body, sequence_id, sequence_id, 1, transaction)
         ready = self._close()
@@ -439,14 +439,14 @@ class ProducerCore(PendingEntries):
         metadata.total_chunk_msg_size = total
         # The largest values of these fields: their encoded width counts.
         metadata.num_chunks_from_msg = metadata.chunk_id = total
-        room = self._room(metadata)
-        if room < 1:
+        space = self._body_limit(metadata)
+        if space < 1:
             raise MessageTooBig(
                 f"The metadata of the message alone take more than the {self.max_message_size} bytes of the broker's "
                 "maxMessageSize; send fewer or shorter properties",
                 topic=self.topic,
             )
-        return min(room, self._max_chunk)
+        return min(space, self._max_chunk)
 
     def _check_room_for(self, chunks: int) -> None:
         limit = self._max_pending
@@ -459,7 +459,7 @@ class ProducerCore(PendingEntries):
         if limit and self.pending_messages + chunks > limit:
             raise NoRoomForChunks(chunks)
 
-    def _room(self, metadata: pb.MessageMetadata) -> int:
+    def _body_limit(self, metadata: pb.MessageMetadata) -> int:
         """Return the maximum body size of an entry with these metadata, in bytes."""
         encryption = 0 if self._encryptor is None else self._encryptor.overhead
         return self.max_message_size - _SIZE_RESERVE - metadata.ByteSize() - encryption

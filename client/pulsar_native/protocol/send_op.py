@@ -27,11 +27,11 @@ UNSTORED = MessageId()
 SendCallback = Callback | tuple[ResultCallback]
 
 
-def as_callback(told: SendCallback | None) -> Callback | None:
+def as_callback(given: SendCallback | None) -> Callback | None:
     """Return a callback in the internal signature."""
-    if not isinstance(told, tuple):
-        return told
-    (callback,) = told
+    if not isinstance(given, tuple):
+        return given
+    (callback,) = given
 
     def on_result(error: PulsarException | None, message_id: MessageId | None) -> None:
         callback(Result.Ok if error is None else error.result, message_id or UNSTORED)

@@ -93,8 +93,8 @@ class TransactionCore:
             if (before | known.get(key, 0)) & bits:
                 place = f"{key[0]}:{key[1]}" + (f":{index}" if index >= 0 else "")
                 raise TransactionConflict(
-                    f"Message {place} is acknowledged in transaction {self.txn_id} already: it was delivered again "
-                    "meanwhile. Abort, and begin anew",
+                    f"Message {place} is acknowledged in transaction {self.txn_id} already: it was redelivered "
+                    "meanwhile. Abort, and begin a new transaction",
                     topic=subscription[0],
                 )
             asked[key] = (before | bits, size)

@@ -262,25 +262,25 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
 
     async def _store_copy(self, poller: PartitionPoller, item: Item, level: int) -> bool:
         """Store a copy in the topic decided on; return True if that is the dead-letter topic."""
-        letters, message, config = poller.child.dead_letter_router, item.position, self._config
-        assert letters is not None
+        router, message, config = poller.child.dead_letter_router, item.position, self._config
+        assert router is not None
         times = tries_of(message.properties().get(RECONSUME_TIMES)) + item.tries
         counted = {RECONSUME_TIMES: str(times)} if item.tries else None
         step = next_step(times, config.max_reconsume_times, level, config.delay_levels_ms)
         try:
             if isinstance(step, Again):
-                await letters.send_again(message, step.delay_ms, counted)
+                await router.send_again(message, step.delay_ms, counted)
                 return False
-            await letters.send_to_dlq(message)
+            await router.send_to_dlq(message)
             return True
         except PulsarException as error:
             if isinstance(step, Again):
                 raise
-            _log.warning("%s cannot become a dead letter yet: %s", message.message_id(), error)
+            _log.warning("%s cannot be sent to the dead-letter topic, retrying: %s", message.message_id(), error)
         # The retry topic may accept what the dead-letter topic rejects: it is redelivered once more.
         again = next_step(times, times + 1, FALLBACK_LEVEL + times, config.delay_levels_ms)
         assert isinstance(again, Again)
-        await letters.send_again(message, again.delay_ms, counted)
+        await router.send_again(message, again.delay_ms, counted)
         return False
 
     def _try_here(self, poller: PartitionPoller, item: Item) -> None:
@@ -419,15 +419,17 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
         """Send messages that failed too often to the dead-letter topic, so that their queue can go on; on failure it
         pauses.
         """
-        letters = work.poller.child.dead_letter_router
-        assert letters is not None
+        router = work.poller.child.dead_letter_router
+        assert router is not None
         left = list(work.items)
         try:
             while left:
-                await letters.send_to_dlq(left[0].position)
+                await router.send_to_dlq(left[0].position)
                 self._counts.dead_letters += work.poller.finish([left.pop(0)])
         except PulsarException as error:
-            _log.warning("%s cannot become a dead letter yet: %s", left[0].position.message_id(), error)
+            _log.warning(
+                "%s cannot be sent to the dead-letter topic, retrying: %s", left[0].position.message_id(), error
+            )
             self._suspend(key_queue, left, context)
         else:
             key_queue.attempts = 0

@@ -471,7 +471,7 @@ class PushConsumerCore:
             async with asyncio.timeout(seconds):
                 await self._drained.wait()
         except TimeoutError:
-            _log.warning("Handlers are not done after %g s; what is left comes again", seconds)
+            _log.warning("Handlers are not done after %g s; unfinished messages are redelivered", seconds)
 
     def _unfinished(self) -> int:
         return sum(len(poller.queue) for poller in self._pollers)

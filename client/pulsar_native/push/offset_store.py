@@ -45,7 +45,7 @@ class OffsetStore:
                 damaged.append(str(path))
         if damaged:
             raise InvalidConfiguration(
-                f"The positions kept in {' and '.join(damaged)} cannot be read; remove what is damaged to begin anew"
+                f"The positions kept in {' and '.join(damaged)} cannot be read; remove the damaged files"
             )
         return {}
 

@@ -208,7 +208,7 @@ class PartitionPoller:
     def _watch_order(self, message: Message, key: _Key) -> None:
         if self._ascending is not None and (behind := self._ascending.goes_back(key)) is not None:
             _log.warning(
-                "%s: the position goes backwards, from %d:%d:%d to %s: was it moved?",
+                "%s: the position went backwards, from %d:%d:%d to %s: was the subscription moved?",
                 self.child.describe(), *behind, message.message_id(),
             )  # fmt: skip
 

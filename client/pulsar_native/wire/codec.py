@@ -358,7 +358,7 @@ def payload_size(data: bytes, position: int, stop: int) -> int:
             position += 8 if kind == 1 else 4
         else:
             break
-    raise InvalidMessage("A message's metadata in a batch tell no payload size")
+    raise InvalidMessage("The metadata of a message in a batch have no payload size")
 
 
 def _read_varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
@@ -381,5 +381,5 @@ def parse_single(meta: bytes | memoryview) -> SingleMessageMetadata:
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidMessage("A message's metadata in a batch cannot be parsed") from error
     if not single.HasField("payload_size"):
-        raise InvalidMessage("A message's metadata in a batch tell no payload size")
+        raise InvalidMessage("The metadata of a message in a batch have no payload size")
     return single

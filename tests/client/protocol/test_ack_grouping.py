@@ -1,4 +1,4 @@
-"""Acknowledgements between the application and the broker: nothing too much, nothing forgotten."""
+"""Ack grouping: nothing acknowledged too early, nothing forgotten."""
 
 from __future__ import annotations
 
@@ -177,21 +177,21 @@ TestAckGroup = pytest.mark.proves("C128", "C135", "C136")(AckModel.TestCase)
 
 
 @given(st.integers(0, (1 << 200) - 1))
-def test_words(bits: int) -> None:
+def test_words_of(bits: int) -> None:
     words = words_of(bits, 200)
     assert bits_of(words) == bits
     assert all(-(1 << 63) <= word < 1 << 63 for word in words)
     assert not words or words[-1]
 
 
-def test_words_a_broker_sent() -> None:
+def test_bits_of_words_of_broker() -> None:
     # 0-2 of 10 acknowledged; 0 and 69 of 70 acknowledged.
     assert words_of(0x3F8, 10) == [0x3F8]
     assert words_of(((1 << 70) - 1) & ~1 & ~(1 << 69), 70) == [-2, 0x1F]
     assert words_of(0, 10) == []
 
 
-def test_of_cumulative_acknowledgements_only_the_furthest_goes_out() -> None:
+def test_cumulative_only_highest_sent() -> None:
     group = AckGroup(batch_index=False)
     for entry in (3, 7, 5):
         group.add_cumulative((1, entry), -1, 0)
@@ -203,7 +203,7 @@ def test_of_cumulative_acknowledgements_only_the_furthest_goes_out() -> None:
     assert group.covers((1, 7)) and not group.covers((1, 8))
 
 
-def test_in_one_batch_the_further_index_and_then_the_whole_entry_count() -> None:
+def test_cumulative_same_batch_higher_index_then_entry() -> None:
     group = AckGroup(batch_index=False)
     group.add_cumulative((1, 5), 3, 10)
     group.add_cumulative((1, 5), 2, 10)
@@ -215,7 +215,7 @@ def test_in_one_batch_the_further_index_and_then_the_whole_entry_count() -> None
 
 
 @pytest.mark.proves("C136")
-def test_a_cumulative_acknowledgement_in_a_batch_keeps_the_rest_and_covers_what_is_before() -> None:
+def test_cumulative_in_batch_keeps_rest() -> None:
     group = AckGroup(batch_index=False)
     group.add_cumulative((1, 5), 3, 10)
     assert group.covers((1, 4)) and not group.covers((1, 5))
@@ -225,7 +225,7 @@ def test_a_cumulative_acknowledgement_in_a_batch_keeps_the_rest_and_covers_what_
     assert group.partial((1, 5)) == 0b1111110000
 
 
-def test_individual_acknowledgements_that_a_cumulative_one_covers_are_not_sent() -> None:
+def test_cumulative_covers_individual() -> None:
     group = AckGroup(batch_index=True)
     group.add((1, 1), -1, 0)
     group.add((1, 2), 0, 3)
@@ -234,7 +234,7 @@ def test_individual_acknowledgements_that_a_cumulative_one_covers_are_not_sent()
     assert group.drain() == ([(1, 9, None)], (1, 4, None))
 
 
-def test_an_entry_is_sent_once_however_often_it_is_acknowledged() -> None:
+def test_add_repeated_entry_sent_once() -> None:
     group = AckGroup(batch_index=False)
     for _ in range(3):
         assert group.add((1, 1), -1, 0)
@@ -243,7 +243,7 @@ def test_an_entry_is_sent_once_however_often_it_is_acknowledged() -> None:
 
 
 @pytest.mark.proves("C135")
-def test_a_batch_goes_out_when_its_last_message_is_acknowledged() -> None:
+def test_add_last_message_sends_batch() -> None:
     group = AckGroup(batch_index=False)
     assert not group.add((1, 1), 0, 3)
     assert not group.add((1, 1), 2, 3)
@@ -255,7 +255,7 @@ def test_a_batch_goes_out_when_its_last_message_is_acknowledged() -> None:
 
 
 @pytest.mark.proves("C112")
-def test_with_batch_index_acknowledgement_the_words_of_what_is_open_go_out() -> None:
+def test_add_batch_index_sends_words() -> None:
     group = AckGroup(batch_index=True)
     group.add((1, 1), 0, 3)
     assert group.drain() == ([(1, 1, [0b110])], None)
@@ -266,7 +266,7 @@ def test_with_batch_index_acknowledgement_the_words_of_what_is_open_go_out() -> 
     assert group.drain() == ([(1, 1, None)], None)
 
 
-def test_ids_that_do_not_tell_the_batchs_size_never_complete_it() -> None:
+def test_add_unknown_batch_size_never_complete() -> None:
     # As the official client writes them: acknowledging 0, 1 and 2 of ten must not acknowledge the other seven.
     group = AckGroup(batch_index=True)
     for index in range(3):
@@ -277,7 +277,7 @@ def test_ids_that_do_not_tell_the_batchs_size_never_complete_it() -> None:
     assert group.drain() == ([(1, 1, [0b1111110000])], None)
 
 
-def test_what_could_not_be_sent_is_sent_later_unless_something_newer_came() -> None:
+def test_put_back_unless_newer() -> None:
     group = AckGroup(batch_index=True)
     group.add((1, 1), -1, 0)
     group.add((1, 2), 0, 3)
@@ -292,7 +292,7 @@ def test_what_could_not_be_sent_is_sent_later_unless_something_newer_came() -> N
     assert group.drain() == ([], (1, 5, [0b1111110000]))
 
 
-def test_a_new_attachment_believes_the_broker() -> None:
+def test_reattached_follows_broker() -> None:
     group = AckGroup(batch_index=False)
     group.add_cumulative((1, 9), -1, 0)
     group.drain()
@@ -303,7 +303,7 @@ def test_a_new_attachment_believes_the_broker() -> None:
     assert group.drain() == ([], (1, 3, None))
 
 
-def test_what_others_had_acknowledged_may_be_open_again() -> None:
+def test_reattached_others_acks_may_reopen() -> None:
     """In a transaction that was aborted since: it is delivered anew, and must be neither hidden nor taken along."""
     group = AckGroup(batch_index=True)
     group.add_entry((1, 1), 0b0111, 4)
@@ -314,7 +314,7 @@ def test_what_others_had_acknowledged_may_be_open_again() -> None:
     assert group.partial((1, 1)) == 0b1110
 
 
-def test_a_batch_that_is_complete_leaves_out_what_others_have() -> None:
+def test_add_complete_batch_excludes_others() -> None:
     group = AckGroup(batch_index=False)
     group.add_entry((1, 1), 0b0011, 4)
     assert not group.add((1, 1), 0, 4)

@@ -1,4 +1,4 @@
-"""KeyQueues: their messages stay in order whatever fails, one worker at a time, and nobody waits for ever."""
+"""Key queues: order kept through failures, one worker at a time, no queue starves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_native.push.key_queue import KeyQueue, KeyQueues
 
 
 @pytest.mark.proves("C216")
-def test_a_lane_has_one_worker_at_a_time() -> None:
+def test_key_queue_one_worker() -> None:
     key_queues: KeyQueues[str] = KeyQueues()
     key_queues.add("a", ["1", "2"])
     key_queue = key_queues.claim(0)
@@ -28,7 +28,7 @@ def test_a_lane_has_one_worker_at_a_time() -> None:
     assert len(key_queues) == 0 and key_queues.claim(0) is None
 
 
-def test_lanes_take_turns() -> None:
+def test_key_queues_take_turns() -> None:
     key_queues: KeyQueues[int] = KeyQueues()
     for key in "abc":
         key_queues.add(key, [1, 2])
@@ -42,7 +42,7 @@ def test_lanes_take_turns() -> None:
 
 @pytest.mark.proves("C217")
 @pytest.mark.parametrize(("asked", "rest"), [(1.0, 1.0), (0.0, 0.010), (0.009, 0.010), (31.0, 30.0), (1e9, 30.0)])
-def test_a_suspended_lane_rests_within_bounds_with_its_messages_first(asked: float, rest: float) -> None:
+def test_key_queue_suspend_bounded_and_first(asked: float, rest: float) -> None:
     key_queues: KeyQueues[str] = KeyQueues()
     key_queues.add("a", ["1", "2", "3"])
     key_queue = key_queues.claim(100)
@@ -56,7 +56,7 @@ def test_a_suspended_lane_rests_within_bounds_with_its_messages_first(asked: flo
 
 
 @pytest.mark.proves("C217")
-def test_after_a_minute_in_a_row_a_lane_has_a_break() -> None:
+def test_key_queue_break_after_a_minute() -> None:
     key_queues: KeyQueues[str] = KeyQueues()
     key_queues.add("a", ["1", "2"])
     key_queue = key_queues.claim(0)
@@ -69,7 +69,7 @@ def test_after_a_minute_in_a_row_a_lane_has_a_break() -> None:
 
 
 @pytest.mark.proves("C217")
-def test_what_is_noted_waits_for_its_commit() -> None:
+def test_key_queue_uncommitted_until_commit() -> None:
     key_queues: KeyQueues[str] = KeyQueues()
     key_queues.add("a", ["1", "2", "3"])
     for expected in ("1", "2"):
@@ -92,7 +92,7 @@ def test_what_is_noted_waits_for_its_commit() -> None:
 
 @pytest.mark.proves("C216", "C217")
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), max_size=25), st.integers(0, 2**16))
-def test_order_is_kept_through_failures_and_nothing_is_lost(arrivals: list[tuple[str, int]], seed: int) -> None:
+def test_key_queue_order_through_failures(arrivals: list[tuple[str, int]], seed: int) -> None:
     chance = random.Random(seed)
     key_queues: KeyQueues[tuple[str, int]] = KeyQueues()
     given_in: defaultdict[str, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What a push consumer takes of one partition, with a consumer that does what the test wants."""
+"""Partition poller of a push consumer, with a scripted consumer."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def entries(items: Any) -> list[int]:
 
 
 @pytest.mark.proves("C207")
-def test_an_error_gives_what_came_before_it_and_delays_the_next_fetch(caplog: pytest.LogCaptureFixture) -> None:
+def test_poll_error_keeps_messages_and_delays(caplog: pytest.LogCaptureFixture) -> None:
     child = Child()
     child.waiting.extend([Given(0), ReadError("damaged"), Given(1)])
     poller = intake_of(child)
@@ -102,7 +102,7 @@ def test_an_error_gives_what_came_before_it_and_delays_the_next_fetch(caplog: py
 
 
 @pytest.mark.proves("C201", "C210")
-def test_a_limit_and_the_interval_delay_the_next_fetch() -> None:
+def test_poll_pull_batch_and_interval() -> None:
     child = Child()
     child.waiting.extend(Given(number) for number in range(9))
     poller = intake_of(child, pull_threshold_for_queue=3, pull_batch_size=2, pull_interval=20)
@@ -116,7 +116,7 @@ def test_a_limit_and_the_interval_delay_the_next_fetch() -> None:
 
 
 @pytest.mark.proves("C211")
-def test_a_position_that_goes_backwards_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_poll_backward_position_logged(caplog: pytest.LogCaptureFixture) -> None:
     child = Child()
     child.waiting.extend([Given(5), Given(6)])
     poller = intake_of(child, broadcasting=True)
@@ -125,11 +125,11 @@ def test_a_position_that_goes_backwards_is_reported(caplog: pytest.LogCaptureFix
     child.waiting.append(Given(4))
     with caplog.at_level(logging.WARNING):
         assert entries(poller.poll(0)) == [4]
-    assert "goes backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
+    assert "went backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
 
 
 @pytest.mark.proves("C212")
-def test_what_nobody_wants_is_acknowledged_and_taken_on_at_once() -> None:
+def test_poll_filtered_messages_acked() -> None:
     child = Child()
     child.waiting.extend([Given(0, "b"), Given(1, "b"), Given(2)])
     poller = intake_of(child)
@@ -137,7 +137,7 @@ def test_what_nobody_wants_is_acknowledged_and_taken_on_at_once() -> None:
     assert [message.entry.entry_id for message in child.acknowledged] == [0, 1]
 
 
-def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> None:
+def test_poll_redelivery_of_started_and_waiting() -> None:
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
     poller = intake_of(child)
@@ -153,7 +153,7 @@ def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> No
 
 @pytest.mark.proves("C216")
 @pytest.mark.parametrize("lost", ["connection", "turn"])
-def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: str) -> None:
+def test_check_right_after_lost_connection_or_turn(lost: str) -> None:
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
     poller = intake_of(child, orderly=True)
@@ -169,7 +169,7 @@ def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: s
     assert poller.holds(begun) and not poller.holds(waiting)
 
 
-def test_a_retry_letter_is_of_its_first_topic_when_it_names_one() -> None:
+def test_topic_of_retry_message() -> None:
     def of(properties: dict[str, str]) -> str:
         message = Given(0)
         message.properties = lambda: properties  # type: ignore[method-assign]

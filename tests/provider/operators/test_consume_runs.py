@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from pulsar_native import AdminClient, Client, Consumer, ConsumerType, InitialPosition, Reader, Timeout
 from pulsar_native.jobs import consuming, formats
-from support.brokers import NewTopic
+from support.brokers import Broker, NewTopic
 from support.consuming import beside, consume, fill, lines, texts
 from support.tasks import StateStore, context_of
 
@@ -219,6 +219,22 @@ def test_other_batch_of_the_same_run_is_not_replaced(client: Client, topic: NewT
     assert len(texts(path)) == 5
 
 
+def test_other_deployment_is_another_run(
+    broker: Broker, connection: Callable[..., str], client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, path = topic(), tmp_path / "a.jsonl"
+    fill(client, name, range(10), batch=1)
+    for deployment in ("staging", "production"):
+        connection(f"pulsar_{deployment}", service_url=broker.service_url, deployment_id=deployment)
+    first = consume(name, path, max_messages=5, pulsar_conn_id="pulsar_staging").execute(context_of())
+    # The same DAG, task and run there: it must not take staging's output for its own.
+    with pytest.raises(AirflowFailException, match="deployment_id staging"):
+        consume(name, path, pulsar_conn_id="pulsar_production").execute(context_of())
+    other = consume(name, tmp_path / "b.jsonl", pulsar_conn_id="pulsar_production").execute(context_of())
+    assert (first["count"], other["count"]) == (5, 5)
+    assert texts(path) + texts(tmp_path / "b.jsonl") == [str(n) for n in range(10)]
+
+
 def test_overwrite_replaces_what_is_there(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name, path = topic(), tmp_path / "a.jsonl"
     fill(client, name, range(20), batch=1)
@@ -331,10 +347,14 @@ def test_acknowledgements_wait_for_receipts(client: Client, topic: NewTopic, mon
     fill(client, name, range(3))
     consume(name, inline=True).execute(context_of("a_run", try_number=2))
     assert seen[0]["ack_receipt_enabled"] is True
-    assert seen[0]["consumer_name"] == "airflow/a_dag/a_task/-1/a_run"
+    assert seen[0]["consumer_name"] == "airflow/tests/a_dag/a_task/-1/a_run"
     assert seen[0]["properties"] == {
-        "airflow.dag_id": "a_dag", "airflow.task_id": "a_task", "airflow.run_id": "a_run",
-    }  # fmt: skip
+        "airflow.dag_id": "a_dag",
+        "airflow.task_id": "a_task",
+        "airflow.run_id": "a_run",
+        "airflow.map_index": "-1",
+        "airflow.deployment_id": "tests",
+    }
 
 
 def test_consumer_of_an_earlier_try_is_waited_for(

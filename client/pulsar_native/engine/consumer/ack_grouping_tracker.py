@@ -387,7 +387,7 @@ class AckGroupingTracker:
             self._check_cumulative()
         if not self._stored:
             raise OperationNotSupported(
-                "A non-persistent topic cannot take part in transactions: nothing of it is stored",
+                "A non-persistent topic cannot be used in transactions: its messages are not stored",
                 topic=self._consumer.topic.full,
             )
 
@@ -410,8 +410,7 @@ class AckGroupingTracker:
         size = message_id.batch_size() or self.group.size_of(key) or self._consumer.size_of(key)
         if not size:
             raise InvalidMessage(
-                f"The id {message_id} does not tell how many messages its batch has, which a transaction needs; "
-                "acknowledge the message itself",
+                f"The id {message_id} has no batch size, which a transaction needs; acknowledge the message itself",
                 topic=self._consumer.topic.full,
             )
         return size

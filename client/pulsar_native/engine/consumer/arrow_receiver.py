@@ -35,11 +35,12 @@ class ArrowReceiver:
                 raise InvalidConfiguration(f"{name} must be a whole number from 1 on, not {value!r}")
         if consumer.chain is not None:
             raise InvalidConfiguration(
-                "receive_arrow() makes no messages, and interceptors want to see each; use receive() or batch_receive()"
+                "receive_arrow() creates no message objects, which the consumer's interceptors need; "
+                "use receive() or batch_receive()"
             )
         if consumer.asks_for_each:
             raise InvalidConfiguration(
-                "receive_arrow() needs a queue: with receiver_queue_size=0 messages are asked for one by one; use "
+                "receive_arrow() needs a queue: with receiver_queue_size=0 messages are requested one by one; use "
                 "receive(), or a receiver_queue_size above 0"
             )
         self._consumer = consumer
@@ -76,8 +77,8 @@ class ArrowReceiver:
         locked = self._budget.locked
         if locked is not None and not self._slices:
             raise CryptoError(
-                f"Entry {locked.ledger_id}:{locked.entry_id} cannot be decrypted, and encrypted bytes are no rows; "
-                "receive() gives them, or give the consumer a crypto_key_reader with the private key",
+                f"Entry {locked.ledger_id}:{locked.entry_id} cannot be decrypted, and encrypted bytes cannot be rows; "
+                "receive() returns them, or give the consumer a crypto_key_reader with the private key",
                 topic=locked.topic,
             )
         try:

@@ -14,7 +14,7 @@ def batch_collector(config: ConsumerConfig, now: float) -> BatchCollector:
     """Return the collector of one batch receive; raises for a receiver queue of 0."""
     if config.receiver_queue_size == 0:
         raise InvalidConfiguration(
-            "batch_receive() needs a queue: with receiver_queue_size=0 messages are asked for one by one; use "
+            "batch_receive() needs a queue: with receiver_queue_size=0 messages are requested one by one; use "
             "receive(), or a receiver_queue_size above 0"
         )
     return BatchCollector(config.batch_receive_policy, now)
@@ -42,11 +42,11 @@ class BatchCollector:
         """Add messages from the left as long as there are any, and return True if the batch is complete."""
         take, collect = ready.popleft, self.messages.append
         policy = self._policy
-        room = policy.max_num_messages - len(self.messages) if policy.max_num_messages > 0 else sys.maxsize
+        left = policy.max_num_messages - len(self.messages) if policy.max_num_messages > 0 else sys.maxsize
         most = policy.max_num_bytes if policy.max_num_bytes > 0 else sys.maxsize
         entry, exactly = None, False
         try:
-            for _ in range(room):
+            for _ in range(left):
                 message = take()
                 collect(message)
                 if exactly:

@@ -76,7 +76,9 @@ class ChunkAssembler:
             now = time.monotonic()
             # An undecoded delivery may be the missing chunk: nothing expires before it is decoded.
             if not consumer.has_undecoded and (count := chunks.expire(now)):
-                _log.warning("%s: %d messages got no further chunk in time: given up", consumer.describe(), count)
+                _log.warning(
+                    "%s: %d chunked messages received no further chunk in time: dropped", consumer.describe(), count
+                )
                 self._pass_on_unusable()
             due = chunks.next_expiry() if consumer.is_alive else None
             self._timer_armed = due is not None

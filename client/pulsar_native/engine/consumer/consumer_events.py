@@ -82,5 +82,5 @@ class ConsumerEvents:
         if consumer is None:
             # The consumer object was garbage-collected.
             return None
-        told = self._listener.became_active if is_active else self._listener.became_inactive
-        return told(consumer, partition)
+        method = self._listener.became_active if is_active else self._listener.became_inactive
+        return method(consumer, partition)

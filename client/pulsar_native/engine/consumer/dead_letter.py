@@ -295,10 +295,10 @@ class DeadLetterRouter:
         return message_id
 
     async def _room(self, wait_for_room: Callable[[Callable[[], None]], None]) -> None:
-        room = asyncio.Event()
+        released = asyncio.Event()
         # Called in the thread that releases the memory.
-        wait_for_room(lambda: self._consumer.engine.call(room.set))
-        await room.wait()
+        wait_for_room(lambda: self._consumer.engine.call(released.set))
+        await released.wait()
 
     async def _producer(self, topic: str, message: Message) -> TopicProducer:
         if self._closed:

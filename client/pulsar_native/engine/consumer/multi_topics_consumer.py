@@ -272,24 +272,24 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
         Those that fail are redelivered; the first error is raised after all were tried.
         """
-        letters = [self._dead_letter_router_of(message) for message in messages]
+        routers = [self._dead_letter_router_of(message) for message in messages]
         await _all_tried(
             own.reconsume_later(each, delay_ms, properties, self.acknowledge_message)
-            for own, each in zip(letters, messages, strict=True)
+            for own, each in zip(routers, messages, strict=True)
         )
 
     async def give_up(self, messages: Sequence[Message]) -> None:
         """Send copies of messages to the dead-letter topic, however often they were tried, and acknowledge them."""
-        letters = [self._dead_letter_router_of(message) for message in messages]
+        routers = [self._dead_letter_router_of(message) for message in messages]
         await _all_tried(
-            own.give_up(each, self.acknowledge_message) for own, each in zip(letters, messages, strict=True)
+            own.give_up(each, self.acknowledge_message) for own, each in zip(routers, messages, strict=True)
         )
 
     def _dead_letter_router_of(self, message: Message) -> DeadLetterRouter:
-        letters = self.owner(message.message_id()).dead_letter_router
-        if letters is None or not self.config.enable_retry:
+        routers = self.owner(message.message_id()).dead_letter_router
+        if routers is None or not self.config.enable_retry:
             raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
-        return letters
+        return routers
 
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Acknowledge everything up to and including a message in its topic or partition; `done` waits for it."""
@@ -386,7 +386,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         return await self.children[0].position.last_message_id()
 
     def has_queued(self) -> bool:
-        """Return whether a message can be taken at once. Thread-safe."""
+        """Return True if a message can be dequeued immediately. Thread-safe."""
         return any(child.has_queued() for child in self.children)
 
     async def has_message_available(self) -> bool:

@@ -159,7 +159,7 @@ class PatternTopicsWatcher:
         except PulsarException as error:
             if error.retryable:
                 self._watch_at = loop.time() + self._watch_backoff.next(loop.time())
-            _log.info("The broker does not tell about topics of %r now: %s", self.pattern.text, error)
+            _log.info("Cannot watch the topics of %r: %s", self.pattern.text, error)
         else:
             self._watch_backoff.reset()
 

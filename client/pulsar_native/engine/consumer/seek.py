@@ -172,7 +172,7 @@ class ConsumerPosition:
     async def seek(self, position: MessageId | None, publish_time: int = 0, *, inclusive: bool = True) -> None:
         """Move the subscription to an id or a publish time (ms) and subscribe again from there.
 
-        `inclusive` tells whether a durable subscription goes on with the message itself.
+        With `inclusive` a durable subscription continues with the message itself, else behind it.
         """
         consumer = self._consumer
         connection = await self._ready()

@@ -19,15 +19,15 @@ from pulsar_native.schema import SchemaType
 _log = logging.getLogger("pulsar_native.table_view")
 
 Action = Callable[[str, Any], Any]
-"""Called with a key and its value; None (b"" under the schema of bytes) tells that the key was removed."""
+"""Called with a key and its value; None (b"" under the schema of bytes) means that the key was removed."""
 
-_Place = tuple[int, int, int]
+_Position = tuple[int, int, int]
 
 
 class Table:
-    """Keys with their values, and who listens. Thread-safe.
+    """Keys with their values, and listeners. Thread-safe.
 
-    Listeners are told of a removal with None, under the schema of bytes with b"" as by the official client.
+    Listeners receive a removal as None, under the schema of bytes as b"", like those of the official client.
     """
 
     def __init__(self, schema_type: SchemaType) -> None:
@@ -36,7 +36,7 @@ class Table:
         self._listeners: list[Action] = []
         # Held while listeners are called, which keeps their calls in order. They may call back from the same thread.
         self._telling = threading.RLock()
-        self._reached: dict[str, _Place] = {}
+        self._reached: dict[str, _Position] = {}
         self._told_of_missing_key = False
         # Called by the applying thread after every message; used to wait until the table has caught up.
         self.waiters: list[Callable[[], None]] = []
@@ -68,9 +68,9 @@ class Table:
             self.values.pop(key, None)
         else:
             self.values[key] = value
-        told = self._removed if value is None else value
+        shown = self._removed if value is None else value
         for listener in self._listeners:
-            _call(listener, key, told)
+            _call(listener, key, shown)
 
     def for_each(self, action: Action) -> None:
         """Call `action` for every key; its exceptions propagate."""

@@ -196,7 +196,7 @@ class TopicSubscriptions(ABC):
                 f"The consumer does not read {topic}; its topics are {', '.join(map(str, self.topics)) or 'none'}"
             )
         count, decoder = self.topics[topic], self._decoders[topic]
-        # Order of events: first the pattern is told to exclude the topic, else its task would subscribe again
+        # Order of events: first the watcher excludes the topic, else its task would subscribe again
         # immediately. Then the consumers are removed: one that is closing would look like a closed one to those who
         # wait for messages.
         if self.pattern is not None:

@@ -66,7 +66,7 @@ class Instruments:
         self._rpc_duration = _histogram(
             meter, "producer.rpc.send.duration", "Time from handing an entry to the connection to its receipt"
         )
-        self._lookup_duration = _histogram(meter, "lookup.duration", "Time a lookup took, each attempt by itself")
+        self._lookup_duration = _histogram(meter, "lookup.duration", "Duration of a lookup, per attempt")
         self.connections = {
             name: meter.create_counter(f"pulsar.client.connection.{name}", "{connection}", text)
             for name, text in (
@@ -76,7 +76,7 @@ class Instruments:
             )
         }
         self._dead_letters = meter.create_counter(
-            "pulsar.client.consumer.message.dlq", "{message}", "Messages put into the dead-letter topic"
+            "pulsar.client.consumer.message.dlq", "{message}", "Messages sent to the dead-letter topic"
         )
         for name, unit, text, count in _PRODUCER_COUNTERS:
             self._observe(
@@ -101,11 +101,17 @@ class Instruments:
                 self._producers,
                 _pending_bytes,
             ),
-            ("consumer.receive_queue.count", "{message}", "Messages not taken yet", self._consumers, _queued),
-            ("consumer.receive_queue.size", "By", "Bytes of messages not taken yet", self._consumers, _queued_bytes),
+            (
+                "consumer.receive_queue.count",
+                "{message}",
+                "Messages received and not dequeued",
+                self._consumers,
+                _queued,
+            ),
+            ("consumer.receive_queue.size", "By", "Bytes received and not dequeued", self._consumers, _queued_bytes),
         ):
             self._observe(gauge, name, unit, text, live, number)
-        memory = ("By", "Bytes the client keeps for messages to be sent or taken")
+        memory = ("By", "Bytes of pending messages and of received ones not dequeued")
         gauge("pulsar.client.memory.buffer.usage", [lambda _: self._memory("used")], *memory)
         gauge(
             "pulsar.client.memory.buffer.limit",

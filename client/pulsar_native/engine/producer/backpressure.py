@@ -45,8 +45,8 @@ def queue_full(limit: int, topic: str) -> PulsarException:
 def memory_full(limit: int, topic: str) -> PulsarException:
     """Return the error for a reached memory limit."""
     return MemoryBufferIsFull(
-        f"{limit} bytes of messages wait for their receipts, or to be taken by consumers "
-        "whose queues scale; raise memory_limit_bytes of the client, send slower, or set block_if_queue_full=True",
+        f"{limit} bytes of messages wait for their receipts, or in auto-scaled receiver "
+        "queues; raise memory_limit_bytes of the client, send slower, or set block_if_queue_full=True",
         topic=topic,
     )
 
@@ -63,8 +63,8 @@ def not_joined(topic: str) -> PulsarException:
 def may_be_stored(topic: str) -> PulsarException:
     """Return the error for a message of a transaction whose connection was lost before its receipt."""
     return NotConnected(
-        "The connection was lost before the broker confirmed the message, and the topic has no deduplication: sent "
-        "again, it may be in the transaction twice. The transaction can only be aborted; do it again in a new one. "
+        "The connection was lost before the broker confirmed the message, and the topic has no deduplication: resent, "
+        "it may be in the transaction twice. The transaction can only be aborted; repeat it in a new one. "
         "Turn on deduplication for the namespace to have transactions outlive connections",
         topic=topic,
     )
@@ -73,7 +73,7 @@ def may_be_stored(topic: str) -> PulsarException:
 def lost_to_deduplication(topic: str) -> PulsarException:
     """Return the error for a damaged message that the broker dropped when it was resent."""
     return ChecksumError(
-        "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as "
-        "those behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
+        "The message was damaged in transit, and the broker's deduplication dropped it when it was resent, as "
+        "later ones were stored already: it is most likely lost. Send it again with a new sequence id",
         topic=topic,
     )

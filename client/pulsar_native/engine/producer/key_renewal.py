@@ -45,7 +45,7 @@ class KeyRenewal:
             error.topic = self._topic.full
             if self.encryptor.action is not ProducerCryptoFailureAction.SEND:
                 raise
-            _log.warning("Messages to %s are sent in the clear, as crypto_failure_action=SEND says: %s", *_of(error))
+            _log.warning("Messages to %s are sent unencrypted (crypto_failure_action=SEND): %s", *_of(error))
         self._task = self._engine.spawn(self._renew())
 
     async def _renew(self) -> None:

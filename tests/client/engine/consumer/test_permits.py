@@ -1,4 +1,4 @@
-"""Permits by the numbers: queues that scale in the client's memory, strict pauses, and what the broker is told."""
+"""Permits: auto-scaled queues within the memory limit, strict pauses, and FLOW commands."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def find_empty(consumer: Any) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N4")
-async def test_a_queue_doubles_when_it_was_emptied_and_not_otherwise(
+async def test_permits_scaled_queue_doubles_when_emptied(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     core = cores(fake.url, memory_limit_bytes=LIMIT)
@@ -84,7 +84,7 @@ async def test_a_queue_doubles_when_it_was_emptied_and_not_otherwise(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N4")
-async def test_a_queue_does_not_outgrow_the_memory(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_permits_scaled_queue_limited_by_memory(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     core = cores(fake.url, memory_limit_bytes=LIMIT)
     consumer = await subscribed(core, receiver_queue_size=64, auto_scaled_receiver_queue_size_enabled=True)
     (child,) = consumer.children
@@ -98,9 +98,7 @@ async def test_a_queue_does_not_outgrow_the_memory(fake: FakeBroker, cores: Core
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N4")
-async def test_a_queue_halves_in_need_and_gives_each_consumer_one_entry(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_permits_scaled_queue_halves_over_limit(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     core = cores(fake.url, memory_limit_bytes=LIMIT)
     consumer = await subscribed(core, receiver_queue_size=8, auto_scaled_receiver_queue_size_enabled=True)
     (child,) = consumer.children
@@ -141,9 +139,7 @@ async def test_a_queue_halves_in_need_and_gives_each_consumer_one_entry(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N3")
-async def test_what_is_handed_back_once_is_kept_the_second_time_and_chunks_always(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_permits_strict_pause_hands_back_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=20, consumer_type=ConsumerType.Shared)
     (child,) = consumer.children
     chunk = single_entry(b"half", uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=8)

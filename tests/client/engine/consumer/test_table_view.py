@@ -1,4 +1,4 @@
-"""A table: what becomes of each kind of message, listeners that fail, and how far it has come."""
+"""Table: effect of each type of message, failing listeners, and progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class View(TableMapping):
         self._table = Table()
 
 
-def test_what_each_message_does() -> None:
+def test_table_apply_each_message() -> None:
     table, heard = Table(), []  # type: ignore[var-annotated]
     table.listen(lambda key, value: heard.append((key, value)))
     for number, (body, fields) in enumerate(
@@ -74,14 +74,14 @@ def test_what_each_message_does() -> None:
     assert heard == [("a", "1"), ("a", "2"), ("", "3"), ("b", "4"), ("b", None), ("a", None), ("never", None)]
 
 
-def test_a_missing_key_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_table_remove_missing_key_notifies_once(caplog: pytest.LogCaptureFixture) -> None:
     table = Table()
     for number in range(3):
         table.apply(message(number, b"x"))
     assert caplog.text.count("without a key") == 1 and table.values == {}
 
 
-def test_a_listener_that_fails_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
     table, heard = Table(), []  # type: ignore[var-annotated]
 
     def fail(key: str, value: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_listener_that_fails_leaves_the_others_alone(caplog: pytest.LogCapture
     assert heard == ["a"] and "as the test wants it" in caplog.text
 
 
-def test_a_listener_may_use_the_table() -> None:
+def test_table_listener_may_use_table() -> None:
     table, heard = Table(), []  # type: ignore[var-annotated]
 
     def use(key: str, value: Any) -> None:
@@ -106,7 +106,7 @@ def test_a_listener_may_use_the_table() -> None:
     assert heard[0] == heard[1] == ("a", "1", {"a": "1"})
 
 
-def test_nothing_falls_between_the_keys_there_are_and_the_changes() -> None:
+def test_table_for_each_and_listen_misses_no_change() -> None:
     table = Table()
     table.apply(message(0, b"1", partition_key="a"))
     heard: list[Any] = []
@@ -125,7 +125,7 @@ def test_nothing_falls_between_the_keys_there_are_and_the_changes() -> None:
     assert heard == ["1", "2"]
 
 
-def test_how_far_it_has_come() -> None:
+def test_table_is_behind() -> None:
     table = Table()
     end = MessageId(-1, 1, 1, -1, topic=TOPIC)
     empty = MessageId(-1, -1, -1, -1, topic=TOPIC)
@@ -140,7 +140,7 @@ def test_how_far_it_has_come() -> None:
     assert table.is_behind([MessageId(-1, 1, 0, -1, topic=TOPIC + "-partition-1")])
 
 
-def test_the_mapping() -> None:
+def test_table_mapping() -> None:
     view = View()
     for number, key in enumerate("abc"):
         view._table.apply(message(number, b"x", partition_key=key))
