@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
-from pulsar_native.enums import SchemaType
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery, StartFilter, decode
-from pulsar_native.schema import BytesSchema
+from pulsar_native.schema import BytesSchema, SchemaType
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.entry_bytes import single_entry
