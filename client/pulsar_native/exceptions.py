@@ -66,8 +66,8 @@ class PulsarException(Exception):
         return f"{self.message} [{', '.join(context)}]" if context else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {key: value for key, value in self.__dict__.items() if key != "message"}
-        return (type(self), self.args, state)
+        # The state holds the message, too: it may have been completed after the error was made.
+        return (type(self), self.args, dict(self.__dict__))
 
     def error(self) -> Result:
         """Return the official client's result code for this error."""

@@ -71,8 +71,14 @@ class SparkLoadHook(SparkSubmitHook):
         """Run spark-submit; it ends with this process, however that ends."""
         if sys.platform == "linux":
             kwargs.setdefault("preexec_fn", _ending_with_parent())
-        driver_id: str | None = super().submit(application, **kwargs)
-        return driver_id
+        try:
+            driver_id: str | None = super().submit(application, **kwargs)
+            return driver_id
+        finally:
+            # The base class leaves the pipe open. One that still runs is ended by `on_kill`, which needs it.
+            process = self._submit_sp
+            if process is not None and process.poll() is not None and process.stdout is not None:
+                process.stdout.close()
 
     def _build_spark_common_args(self) -> list[str]:
         args: list[str] = super()._build_spark_common_args()

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.offsets import Range, check_retained
 from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.splitting import split_ranges
 
 if TYPE_CHECKING:
     import pyarrow
@@ -50,8 +51,11 @@ class PulsarBatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one split per topic partition that holds messages of the range. Blocking; the planner calls it."""
-        return make_splits(plan(self._options))
+        """Return one split per topic partition that holds messages of the range, or more where the options ask for it.
+
+        Blocking; the planner calls it.
+        """
+        return make_splits(split_ranges(self._options, plan(self._options)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocking while iterated; called in a task.

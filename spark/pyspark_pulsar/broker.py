@@ -84,6 +84,16 @@ class Broker:
         finally:
             reader.close()
 
+    def ledgers(self, topic: str) -> list[tuple[int, int]]:
+        """Return the ledgers of a topic partition in order, each with how many entries it has; needs admin.url."""
+        assert self._admin is not None
+        stats = self._admin.internal_stats(topic)
+        found = [(each["ledgerId"], each["entries"]) for each in stats["ledgers"]]
+        if found and found[-1][1] == 0:
+            # The one that is written to is not counted in its own row.
+            found[-1] = (found[-1][0], stats["currentLedgerEntries"])
+        return found
+
     def close(self) -> None:
         """Give the client back, which keeps its connections for the next task, and close the admin client."""
         self._is_closed = True

@@ -51,6 +51,8 @@ _NAMES = (
     "maxBytesPerTrigger",
     "predefinedSubscription",
     "readCompacted",
+    "minPartitions",
+    "maxEntriesPerPartition",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
 )
 # Of one kind of read only: each with the reason.
@@ -60,15 +62,16 @@ _STREAM_ONLY = {
     "predefinedSubscription": "a batch read uses a non-durable reader and leaves no subscription behind; leave it out",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds": "a batch read looks once; leave it out",
 }
+_FIXED = "a stream is read in one task per topic partition, so that a repeated micro-batch has the same tasks"
 _BATCH_ONLY = {
+    "minPartitions": _FIXED,
+    "maxEntriesPerPartition": _FIXED,
     "endingOffsets": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
     "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
 }
 # Understood, and refused: each with what to do instead.
 _REFUSED = {
     "path": "load() takes no path; name the topic with option topic",
-    "minPartitions": "splits inside a topic partition are not supported in this version; one task reads one partition",
-    "maxEntriesPerPartition": "splits inside a topic partition are not supported in this version",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
     "allowDifferentTopicSchemas": "values are read as bytes, of any schema; leave it out",
 }
@@ -190,6 +193,8 @@ class ReadOptions:
     predefined_subscription: str | None = None
     auto_update_partitions_interval_seconds: int = 60
     read_compacted: bool = False
+    min_partitions: int | None = None
+    max_entries_per_partition: int | None = None
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
@@ -226,6 +231,8 @@ class ReadOptions:
             auto_update_partitions_interval_seconds=at_least(
                 1, "pulsar.reader.autoUpdatePartitionsIntervalSeconds", given, "60"
             ),
+            min_partitions=_limit("minPartitions", given),
+            max_entries_per_partition=_limit("maxEntriesPerPartition", given),
             read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
         )
         read.client_config()  # its own checks, before anything starts
@@ -249,6 +256,11 @@ class ReadOptions:
     def _check(self) -> None:
         if self.topics_pattern is not None and self.admin_url is None:
             raise InvalidConfiguration("topicsPattern needs admin.url: the topics are listed over the admin interface")
+        if (self.min_partitions or self.max_entries_per_partition) and self.admin_url is None:
+            raise InvalidConfiguration(
+                "minPartitions and maxEntriesPerPartition need admin.url: the broker tells only there how many entries "
+                "a ledger has"
+            )
         start, end = self.starting_time, self.ending_time
         if start is not None and end is not None and end < start:
             raise InvalidConfiguration(f"endingTime ({end} ms) is before startingTime ({start} ms)")

@@ -46,7 +46,7 @@ PROGRAMS: dict[str, Program] = {}
 
 def program(
     *, own_process: bool = False, seconds: float = 30, cases: Mapping[str, tuple[Any, ...]] | None = None
-) -> Any:
+) -> Callable[[Body], Body]:
     """Register a function as a program, once for each of `cases` (id -> further arguments)."""
 
     def register(body: Body) -> Body:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -87,6 +88,7 @@ def test_failed_run_shows_its_log_and_clears(airflow: AirflowStack, tmp_path: Pa
         @task
         def bad():
             import os
+import signal
             if not os.path.exists({str(tmp_path / "mended")!r}):
                 raise ValueError("not mended yet")
 
@@ -261,3 +263,13 @@ def test_tidy_ends_what_a_test_left(airflow: AirflowStack, tmp_path: Path) -> No
     assert not (airflow.dags / "stack_left.py").exists()
     with pytest.raises(ValueError, match="number of triggerers, 1, not 1"):
         airflow.kill_triggerer(1)
+
+
+def test_tidy_revives_a_scheduler_that_ended(airflow: AirflowStack) -> None:
+    scheduler = next(pid for pid, title in airflow.processes.processes() if "airflow scheduler" in title)
+    os.kill(scheduler, signal.SIGKILL)
+    with pytest.raises(AssertionError, match="scheduler ended"):
+        airflow.processes.wait_for("what never comes", lambda: None, 20)
+    airflow.tidy()
+    airflow.write_dag("stack_revived", "@task\ndef say():\n    return 1\n\nsay()")
+    assert airflow.run("stack_revived").succeeded().xcom("say") == 1

@@ -284,27 +284,35 @@ def test_broker_down_fails_in_time_naming_the_stage(airflow: AirflowStack) -> No
 
 
 @pytest.mark.proves("A27")
-def test_readme_dag_runs_as_printed(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    found = re.search(r"## A DAG\n+```python\n(.*?)```", text, re.DOTALL)
+@pytest.mark.parametrize(
+    ("page", "heading"), [("README.md", "A DAG"), ("docs/airflow-operators.md", "All four in one DAG")]
+)
+def test_printed_dag_runs_as_printed(
+    page: str, heading: str, stack: AirflowStack, default_broker: Broker, tmp_path: Path
+) -> None:
+    found = re.search(rf"## {heading}\n+```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert found is not None
     name = f"orders-{time.time_ns()}"
+    dag_id = f"printed_{heading.split()[0].lower()}_orders"
     # Only the places are this test's: the paths, the topic, the connections' names and the environment of Spark.
-    program = found[1].replace('"/data/', f'"{tmp_path}/data/').replace('"/warehouse/', f'"{tmp_path}/warehouse/')
+    program = found[1]
+    for folder in ("data", "warehouse", "audit"):
+        program = program.replace(f'"/{folder}/', f'"{tmp_path}/{folder}/')
     program = program.replace('topic="orders"', f'topic="{name}", pulsar_conn_id="installed"')
     program = program.replace('topic="clicks"', 'topic="no-clicks", pulsar_conn_id="installed"')
     spark = f'task_id="load", conn_id="spark_here", spark_environment={str(ROOT / ".envs" / "spark")!r}'
-    program = program.replace('task_id="load"', spark).replace('DAG("', 'DAG("readme_')
-    program = program.replace("catchup=False", "catchup=False, is_paused_upon_creation=True")
-    stack.write_dag_file("readme_orders", program)
-    stack.unpause("readme_orders")
+    program = program.replace('task_id="load"', spark)
+    program = program.replace('DAG("orders"', f'DAG("{dag_id}"').replace('DAG("clicks"', f'DAG("{dag_id}_clicks"')
+    # No runs but those of this test.
+    program = program.replace("catchup=False", "catchup=False, end_date=datetime(2026, 1, 1, 2)")
+    stack.write_dag_file(dag_id, program)
     (tmp_path / "data" / "orders").mkdir(parents=True)
-    hours = [MIDNIGHT + timedelta(hours=number) for number in range(2)]
-    for number, hour in enumerate(hours):
+    (tmp_path / "audit").mkdir()
+    for number in range(2):
+        hour = datetime(2026, 1, 1, number, tzinfo=UTC)
         lines = [json.dumps({"customer": f"c{number}-{index}", "amount": index}) for index in range(100)]
         (tmp_path / "data" / "orders" / f"{hour:%Y%m%dT%H%M%S}.jsonl").write_text("\n".join(lines) + "\n")
-        run = stack.run("readme_orders", data_interval=(hour, hour + timedelta(hours=1)), logical_date=hour)
-        run.succeeded()
+        run = stack.run(dag_id, data_interval=(hour, hour + timedelta(hours=1)), logical_date=hour).succeeded()
         assert (run.xcom("publish")["count"], run.xcom("load")["rows"]) == (100, 100)
     everything = [pq.read_table(path) for path in sorted((tmp_path / "warehouse" / "orders").glob("run=*"))]
     customers = [name for table in everything for name in table["customer"].to_pylist()]

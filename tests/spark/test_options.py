@@ -103,7 +103,7 @@ def test_columns_are_chosen_by_an_option(extra: dict[str, str], columns: tuple[s
         ({**URL, "topicsPattern": "(", "admin.url": "http://h"}, r"topicsPattern '\('"),
         ({**URL, "topicsPattern": "non-persistent://a/b/c", "admin.url": "http://h"}, "topicsPattern"),
         ({**URL, "topicsPattern": "a/b/", "admin.url": "http://h"}, "write tenant/namespace/expression"),
-        ({**MINIMUM, "minPartitions": "5"}, "not supported in this version"),
+        ({**MINIMUM, "minPartitions": "5"}, "minPartitions .* need admin.url"),
         ({**MINIMUM, "maxBytesPerTrigger": "5"}, "a batch read has no triggers"),
         ({**MINIMUM, "valueFormat": "auto"}, "valueFormat can only be raw in this version"),
         ({**MINIMUM, "path": "t"}, "takes no path; name the topic"),

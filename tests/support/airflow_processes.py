@@ -81,6 +81,16 @@ class AirflowProcesses:
         """Return whether the component of that name runs."""
         return name in self._started and self._started[name].poll() is None
 
+    def revive(self) -> list[str]:
+        """Start components again that ended by themselves, as a service manager does, and return their names."""
+        ended = [name for name in self._started if not self.runs(name)]
+        for name in ended:
+            process = self._started.pop(name)
+            _signal_session(process.pid, signal.SIGKILL)
+            component, *options = process.args[1:]  # type: ignore[index]
+            self.launch(str(component), *map(str, options), name=name)
+        return ended
+
     def kill(self, name: str) -> None:
         """Kill one component and all it started with SIGKILL, as a crash of its machine does."""
         process = self._started.pop(name)

@@ -121,8 +121,9 @@ class AirflowStack:
     def tidy(self) -> None:
         """End what the last test left: its runs fail, their processes are killed, its DAG files are removed.
 
-        Triggerers are brought back to one.
+        Triggerers are brought back to one, and components that have ended by themselves are started again.
         """
+        self.processes.revive()
         for dag_id in dict.fromkeys(self._written):
             with contextlib.suppress(urllib.error.HTTPError):
                 self._call("PATCH", f"/dags/{quoted(dag_id)}", {"is_paused": True})
@@ -358,7 +359,7 @@ class AirflowStack:
             "max_active_runs": max_active_runs,
             "dag_run_conf": dict(conf or {}),
         }
-        number = self._call("POST", "/backfills", body)["id"]
+        number = self._create_backfill(body)
         # The runs are made within the request; the backfill itself is marked as completed up to half a minute late.
         first, last = _time(_text(start)), _time(_text(end))
         found = self._call("GET", f"/dags/{quoted(dag_id)}/dagRuns?limit=100&run_type=backfill")["dag_runs"]
@@ -372,6 +373,23 @@ class AirflowStack:
                 lambda: reports(made),
             )
         return made
+
+    def _create_backfill(self, body: Mapping[str, Any]) -> int:
+        """Create a backfill and return its number.
+
+        On SQLite Airflow refuses that now and then (503): its savepoint has read when another process writes, and can
+        no longer write. It then takes back the runs it has made, which can end a scheduler that has just read them.
+        """
+        tries = 5
+        while True:
+            try:
+                return int(self._call("POST", "/backfills", body)["id"])
+            except urllib.error.HTTPError as error:
+                tries -= 1
+                if error.code != 503 or not tries:
+                    raise
+            time.sleep(0.5)
+            self.processes.revive()
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ def fill(client: Client, topic: str, values: Sequence[Any], *, batch: int = 1000
 def consume(topic: str | list[str] | None, path: Path | None = None, **options: Any) -> ConsumeBatchOperator:
     """Return the operator on the subscription "sub"."""
     options.setdefault("subscription", "sub")
-    return ConsumeBatchOperator(task_id="a_task", topic=topic, path=path and str(path), **options)
+    return ConsumeBatchOperator(task_id="a_task", topic=topic, path=None if path is None else str(path), **options)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

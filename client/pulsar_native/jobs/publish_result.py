@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 # What a manifest names one by one; a bigger failure says how many more there are.
 _SHOWN = 1000
 _FEW = 20
+_REASONS = {
+    "MessageTooBig": "it is larger than the broker takes: make it smaller, or raise the broker's maxMessageSize",
+    "AlreadyClosed": "the producer was closed before it was sent",
+}
 
 
 @dataclass
@@ -50,8 +54,12 @@ class PublishResult:
 
     # ---- the sending side --------------------------------------------------------------------------------------------
 
-    def accept(self, size: int, *, keyed: bool) -> None:
-        """Note that a message was taken for sending."""
+    def accept(self, number: int, size: int, *, keyed: bool) -> None:
+        """Note that a message was taken for sending, unless it was refused: then its receipt is here already."""
+        with self._lock:
+            if number in self._failed:
+                self.resolved -= 1
+                return
         self.accepted += 1
         self.sent_bytes += size
         if keyed:
@@ -63,13 +71,13 @@ class PublishResult:
             self._failed[number] = reason
 
     def receipt(self, number: int, result: Result, message_id: MessageId | None) -> None:
-        """Take the broker's answer for one message; called in the client's thread."""
+        """Take the answer for one message: the broker's, in the client's thread, or a refusal, in the sender's."""
         with self._lock:
             self.resolved += 1
-            if message_id is None:
-                self._failed[number] = f"{result.name}: the broker did not confirm it"
-            else:
+            if result.name == "Ok" and message_id is not None:
                 self._keep(number, message_id)
+            else:
+                self._failed[number] = f"{result.name}: {_REASONS.get(result.name, 'the broker did not confirm it')}"
             if self.resolved == self._expected:
                 self._settled.set()
 

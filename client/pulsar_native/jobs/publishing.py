@@ -395,7 +395,7 @@ class _Attempt:
             event_timestamp=parts.event_time,
             deliver_at=parts.deliver_at,
         )
-        self._results.accept(len(payload or b""), keyed=parts.key is not None)
+        self._results.accept(number, len(payload or b""), keyed=parts.key is not None)
         if digest is not None and number and digest.checkpoints.get(number + 1) and number.bit_length() % 2 == 0:
             self._checkpoint()  # After messages 4, 16, 64, …
 

@@ -130,7 +130,8 @@ async def test_create_producer_redirect_loop_is_reason(fake: FakeBroker, cores: 
     with pytest.raises(LookupError, match="more than 20 times") as caught:
         await core.create_producer(ProducerConfig(topic="t"), None)
     assert caught.value.topic == TOPIC
-    assert len(fake.seen(Kind.LOOKUP)) in (21, 42)
+    # The operation time-out may cut a second attempt.
+    assert len(fake.seen(Kind.LOOKUP)) >= 21
 
 
 # --- ids and names ----------------------------------------------------------------------------------------------
@@ -297,8 +298,10 @@ def test_close_sync_client_leaves_no_thread_or_socket(fake: FakeBroker) -> None:
     for call in (lambda: producer.send(b"y"), lambda: consumer.acknowledge(MessageId(-1, 1, 1)), reader.read_next):
         with pytest.raises(AlreadyClosed):
             call()
-    for part in (producer, consumer, reader):
-        part.close()  # once more does no harm
+    with pytest.raises(AlreadyClosed):
+        producer.close()
+    consumer.close()  # of consumers and readers a second close does nothing, as in the official client
+    reader.close()
 
 
 @pytest.mark.proves("C188")

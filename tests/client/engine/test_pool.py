@@ -102,9 +102,9 @@ async def test_pool_shared_attempt_separate_errors(cores: Cores) -> None:
     topics = [f"persistent://public/default/t{number}" for number in range(4)]
     asked = (core.topic_partition_count(topic, auto_create=True) for topic in topics)
     failures = await asyncio.gather(*asked, return_exceptions=True)
-    assert [(type(failure), getattr(failure, "topic", None)) for failure in failures] == [
-        (ConnectError, topic) for topic in topics
-    ]
+    assert [getattr(failure, "topic", None) for failure in failures] == topics
+    # ConnectTimeout where the operation time-out came first.
+    assert all(isinstance(failure, ConnectError) for failure in failures) and len(set(map(id, failures))) == 4
 
 
 @pytest.mark.asyncio

@@ -347,11 +347,11 @@ def test_official_callback_gets_result() -> None:
     (op,) = made.close_batch()
     op.complete(None, (2, 5, 6), TOPIC)
     op.complete(Timeout("late"), None, TOPIC)
-    assert told == [(Result.Ok, MessageId(2, 5, 6, 0)), (Result.Timeout, None)]
+    assert told == [(Result.Ok, MessageId(2, 5, 6, 0)), (Result.Timeout, MessageId())]
     translated = as_callback((lambda result, message_id: told.append((result, message_id)),))
     assert translated is not None
     translated(Timeout("late"), None)
-    assert told[-1] == (Result.Timeout, None)
+    assert told[-1] == (Result.Timeout, MessageId())
 
 
 # --- ids --------------------------------------------------------------------------------------------------------

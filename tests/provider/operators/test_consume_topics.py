@@ -15,7 +15,7 @@ from broker import Standalone
 from pulsar_native import AdminClient, Client
 from support.brokers import Broker, NewTopic
 from support.consuming import consume, fill, texts
-from support.tasks import context_of
+from support.tasks import clear_and_run, context_of, dag_in, states_of, xcom_of
 
 # ---- topics that are not there ---------------------------------------------------------------------------------------
 
@@ -191,6 +191,31 @@ def test_default_broker_cuts_a_batch_exactly(default_client: Client, topic: NewT
         assert manifest["count"] == count
         got += texts(path)
     assert got == [str(n) for n in range(1000)]
+
+
+def test_next_run_knows_what_the_last_one_took(
+    airflow_home: Path, entry_client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    fill(entry_client, name, range(50), batch=50)
+    dag = dag_in(
+        airflow_home,
+        "consume_cut_entries",
+        f"""
+        ConsumeBatchOperator(
+            task_id="batch", topic={name!r}, subscription="sub", max_messages=20,
+            path={str(tmp_path)!r} + "/{{{{ run_id }}}}.jsonl",
+        )
+        """,
+    )
+    runs = [dag.test() for _ in range(3)]
+    assert [set(states_of(run).values()) for run in runs] == [{"success"}] * 3
+    parts = [texts(tmp_path / f"{run.run_id}.jsonl") for run in runs]
+    assert [len(part) for part in parts] == [20, 20, 10]
+    assert [int(value) for part in parts for value in part] == list(range(50))
+    # Cleared, a run pushes again what the others have to know.
+    clear_and_run(dag, runs[0])
+    assert xcom_of(runs[0], "batch", "consume_cut_entries")[name][0][2:4] == [f"{(1 << 20) - 1:x}", 50]
 
 
 def test_broker_acknowledging_entries_loses_none(entry_client: Client, topic: NewTopic, tmp_path: Path) -> None:

@@ -206,20 +206,36 @@ def test_publish_not_repeatable_forbids_retries() -> None:
     from pulsar_native.jobs.publish_result import PublishResult
 
     receipts = PublishResult(2)
-    for _ in range(4):
-        receipts.accept(1, keyed=False)
+    for number in range(4):
+        receipts.accept(number, 1, keyed=False)
     receipts.receipt(0, Result.Ok, MessageId(0, 1, 0))
     receipts.receipt(1, Result.Timeout, None)
     receipts.receipt(2, Result.Ok, MessageId(0, 1, 1))
     assert not receipts.is_repeatable()  # the fourth is not known yet
     receipts.receipt(3, Result.Timeout, None)
     assert receipts.is_repeatable()
-    receipts.accept(1, keyed=False)
-    receipts.accept(1, keyed=False)
+    receipts.accept(4, 1, keyed=False)
+    receipts.accept(5, 1, keyed=False)
     receipts.receipt(4, Result.Ok, MessageId(0, 1, 2))
     receipts.receipt(5, Result.Ok, MessageId(1, 1, 0))
     assert not receipts.is_repeatable()
     assert issubclass(PublishNotRepeatable, AirflowFailException)
+
+
+def test_publish_result_tells_failures_from_duplicates() -> None:
+    from pulsar_native import Result
+    from pulsar_native.jobs.publish_result import PublishResult
+
+    receipts = PublishResult(0)
+    receipts.receipt(0, Result.MessageTooBig, MessageId())
+    receipts.accept(0, 1, keyed=False)
+    assert (receipts.accepted, receipts.resolved, receipts.failed, receipts.duplicates) == (0, 0, 1, 0)
+    receipts.accept(1, 1, keyed=False)
+    receipts.receipt(1, Result.Timeout, MessageId())
+    receipts.accept(2, 1, keyed=False)
+    receipts.receipt(2, Result.Ok, MessageId())
+    assert (receipts.accepted, receipts.resolved, receipts.failed, receipts.duplicates) == (2, 2, 2, 1)
+    assert receipts.wait(0)
 
 
 # ---- other content ---------------------------------------------------------------------------------------------------

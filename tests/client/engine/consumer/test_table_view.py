@@ -11,7 +11,7 @@ from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery, StartFilter, decode
-from pulsar_native.schema import BytesSchema
+from pulsar_native.schema import BytesSchema, SchemaType
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.entry_bytes import single_entry
@@ -50,11 +50,11 @@ class View(TableMapping):
     """The mapping alone."""
 
     def __init__(self) -> None:
-        self._table = Table()
+        self._table = Table(SchemaType.STRING)
 
 
 def test_table_apply_each_message() -> None:
-    table, heard = Table(), []  # type: ignore[var-annotated]
+    table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
     table.listen(lambda key, value: heard.append((key, value)))
     for number, (body, fields) in enumerate(
         [
@@ -75,14 +75,14 @@ def test_table_apply_each_message() -> None:
 
 
 def test_table_remove_missing_key_notifies_once(caplog: pytest.LogCaptureFixture) -> None:
-    table = Table()
+    table = Table(SchemaType.STRING)
     for number in range(3):
         table.apply(message(number, b"x"))
     assert caplog.text.count("without a key") == 1 and table.values == {}
 
 
 def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
-    table, heard = Table(), []  # type: ignore[var-annotated]
+    table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
 
     def fail(key: str, value: Any) -> None:
         raise RuntimeError("as the test wants it")
@@ -94,7 +94,7 @@ def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_table_listener_may_use_table() -> None:
-    table, heard = Table(), []  # type: ignore[var-annotated]
+    table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
 
     def use(key: str, value: Any) -> None:
         heard.append((key, value, dict(table.values)))
@@ -107,7 +107,7 @@ def test_table_listener_may_use_table() -> None:
 
 
 def test_table_for_each_and_listen_misses_no_change() -> None:
-    table = Table()
+    table = Table(SchemaType.STRING)
     table.apply(message(0, b"1", partition_key="a"))
     heard: list[Any] = []
     applied = threading.Thread(target=table.apply, args=(message(1, b"2", partition_key="a"),))
@@ -126,7 +126,7 @@ def test_table_for_each_and_listen_misses_no_change() -> None:
 
 
 def test_table_is_behind() -> None:
-    table = Table()
+    table = Table(SchemaType.STRING)
     end = MessageId(-1, 1, 1, -1, topic=TOPIC)
     empty = MessageId(-1, -1, -1, -1, topic=TOPIC)
     assert table.is_behind([end]) and not table.is_behind([empty]) and not table.is_behind([])
