@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test test-long check format test-quick test-client test-spark test-provider features mutants docs bench broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs bench broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ test:           ## checks and all tests, against a real broker, Spark and Airflo
 
 test-long:      ## the same with the slow tests, for every night
 	@$(PY) dev/test.py --long
+
+coverage:       ## lines and branches of each module that the tests run (.results/coverage.txt); slower than make test
+	@$(PY) dev/test.py --coverage
 
 check:          ## format, lint, types, import directions, documentation
 	@$(PY) dev/checks.py

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import checks
+import covered
 import environments
 from broker import BrokerError, Standalone
 from environments import ROOT, python_of
@@ -92,7 +93,8 @@ def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: b
         env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
     say(f"{suite.name}: starts")
-    command = [str(python_of(suite.needs[0])), "-m", "pytest", suite.folder, "-q", *_selection(slow, more)]
+    pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
+    command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
     if suite.processes > 1 and not more:
         # Files stay whole: their tests share brokers.
         command += ["-n", str(suite.processes), "--dist", "loadfile"]
@@ -203,6 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dev/test.py", epilog="What follows -- goes to pytest, such as -k or -x.")
     parser.add_argument("suites", nargs="*", metavar="suite", help=", ".join(suite.name for suite in SUITES))
     parser.add_argument("--missing", action="store_true", help="only suites without results in .results/")
+    parser.add_argument("--coverage", action="store_true", help="measure lines and branches (.results/coverage.txt)")
     parser.add_argument("--long", action="store_true", help="the tests marked slow too")
     options = parser.parse_args(words)
     if unknown := set(options.suites) - {suite.name for suite in SUITES}:
@@ -215,7 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         suites = choose(options.suites, options.missing)
-        total = run(suites, more, with_checks=not options.suites and not options.missing, slow=options.long)
+        if options.coverage:
+            covered.begin()
+        with_checks = not options.suites and not options.missing and not options.coverage
+        total = run(suites, more, with_checks=with_checks, slow=options.long)
+        if options.coverage:
+            covered.report()
     except (environments.SetupError, BrokerError) as error:
         say(str(error))
         return 1

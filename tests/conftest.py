@@ -10,7 +10,7 @@ pytest_plugins = ["support.results", "support.brokers", "support.relay", "suppor
 
 # Marks that a test has because of what it uses, directly or through another fixture: mark -> fixtures.
 NEEDS = {
-    "broker": {"broker", "secure_broker", "own_broker", "java"},
+    "broker": {"broker", "default_broker", "secure_broker", "own_broker", "java"},
     "spark": {"spark"},
 }
 
