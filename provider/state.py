@@ -1,7 +1,4 @@
-"""State of a task instance that survives retries and clearing: small JSON values in Airflow's task state store.
-
-Rule: a value never expires. It is lost when its run is deleted, with `[state_store] clear_on_success`, or by hand.
-"""
+"""State of a task instance that survives retries and clearing: small JSON values in Airflow's task state store."""
 
 from __future__ import annotations
 
@@ -25,11 +22,9 @@ class TaskState:
         return found if isinstance(found, dict) else None
 
     def set(self, value: Mapping[str, Any]) -> None:
-        """Replace the value, which never expires; raises Airflow's error when it cannot be stored."""
-        from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub file lacks the name
-
+        """Replace the value; raises Airflow's error when it cannot be stored."""
         if self._store is not None:
-            self._store.set(self._key, dict(value), retention=NEVER_EXPIRE)
+            self._store.set(self._key, dict(value))
 
     def delete(self) -> None:
         """Delete the value."""

@@ -8,23 +8,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 
-class OfficialEnum(IntEnum):
-    """Base of the enumerations that the official client has too: a member prints as `Result.Ok` and is always true.
-
-    Members are integers besides, and may be compared with them; a number that no member has raises ValueError.
-    """
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}.{self.name}"
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
-    def __bool__(self) -> bool:
-        return True
-
-
-class Result(OfficialEnum):
+class Result(IntEnum):
     """Outcome of an asynchronous operation, as the official client numbers it."""
 
     Ok = 0
@@ -75,7 +59,7 @@ class Result(OfficialEnum):
     Interrupted = 45
 
 
-class CompressionType(OfficialEnum):
+class CompressionType(IntEnum):
     """How a producer compresses a batch or a single message; numbers are the protocol's."""
 
     NONE = 0
@@ -85,7 +69,7 @@ class CompressionType(OfficialEnum):
     SNAPPY = 4
 
 
-class ConsumerType(OfficialEnum):
+class ConsumerType(IntEnum):
     """How the consumers of a subscription share its messages."""
 
     Exclusive = 0
@@ -94,14 +78,14 @@ class ConsumerType(OfficialEnum):
     KeyShared = 3
 
 
-class InitialPosition(OfficialEnum):
+class InitialPosition(IntEnum):
     """Where a subscription that does not exist yet starts."""
 
     Latest = 0
     Earliest = 1
 
 
-class PartitionsRoutingMode(OfficialEnum):
+class PartitionsRoutingMode(IntEnum):
     """How a message without a key finds its partition."""
 
     UseSinglePartition = 0
@@ -109,26 +93,24 @@ class PartitionsRoutingMode(OfficialEnum):
     CustomPartition = 2
 
 
-class HashingScheme(OfficialEnum):
-    """How a key is hashed to a partition. JavaStringHash and Murmur3_32Hash agree with the Java client.
+class HashingScheme(IntEnum):
+    """How a key is hashed to a partition; both schemes agree with the Java client.
 
-    BoostHash agrees with the official Python client 3.13.0, which has no other; the C++ library it is made of has
-    changed that hash between versions.
+    The official Python client always uses a third scheme (Boost), so it sends the same key to another partition.
     """
 
     JavaStringHash = 0
     Murmur3_32Hash = 1
-    BoostHash = 2
 
 
-class BatchingType(OfficialEnum):
+class BatchingType(IntEnum):
     """Whether one batch may hold messages of several keys."""
 
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(OfficialEnum):
+class ProducerAccessMode(IntEnum):
     """Whether other producers may publish to the topic at the same time."""
 
     Shared = 0
@@ -137,14 +119,14 @@ class ProducerAccessMode(OfficialEnum):
     ExclusiveWithFencing = 3
 
 
-class KeySharedMode(OfficialEnum):
+class KeySharedMode(IntEnum):
     """Who decides which keys a Key_Shared consumer gets."""
 
     AutoSplit = 0
     Sticky = 1
 
 
-class RegexSubscriptionMode(OfficialEnum):
+class RegexSubscriptionMode(IntEnum):
     """Which topics a pattern subscription looks at."""
 
     PersistentOnly = 0
@@ -152,28 +134,19 @@ class RegexSubscriptionMode(OfficialEnum):
     AllTopics = 2
 
 
-class ProducerCryptoFailureAction(OfficialEnum):
+class ProducerCryptoFailureAction(IntEnum):
     """What to do with a message that cannot be encrypted."""
 
     FAIL = 0
     SEND = 1
 
 
-class ConsumerCryptoFailureAction(OfficialEnum):
+class ConsumerCryptoFailureAction(IntEnum):
     """What to do with a message that cannot be decrypted."""
 
     FAIL = 0
     DISCARD = 1
     CONSUME = 2
-
-
-class LoggerLevel(OfficialEnum):
-    """How much a `ConsoleLogger` or `FileLogger` writes."""
-
-    Debug = 0
-    Info = 1
-    Warn = 2
-    Error = 3
 
 
 class SubscriptionMode(Enum):

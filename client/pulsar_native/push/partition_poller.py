@@ -1,9 +1,9 @@
-"""Partition poller of a push consumer: dequeues messages of one partition, filters them, and tracks unfinished ones.
+"""What a push consumer takes from one partition: how much, what of it the handler sees, and what is not done yet.
 
-Rules: one round dequeues at most a pull batch, and nothing while a limit is exceeded, or while the partition pauses
-after an error. Filtered-out messages are acknowledged immediately. After a lost connection the broker redelivers what
-is unfinished: a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is
-redelivered here or to another member. On the loop only, except `holds`.
+Rules: one round takes at most a pull batch, and nothing while a
+limit is passed, or while the partition rests after an error. Messages nobody wants are acknowledged at once. The
+broker delivers again what is unfinished when a connection was lost: what a handler has is not taken twice, what none
+has begun is forgotten, since it comes again or goes to another member. On the loop only, except `holds`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Item = Taken[Message]
 MessageFilter = Callable[[Message], bool]
 _Key = tuple[int, int, int]
 
-# Pause before the next attempt, in seconds.
+# Pauses before the next try, in seconds.
 THROTTLED = 0.050
 SUSPENDED = 1.0
 FAILED = 1.0
@@ -40,7 +40,7 @@ _EVERY = 1000
 
 @dataclass
 class Counts:
-    """Counters of a push consumer; see `PushConsumerStats`."""
+    """What a push consumer has done; see `PushConsumerStats`."""
 
     rounds: int = 0
     taken: int = 0
@@ -55,7 +55,7 @@ class Counts:
 
 
 class Subscribed:
-    """One topic of a push consumer: its consumer, its filter, and a poller for each of its partitions."""
+    """One topic of a push consumer: its consumer, what of it is wanted, and a poller for each of its partitions."""
 
     def __init__(self, consumer: MultiTopicsConsumer, topic: TopicName, tags: TagFilter) -> None:
         self.consumer = consumer
@@ -65,7 +65,7 @@ class Subscribed:
 
 
 class PartitionPoller:
-    """Poller of one partition, between the consumer and the handler."""
+    """The messages of one partition between the broker and the handler."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PartitionPoller:
         self.child = child
         self.queue: ProcessQueue[Message] = ProcessQueue()
         self.not_before = 0.0
-        # Start of a broadcasting member: everything up to it is done.
+        # Where a broadcasting member begins: everything up to it is done.
         self.start: MessageId | None = None
         self.is_retry = source.topic not in (child.topic, child.topic.base)
         self._config = config
@@ -93,13 +93,13 @@ class PartitionPoller:
         self._hooks = hooks
         self._wake = wake
         self._flow = FlowControl(self._limits(1))
-        # Unfinished messages count against it, when that is configured.
+        # What is unfinished counts there, when that was asked for.
         self._memory = child.client.memory if config.within_memory_limit else None
         self._held: set[_Key] = set()
         self._attachment = child.attachment
-        # On a shared subscription, or with redeliveries, the order proves nothing.
+        # Of a subscription that is shared, or whose messages come again, the order says nothing.
         self._ascending = Ascending() if broadcasting else None
-        # A message whose writer schema is being fetched; those behind it wait.
+        # A message whose writer's schema is being fetched; those behind it wait.
         self._first: Message | None = None
         self._fetch: asyncio.Task[None] | None = None
         self._errors = 0
@@ -116,13 +116,13 @@ class PartitionPoller:
         )
 
     def share_limits(self, partitions: int) -> None:
-        """Divide the topic's limits among this number of partitions."""
+        """Divide the topic's limits among so many partitions."""
         self._flow.limits = self._limits(partitions)
 
-    # --- polling ----------------------------------------------------------------------------------------------------
+    # --- taking -------------------------------------------------------------------------------------------------------
 
-    def poll(self, now: float) -> list[Item]:
-        """Return the next messages for the handler: at most a pull batch, often none."""
+    def take(self, now: float) -> list[Item]:
+        """Return what the handler is to have next of this partition: at most a pull batch, often nothing."""
         if now < self.not_before or not self.may_have_more:
             return []
         self.check_attachment()
@@ -133,9 +133,9 @@ class PartitionPoller:
             if stopped.text is not None:
                 _log.warning("%s: %s", self.child.describe(), stopped.text)
             return []
-        return self._poll(now)
+        return self._take(now)
 
-    def _poll(self, now: float) -> list[Item]:
+    def _take(self, now: float) -> list[Item]:
         items: list[Item] = []
         try:
             for seen in range(self._config.pull_batch_size):
@@ -160,11 +160,11 @@ class PartitionPoller:
     def _next(self) -> Message | None:
         message, self._first = self._first, None
         if message is None:
-            message = self.child.dequeue()
+            message = self.child.take()
         if message is None:
             return None
         decoder = message.entry.schema
-        version = decoder.wanted(message.schema_version_bytes()) if decoder.needs_writer else None
+        version = decoder.wanted(message.schema_version()) if decoder.needs_writer else None
         if version is None:
             return message
         self._first = message
@@ -182,7 +182,7 @@ class PartitionPoller:
             self._wake()
 
     def failed(self, error: BaseException, now: float) -> None:
-        """Pause after an error."""
+        """Rest for a moment after an error."""
         self.not_before = now + FAILED
         if self._errors % _EVERY == 0:
             _log.warning("%s: cannot fetch, next try in %g s: %s", self.child.describe(), FAILED, error)
@@ -208,12 +208,12 @@ class PartitionPoller:
     def _watch_order(self, message: Message, key: _Key) -> None:
         if self._ascending is not None and (behind := self._ascending.goes_back(key)) is not None:
             _log.warning(
-                "%s: the position went backwards, from %d:%d:%d to %s: was the subscription moved?",
+                "%s: the position goes backwards, from %d:%d:%d to %s: was it moved?",
                 self.child.describe(), *behind, message.message_id(),
             )  # fmt: skip
 
     def _wants(self, message: Message) -> bool:
-        # A message sent back has passed the filter before.
+        # What was put back was wanted when it came first.
         if not self.is_retry and not self.source.tags.wants(message):
             return False
         return all(self._passes(hook, message) for hook in self._hooks)
@@ -222,51 +222,49 @@ class PartitionPoller:
         try:
             return bool(hook(message))
         except Exception:
-            # A lost message is worse than an extra one.
+            # Lost is worse than one too many.
             _log.exception("A filter failed for %s, which the handler gets", message.message_id())
             return True
 
     @property
     def may_have_more(self) -> bool:
-        """True if the next poll may return something immediately."""
+        """Whether taking again may give something at once."""
         return self._fetch is None and (self._first is not None or self.child.may_have_more())
 
-    # --- ownership of dequeued messages -----------------------------------------------------------------------------
+    # --- the right to what was taken ----------------------------------------------------------------------------------
 
     def check_attachment(self) -> None:
-        """Forget messages no handler has begun once the broker redelivers them."""
+        """Forget what no handler has begun once the broker delivers it again."""
         if self.child.attachment != self._attachment:
             self._attachment = self.child.attachment
             self.drop_waiting()
 
     def check_right(self) -> None:
-        """Forget messages no handler has begun when the broker may have redelivered them to another member
-        (orderly).
-        """
+        """Forget what no handler has begun when the broker may have given it to another member (orderly)."""
         self.check_attachment()
         if not self._broadcasting and (self.child.connection is None or self.child.is_active is False):
             self.drop_waiting()
 
     def drop_waiting(self) -> None:
-        """Forget messages no handler has begun."""
+        """Forget what no handler has begun."""
         if not self._broadcasting:
             for item in self._let_go(self.queue.drop_waiting()):
                 self._held.discard(_key_of(item.position))
 
     def _let_go(self, items: list[Item]) -> list[Item]:
-        """Subtract messages that left the queue from the memory limit, and return them."""
+        """Count messages no more that have left the queue, and return them."""
         if self._memory is not None and items:
-            self._memory.release_received(sum(item.size for item in items))
+            self._memory.take(sum(item.size for item in items))
         return items
 
     def holds(self, item: Item) -> bool:
-        """Return True if a message is still ours. Thread-safe."""
+        """Return whether a message is ours still. Thread-safe."""
         return self.queue.holds(item)
 
-    # --- finished messages ------------------------------------------------------------------------------------------
+    # --- done ---------------------------------------------------------------------------------------------------------
 
     def finish(self, items: Iterable[Item], *, acknowledge: bool = True) -> int:
-        """Remove finished messages and acknowledge them; return how many were still ours."""
+        """Let messages go that are done; return how many still were ours."""
         done = self._let_go(self.queue.finish(items))
         for item in done:
             self._held.discard(_key_of(item.position))
@@ -275,12 +273,12 @@ class PartitionPoller:
         return len(done)
 
     def _acknowledge(self, message: Message) -> None:
-        # A broadcasting member stores its offsets itself; the broker has none for it.
+        # Broadcasting keeps its positions itself; the broker has none for it.
         if not self._broadcasting and self.child.is_alive:
             self.child.acknowledge_message(message)
 
     def moved(self, place: MessageId | None) -> None:
-        """Forget everything: the partition is read from another position on."""
+        """Forget everything: the partition is read from another place on."""
         self._let_go(self.queue.clear())
         self.queue.begin_at(None)
         self._held.clear()
@@ -290,32 +288,32 @@ class PartitionPoller:
 
     @property
     def position(self) -> MessageId | None:
-        """Position up to which everything is done, None when nothing is yet and no start is known."""
+        """Up to where everything is done, None when that is nothing yet and no start is known."""
         message = self.queue.done_up_to
         return self.start if message is None else message.message_id()
 
     @property
     def oldest(self) -> MessageId | None:
-        """Lowest unfinished position, None when everything is done."""
+        """The lowest unfinished position, None when everything is done."""
         item = self.queue.oldest()
         return None if item is None else item.position.message_id()
 
     def topic_of(self, message: Message) -> TopicName:
-        """Return the topic a message was published to; for one of the retry topic, its original topic."""
+        """Return the topic a message was published to: of a retry letter, its first."""
         if self.is_retry:
-            # Any producer may have written the property: an invalid topic name is ignored.
+            # A property anyone may have written: what is no topic is not believed.
             with contextlib.suppress(PulsarException):
                 return TopicName.parse(message.properties().get(REAL_TOPIC, ""))
         return self.child.topic
 
     def stop(self) -> None:
-        """Stop the background tasks of this partition."""
+        """End what runs for this partition."""
         if self._fetch is not None:
             self._fetch.cancel()
-        # Messages handlers still have do not count any more.
+        # What handlers still have is theirs now.
         memory, self._memory = self._memory, None
         if memory is not None:
-            memory.release_received(self.queue.bytes)
+            memory.take(self.queue.bytes)
 
 
 def _key_of(message: Message) -> _Key:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,7 +11,6 @@ from pulsar_native.engine.loop import (
     Engine,
     generation,
 )
-from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.stats import CloseReport
 
 if TYPE_CHECKING:
@@ -37,5 +35,4 @@ class Closeable(NotPicklable, ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(AlreadyClosed):
-            self.close()
+        self.close()

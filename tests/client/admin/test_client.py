@@ -1,8 +1,7 @@
-"""AdminClient methods against a real broker; the official client publishes the data."""
+"""Every method of the admin client against a real broker; the official client publishes what there is to see."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pickle
@@ -34,7 +33,6 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaInfo, SchemaType
 from support.brokers import Broker, NewTopic
 from support.http_peer import Answer, http_peer
-from support.until import until
 
 STRANGE = "wäh?#% &+;=:@x"
 
@@ -81,7 +79,7 @@ def test_cluster(admin: AdminClient) -> None:
     assert admin.clusters() == ["standalone"]
 
 
-def test_broker_health_sick_or_other_server() -> None:
+def test_a_sick_broker_is_not_healthy_and_another_server_is_an_error() -> None:
     for status, body in ((500, b"sick"), (503, b""), (200, b"so-so")):
         with http_peer(lambda asked, s=status, b=body: Answer(s, b)) as sick:  # type: ignore[misc]
             assert AdminClient(sick.url).broker_health() is False
@@ -104,7 +102,7 @@ def test_namespaces(admin: AdminClient) -> None:
         admin.topics("public/nowhere")
 
 
-def test_topics_of_namespace(admin: AdminClient, namespace: Callable[[], str]) -> None:
+def test_topics_of_a_namespace(admin: AdminClient, namespace: Callable[[], str]) -> None:
     space = namespace()
     admin.create_topic(f"persistent://{space}/single")
     admin.create_partitioned_topic(f"persistent://{space}/parted", 2)
@@ -128,26 +126,11 @@ def test_retention(admin: AdminClient, namespace: Callable[[], str]) -> None:
         admin.set_retention("public/nowhere", 60, -1)
 
 
-def test_retention_of_a_topic_goes_before_its_namespace(
-    admin: AdminClient, namespace: Callable[[], str], topic: NewTopic
-) -> None:
-    space = namespace()
-    name = topic(partitions=2, namespace=space)
-    assert admin.get_retention(name) is None
-    assert admin.get_retention(name, applied=True) == (-1, -1)  # what the broker is configured with
-    admin.set_retention(space, 60, -1)
-    asyncio.run(until(lambda: admin.get_retention(name, applied=True) == (60, -1)))
-    admin.set_retention(name, 5, 7)
-    asyncio.run(until(lambda: admin.get_retention(name) == (5, 7)))
-    assert admin.get_retention(name, applied=True) == (5, 7)
-    assert admin.get_retention(space) == (60, -1)
-
-
 # ---- topics ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
-def test_topic_lifecycle(admin: AdminClient, topic: NewTopic, domain: str) -> None:
+def test_life_of_a_topic(admin: AdminClient, topic: NewTopic, domain: str) -> None:
     name = topic().replace("persistent", domain)
     with pytest.raises(TopicNotFound) as caught:
         admin.partitions(name)
@@ -161,7 +144,7 @@ def test_topic_lifecycle(admin: AdminClient, topic: NewTopic, domain: str) -> No
         admin.delete_topic(name)
 
 
-def test_partitions_does_not_create_topic(admin: AdminClient, topic: NewTopic) -> None:
+def test_asking_for_partitions_creates_nothing(admin: AdminClient, topic: NewTopic) -> None:
     name = topic()
     for _ in range(2):
         with pytest.raises(TopicNotFound):
@@ -169,7 +152,9 @@ def test_partitions_does_not_create_topic(admin: AdminClient, topic: NewTopic) -
     assert name not in admin.topics("public/default")
 
 
-def test_topic_names_encoded_alike_stay_distinct(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_names_that_decode_to_each_other_are_kept_apart(
+    admin: AdminClient, topic: NewTopic, peer: pulsar.Client
+) -> None:
     name = topic()
     subscriptions = ["a+b", "a b", "a%2Bb", "a%20b", "a%b", "a/b"]
     for subscription in subscriptions:
@@ -184,7 +169,7 @@ def test_topic_names_encoded_alike_stay_distinct(admin: AdminClient, topic: NewT
         admin.delete_topic(each)
 
 
-def test_partitioned_topic_lifecycle(admin: AdminClient, topic: NewTopic) -> None:
+def test_life_of_a_partitioned_topic(admin: AdminClient, topic: NewTopic) -> None:
     name = topic()
     admin.create_partitioned_topic(name, 2)
     assert admin.partitions(name) == 2
@@ -205,7 +190,7 @@ def test_partitioned_topic_lifecycle(admin: AdminClient, topic: NewTopic) -> Non
     assert not [found for found in admin.topics("public/default") if found.startswith(name)]
 
 
-def test_delete_topic_in_use_needs_force(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_deleting_a_topic_in_use_needs_force(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     for name in (topic(), topic(partitions=2)):
         with closing(peer.create_producer(name)):
             with pytest.raises(AdminError) as caught:
@@ -214,7 +199,7 @@ def test_delete_topic_in_use_needs_force(admin: AdminClient, topic: NewTopic, pe
             admin.delete_topic(name, force=True)
 
 
-def test_topic_names_with_special_characters(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_names_with_all_kinds_of_characters(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(STRANGE)
     admin.create_topic(name)
     assert name in admin.topics("public/default")
@@ -229,24 +214,24 @@ def test_topic_names_with_special_characters(admin: AdminClient, topic: NewTopic
 @pytest.mark.parametrize(
     "name", ["persistent://public/../x", "persistent://../default/x", "persistent://public/default/..", "."]
 )
-def test_topic_names_with_dot_segments_raise(admin: AdminClient, name: str) -> None:
+def test_names_that_would_be_steps_in_the_path_are_refused(admin: AdminClient, name: str) -> None:
     with pytest.raises(InvalidTopicName):
         admin.delete_topic(name)
 
 
 @pytest.mark.parametrize("name", ["", "public", "public/..", "../default", "a/b/c", "public/a b", "public/a?b"])
-def test_namespace_invalid_raises_before_io(name: str) -> None:
+def test_unusable_namespaces_are_refused_before_any_io(name: str) -> None:
     with pytest.raises(InvalidConfiguration, match="nvalid"):
         AdminClient("http://127.0.0.1:1").create_namespace(name)
 
 
 @pytest.mark.parametrize("name", ["", " ", ".", ".."])
-def test_subscription_invalid_raises_before_io(name: str) -> None:
+def test_unusable_subscriptions_are_refused_before_any_io(name: str) -> None:
     with pytest.raises(InvalidConfiguration, match="subscription"):
         AdminClient("http://127.0.0.1:1").delete_subscription("x", name)
 
 
-def test_unload_reconnects_clients(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_unload_makes_clients_come_back(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(partitions=2)
     with closing(peer.create_producer(name)) as producer:
         producer.send(b"before")
@@ -302,7 +287,7 @@ def test_compact(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> No
 # ---- statistics ------------------------------------------------------------------------------------------------------
 
 
-def test_stats_unpartitioned_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_stats_of_one_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic()
     with closing(peer.subscribe(name, "sub", consumer_name="me")) as consumer:
         publish(peer, name, 4)
@@ -314,7 +299,7 @@ def test_stats_unpartitioned_topic(admin: AdminClient, topic: NewTopic, peer: pu
     assert stats["publishers"] == []
 
 
-def test_stats_partitions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_stats_of_partitions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(partitions=3)
     sent = publish(peer, name, 5)
     partition = f"{name}-partition-{sent[0].partition()}"
@@ -336,7 +321,7 @@ def test_internal_stats(admin: AdminClient, topic: NewTopic, peer: pulsar.Client
     assert stats["ledgers"][-1]["ledgerId"] == ids[-1].ledger_id()
 
 
-def test_partitioned_topic_unsupported_calls_raise(admin: AdminClient, topic: NewTopic) -> None:
+def test_what_only_partitions_can_answer_says_so(admin: AdminClient, topic: NewTopic) -> None:
     name = topic(partitions=2)
     for ask in (admin.stats, admin.internal_stats, admin.last_message_id, admin.compaction_status):
         with pytest.raises(TopicNotFound, match="it is partitioned: ask its partitions"):
@@ -382,7 +367,7 @@ def test_positions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> 
         admin.message_id_by_time(name, -1)
 
 
-def test_last_message_id_partition_batch_empty(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_last_ids_name_partition_batch_and_emptiness(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(partitions=2)
     with closing(peer.create_producer(name, batching_enabled=True)) as producer:
         for _ in range(5):
@@ -410,16 +395,7 @@ def doubled(peer: pulsar.Client, topic: str) -> bool:
     return found == 2
 
 
-def test_get_applied_retention_of_namespace(admin: AdminClient, namespace: Callable[[], str]) -> None:
-    space = namespace()
-    name = f"persistent://{space}/kept"
-    admin.create_partitioned_topic(name, 2)
-    assert admin.get_applied_retention(name) == (-1, -1), "the default of this broker"
-    admin.set_retention(space, 60, 100)
-    eventually(lambda: admin.get_applied_retention(f"{name}-partition-1") == (60, 100))
-
-
-def test_set_deduplication_namespace(admin: AdminClient, namespace: Callable[[], str], peer: pulsar.Client) -> None:
+def test_deduplication_of_a_namespace(admin: AdminClient, namespace: Callable[[], str], peer: pulsar.Client) -> None:
     space = namespace()
     assert admin.get_deduplication(space) is None
     assert doubled(peer, f"persistent://{space}/before")
@@ -430,7 +406,7 @@ def test_set_deduplication_namespace(admin: AdminClient, namespace: Callable[[],
     assert admin.get_deduplication(space) is False
 
 
-def test_set_deduplication_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_deduplication_of_a_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic()
     with pytest.raises(TopicNotFound):
         admin.set_deduplication(name, True)
@@ -444,7 +420,7 @@ def test_set_deduplication_topic(admin: AdminClient, topic: NewTopic, peer: puls
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def test_get_schema(admin: AdminClient, broker: Broker, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_schema(admin: AdminClient, broker: Broker, topic: NewTopic, peer: pulsar.Client) -> None:
     text = pulsar.schema.String(required_default=True)  # an old record must be readable too
     narrow: Any = type("Flight", (pulsar.schema.Record,), {"a": pulsar.schema.Integer()})
     wide: Any = type("Flight", (pulsar.schema.Record,), {"a": pulsar.schema.Integer(), "b": text})
@@ -463,7 +439,7 @@ def test_get_schema(admin: AdminClient, broker: Broker, topic: NewTopic, peer: p
     assert admin.get_schema(name, 7) is None
 
 
-def test_get_schema_properties_and_unknown_type(admin: AdminClient, broker: Broker, topic: NewTopic) -> None:
+def test_schema_with_properties_and_of_an_unknown_kind(admin: AdminClient, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     admin.create_topic(name)
     path = f"schemas/{name.removeprefix('persistent://')}/schema"
@@ -479,7 +455,7 @@ def test_get_schema_properties_and_unknown_type(admin: AdminClient, broker: Brok
 # ---- life, and the limits of trust -----------------------------------------------------------------------------------
 
 
-def test_role_without_permission_raises(secure_broker: Standalone) -> None:
+def test_roles_without_permission_are_told_so(secure_broker: Standalone) -> None:
     ours = AdminClient(secure_broker.admin_url, AuthenticationToken(secure_broker.token()))
     ours.create_topic("guarded")
     stranger = AdminClient(secure_broker.admin_url, AuthenticationToken(secure_broker.token("stranger")))
@@ -490,7 +466,7 @@ def test_role_without_permission_raises(secure_broker: Standalone) -> None:
         stranger.set_retention("public/default", 1, 1)
 
 
-def test_close_refuses_calls(broker: Broker) -> None:
+def test_closed_means_closed(broker: Broker) -> None:
     with AdminClient(broker.admin_url) as admin:
         admin.clusters()
     with pytest.raises(AlreadyClosed):
@@ -498,7 +474,7 @@ def test_close_refuses_calls(broker: Broker) -> None:
     admin.close()
 
 
-def test_client_threads_pickle_fork(broker: Broker) -> None:
+def test_threads_pickles_and_forks(broker: Broker) -> None:
     admin = AdminClient(broker.admin_url)
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: admin.clusters() == ["standalone"], range(40)))
@@ -512,7 +488,7 @@ def test_client_threads_pickle_fork(broker: Broker) -> None:
     assert os.waitpid(child, 0) == (child, 0)
 
 
-def test_literal_secret_hidden_and_not_picklable() -> None:
+def test_a_literal_secret_is_neither_shown_nor_pickled() -> None:
     admin = AdminClient("http://127.0.0.1:1", AuthenticationToken("topsecret"))
     assert repr(admin) == "AdminClient('http://127.0.0.1:1', AuthenticationToken(***))"
     with pytest.raises(TypeError, match="from_reference"):
@@ -520,7 +496,7 @@ def test_literal_secret_hidden_and_not_picklable() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"null", b'"x"', b"[1]", b'{"partitions": true}', b"[" * 100_000])
-def test_malformed_response_raises_read_error(body: bytes) -> None:
+def test_nonsense_is_a_read_error(body: bytes) -> None:
     with http_peer(lambda asked: Answer(200, body)) as other:
         admin = AdminClient(other.url)
         asks: list[Callable[[], object]] = [

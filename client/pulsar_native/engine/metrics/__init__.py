@@ -1,1 +1,1 @@
-"""Metrics: statistics for the application and the logs, and the instruments of OpenTelemetry."""
+"""What happens, counted: figures for the application and the reports, and the instruments of OpenTelemetry."""

@@ -1,7 +1,6 @@
-"""Waiters of a producer: for the receipts of its entries (a flush), or for capacity in its queue.
+"""Who waits for a producer: for its entries to have their receipts (a flush), or for room in its queue.
 
-Rules: in order; no callback is called under the producer's lock. The methods are called under it unless they say
-otherwise.
+Rules: in order; nobody is called under the producer's lock. The methods are called under it unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ FlushDone = Callable[[PulsarException | None], None]
 
 
 class FlushWaiters:
-    """Callbacks that wait for all receipts of earlier messages, each with the last entry it waits for."""
+    """Those who wait until everything sent before has its receipt, each with the last entry it waits for."""
 
     __slots__ = ("_waiting",)
 
@@ -27,16 +26,16 @@ class FlushWaiters:
         return bool(self._waiting)
 
     def add(self, last: SendOp, done: FlushDone) -> None:
-        """Call `done` when an entry is completed."""
+        """Have `done` called when an entry is completed."""
         self._waiting.append((last, done))
 
     def completed(self, op: SendOp, error: PulsarException | None) -> None:
-        """Call the callbacks that waited for an entry. On the loop, without the lock."""
+        """Call those who waited for an entry. On the loop, without the lock."""
         while self._waiting and self._waiting[0][0] is op:
             self._waiting.popleft()[1](error)
 
     def without(self, gone: Collection[SendOp], queue: Iterable[SendOp]) -> list[FlushDone]:
-        """Move callbacks of removed entries to the entry before it; return those with nothing left to wait for."""
+        """Have who waits for an entry that is gone wait for what stood before it; return those who wait no longer."""
         last_kept = None
         stands_before: dict[SendOp, SendOp | None] = {}
         for op in queue:
@@ -49,8 +48,8 @@ class FlushWaiters:
         return [done for op, done in moved if op is None]
 
 
-class CapacityWaiters:
-    """Callbacks that wait for capacity in the queue, each for a number of messages or chunks."""
+class RoomWaiters:
+    """Those who wait for room in the queue, each for so many messages or chunks."""
 
     __slots__ = ("_waiting",)
 
@@ -61,16 +60,15 @@ class CapacityWaiters:
         return bool(self._waiting)
 
     def add(self, needed: int, wake: Callable[[], None]) -> None:
-        """Call `wake` when there is capacity for `needed` messages or chunks."""
+        """Have `wake` called when there is room for so many."""
         self._waiting.append((needed, wake))
 
-    def pop_ready(self, capacity: int | None) -> list[Callable[[], None]]:
-        """Remove and return the callbacks to call, in order, up to one that does not fit yet; None is unlimited
-        capacity.
+    def take(self, room: int | None) -> list[Callable[[], None]]:
+        """Return who is to be woken, in order, up to one whose chunks do not fit yet; None is room for all.
 
-        A woken sender that finds the capacity used up waits again.
+        Whoever is woken and finds the room taken again waits anew.
         """
         woken: list[Callable[[], None]] = []
-        while self._waiting and (capacity is None or self._waiting[0][0] <= capacity):
+        while self._waiting and (room is None or self._waiting[0][0] <= room):
             woken.append(self._waiting.popleft()[1])
         return woken
