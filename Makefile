@@ -1,7 +1,7 @@
 # Everything a person types here. Each target sets up what it needs (dev/setup) and is quick when that is done.
 PY := dev/python
 .DEFAULT_GOAL := help
-.PHONY: help demo ui test check format test-client test-spark test-provider features mutants bench broker pins setup clean
+.PHONY: help demo ui test test-long coverage check format test-quick test-client test-spark test-provider features mutants docs bench broker pins setup clean
 
 help:           ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,14 +15,24 @@ ui:             ## Airflow with the example DAG and the connection, to look at i
 test:           ## checks and all tests, against a real broker, Spark and Airflow
 	@$(PY) dev/test.py
 
-check:          ## format, lint, types, import directions
+test-long:      ## the same with the slow tests, for every night
+	@$(PY) dev/test.py --long
+
+coverage:       ## lines and branches of each module that the tests run (.results/coverage.txt); slower than make test
+	@$(PY) dev/test.py --coverage
+
+check:          ## format, lint, types, import directions, documentation
 	@$(PY) dev/checks.py
 
 format:         ## put the code into its format and mend what the linter can
 	@dev/setup dev && .envs/dev/bin/ruff check --quiet --fix . ; .envs/dev/bin/ruff format .
 
-test-client:    ## tests of the client, with the shared support and integration
-	@$(PY) dev/test.py support client integration
+test-quick:     ## tests of the client that need no broker, about a minute, without Java
+	@dev/setup dev && PULSAR_TEST_PROFILE=quick .envs/dev/bin/pytest tests/client -q -n auto \
+		-m "not broker and not slow and not spark and not airflow"
+
+test-client:    ## tests of the client, with the shared support, integration and compat
+	@$(PY) dev/test.py support client integration compat
 
 test-spark:     ## tests of the Spark source
 	@$(PY) dev/test.py spark
@@ -35,6 +45,9 @@ features:       ## list every feature and the tests that prove it (runs suites t
 
 mutants:        ## change the source in a hundred places and count what the tests notice (nightly, half an hour)
 	@$(PY) dev/mutants.py
+
+docs:           ## build the documentation site into docs/_build/html, warnings as errors
+	@$(PY) dev/docs.py
 
 bench:          ## publish and receive against the official client, as ratios
 	@dev/setup dev broker && .envs/dev/bin/python benchmarks/run.py
@@ -49,6 +62,6 @@ pins:           ## compile requirements/*.in to exact versions
 	@dev/setup pins
 
 clean:          ## remove what runs left behind (environments and jars stay)
-	@$(PY) dev/broker.py stop && rm -rf .demo .results build dist */dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	@$(PY) dev/broker.py stop && rm -rf .demo .results docs/_build build dist */dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.import_linter_cache .hypothesis spark-warehouse metastore_db && find . -path ./.envs -prune -o -name __pycache__ \
 		-type d -exec rm -rf {} +

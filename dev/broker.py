@@ -35,24 +35,13 @@ ADMIN_ROLE = "admin"
 _INTERCEPTORS = "org.apache.pulsar.common.intercept"
 _OPEN = ("java.nio", "jdk.internal.misc", "sun.net", "jdk.internal.platform", "java.util.zip")
 
-DEFAULT_CONF: Mapping[str, str] = {
+# Settings of every standalone: those of the file conf/standalone.conf that Pulsar ships, and what this machine needs.
+_STANDALONE: Mapping[str, str] = {
     "clusterName": "standalone",
     "managedLedgerDefaultEnsembleSize": "1",
     "managedLedgerDefaultWriteQuorum": "1",
     "managedLedgerDefaultAckQuorum": "1",
     "loadBalancerEnabled": "false",
-    "transactionCoordinatorEnabled": "true",
-    "systemTopicEnabled": "true",
-    "topicLevelPoliciesEnabled": "true",
-    "acknowledgmentAtBatchIndexLevelEnabled": "true",
-    "exposingBrokerEntryMetadataToClientEnabled": "true",
-    "brokerEntryMetadataInterceptors": (
-        f"{_INTERCEPTORS}.AppendIndexMetadataInterceptor,{_INTERCEPTORS}.AppendBrokerTimestampMetadataInterceptor"
-    ),
-    # A topic without subscriptions keeps its data, over restarts too; tests of retention set their own per namespace.
-    "brokerDeleteInactiveTopicsEnabled": "false",
-    "defaultRetentionTimeInMinutes": "-1",
-    "defaultRetentionSizeInMB": "-1",
     # The data must survive kill -9 of the broker, not a power cut of the machine.
     "journalSyncData": "false",
     # The bookie takes the port it is given only with this odd setting, and else one nobody keeps free over a restart.
@@ -63,6 +52,28 @@ DEFAULT_CONF: Mapping[str, str] = {
     "nettyMaxFrameSizeBytes": "5253120",
     "numHttpServerThreads": "8",
     "managedLedgerCacheSizeMB": "64",
+}
+PROFILES: Mapping[str, Mapping[str, str]] = {
+    # All that Pulsar can do is on, and nothing is removed by itself.
+    "testing": {
+        "transactionCoordinatorEnabled": "true",
+        "systemTopicEnabled": "true",
+        "topicLevelPoliciesEnabled": "true",
+        "acknowledgmentAtBatchIndexLevelEnabled": "true",
+        "exposingBrokerEntryMetadataToClientEnabled": "true",
+        "brokerEntryMetadataInterceptors": (
+            f"{_INTERCEPTORS}.AppendIndexMetadataInterceptor,{_INTERCEPTORS}.AppendBrokerTimestampMetadataInterceptor"
+        ),
+        # A topic without subscriptions keeps its data, over restarts too; tests of retention set their own per
+        # namespace.
+        "brokerDeleteInactiveTopicsEnabled": "false",
+        "defaultRetentionTimeInMinutes": "-1",
+        "defaultRetentionSizeInMB": "-1",
+    },
+    # As installed: nothing that Pulsar 4.2.4 does not do by itself. A topic without subscription and without producer
+    # is deleted after 60 s, what all subscriptions have acknowledged is not retained; no transactions, no
+    # deduplication, no index of messages. Acknowledging at batch index level is on since Pulsar 4.1.
+    "default": {},
 }
 
 _LOGGING = """\
@@ -89,7 +100,9 @@ class Standalone:
 
     Blocking; not thread-safe. With `tokens` it demands tokens (`token()` makes them, the role "admin" may do
     everything, others need grants); with `tls` it also listens on TLS ports with certificates made in the folder, and
-    with `tls_client_auth` it takes the client certificate as an identity. `conf` overrides single settings.
+    with `tls_client_auth` it takes the client certificate as an identity. `profile` names one of `PROFILES`: "testing"
+    has all that Pulsar can do switched on, "default" is configured as Pulsar is installed. `conf` overrides single
+    settings.
     """
 
     def __init__(
@@ -98,6 +111,7 @@ class Standalone:
         *,
         binary_port: int = 0,
         web_port: int = 0,
+        profile: str = "testing",
         conf: Mapping[str, str] | None = None,
         deduplication: bool = False,
         tokens: bool = False,
@@ -105,10 +119,12 @@ class Standalone:
         tls_client_auth: bool = False,
         heap: str = "1g",
     ) -> None:
+        if profile not in PROFILES:
+            raise BrokerError(f"profile must be one of {', '.join(PROFILES)}, not {profile!r}")
         self.folder = Path(folder).resolve()
         self.log = self.folder / "broker.log"
         self._state, self._java_pid = self.folder / "broker.json", self.folder / "java.pid"
-        self._conf = dict(conf or {})
+        self._profile, self._conf = profile, dict(conf or {})
         self._deduplication, self._tokens, self._heap = deduplication, tokens, heap
         self._tls, self._tls_client_auth = tls or tls_client_auth, tls_client_auth
         self._guard: subprocess.Popen[bytes] | None = None
@@ -287,7 +303,7 @@ class Standalone:
         )
 
     def _write_conf(self) -> None:
-        conf = dict(DEFAULT_CONF)
+        conf = {**_STANDALONE, **PROFILES[self._profile]}
         conf.update(
             bindAddress=HOST,
             advertisedAddress=HOST,
@@ -499,12 +515,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", default=".demo/broker", help="where its data, ports and log are kept (%(default)s)")
     parser.add_argument("--detach", action="store_true", help="start: return when it is ready and leave it running")
     parser.add_argument("--deduplication", action="store_true", help="start: broker-side deduplication on every topic")
+    parser.add_argument(
+        "--profile", choices=list(PROFILES), default="testing",
+        help="start: testing (all features on, nothing removed by itself) or default (as installed); %(default)s",
+    )  # fmt: skip
     options = parser.parse_args(words)
     folder = Path(options.folder)
     if options.action != "start" and not folder.is_dir():
         print(f"no broker in {folder}")
         return 0 if options.action == "stop" else 3
-    broker = Standalone(folder, deduplication=options.deduplication)
+    broker = Standalone(folder, profile=options.profile, deduplication=options.deduplication)
     try:
         if options.action == "start":
             return _start(broker, options.detach)

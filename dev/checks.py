@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Run the checks that need no broker: format, lint, types, and the directions of imports.
+"""Run the checks that need no broker: format, lint, types, the directions of imports, and that the
+documentation builds without a warning.
 
 Standard library only; the tools live in the environments. Rule: every check runs even when one before it failed.
 """
@@ -34,14 +35,21 @@ def _types(what: str, env: str, *targets: str) -> Check:
     return Check(f"types of {what}", _tool("mypy", "--python-executable", str(python_of(env)), *targets))
 
 
+_ELSEWHERE = r"/(consuming|publish_tasks|stream_driver)\.py$"
+
 CHECKS = (
     Check("format", _tool("ruff", "format", "--check", "--output-format", "concise", ".")),
     Check("lint", _tool("ruff", "check", "--quiet", "--output-format", "concise", ".")),
     _types("client", "dev", "-p", "pulsar_native"),
     _types("spark", "spark", "-p", "pyspark_pulsar"),
     _types("provider", "airflow", "-p", "airflow_provider_pulsar"),
-    _types("dev and test support", "dev", "dev", "tests/support", "tests/conftest.py"),
+    # What imports Airflow or Spark is read with their packages.
+    _types("dev and test support", "dev", "--exclude", _ELSEWHERE, "dev", "tests/support", "tests/conftest.py"),
+    _types("test support of Airflow", "airflow", "tests/support/consuming.py", "tests/support/publish_tasks.py"),
+    _types("test support of Spark", "spark", "tests/support/stream_driver.py"),
     Check("imports", _tool("lint-imports", "--no-logo")),
+    # Half a minute the first time; later only pages that changed are read.
+    Check("docs", (sys.executable, str(ROOT / "dev" / "docs.py"))),
 )
 
 

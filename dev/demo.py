@@ -2,9 +2,10 @@
 """Run the example DAG from an empty folder: broker, Airflow, Spark, and the flights of a month, shown as they go.
 
 Usage: dev/demo.py [--month 2013-01] [--again]. DEMO_ROWS=all takes the whole year in one run. PULSAR_SERVICE_URL
-(with PULSAR_ADMIN_URL) names a broker to use instead of a private one. Standard library only; the work happens in the
-environments. Everything lies under .demo/; the broker it starts is stopped at the end, its topics stay for the next
-call.
+(with PULSAR_ADMIN_URL) names a broker to use instead of a private one; that one is configured as Pulsar is installed,
+or with DEMO_PROFILE=testing as for the tests, which keeps the topics for the next call. Standard library only; the work
+happens in the environments. Everything lies under .demo/; the broker it starts is stopped at the end. What takes long
+is waited for as long as it goes on, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -33,7 +35,9 @@ PICTURE = OUTPUT / "delays_by_carrier.png"
 _SHOWN = re.compile(r"(?:pulsar-load: |\S+ published: |consumed |Waiting for )[^\n]*")
 # Behind the text of a log line Airflow puts the logger, in brackets, and the place.
 _LOGGER = re.compile(r"\s+\[[\w.]+\].*")
-_SECONDS = 1800
+# Without a sign of life for so long, something has hung.
+_QUIET_SECONDS = 600
+_BROKER_QUIET_SECONDS = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,16 +81,31 @@ def broker_urls() -> Iterator[tuple[str, str]]:
         say(f"using the broker at {named}")
         yield named, os.environ.get("PULSAR_ADMIN_URL", "")
         return
-    say("starting a Pulsar 4.2.4 standalone in .demo/broker")
-    # Deduplication on: a cleared run publishes again, and the broker drops what it has.
-    standalone = brokers.Standalone(DEMO / "broker", conf={"brokerDeduplicationEnabled": "true"})
+    profile = os.environ.get("DEMO_PROFILE") or "default"
+    say(f"starting a Pulsar 4.2.4 standalone in .demo/broker (profile {profile})")
+    standalone = brokers.Standalone(DEMO / "broker", profile=profile)
     standalone.start()
     try:
-        standalone.wait_ready()
+        wait_ready(standalone)
         say(f"broker ready: {standalone.service_url}, admin {standalone.admin_url}")
         yield standalone.service_url, standalone.admin_url
     finally:
         standalone.stop()
+
+
+def wait_ready(standalone: brokers.Standalone) -> None:
+    """Wait for a broker as long as it logs something new; raises BrokerError when it has ended or stands still."""
+    size, moved = -1, time.monotonic()
+    while True:
+        try:
+            standalone.wait_ready(timeout=5)
+            return
+        except brokers.BrokerError:
+            now = standalone.log.stat().st_size if standalone.log.exists() else 0
+            if now != size:
+                size, moved = now, time.monotonic()
+            elif standalone.process_id() is None or time.monotonic() - moved > _BROKER_QUIET_SECONDS:
+                raise
 
 
 def airflow_env(service_url: str, admin_url: str) -> dict[str, str]:
@@ -126,7 +145,7 @@ def prepare_airflow(env: Mapping[str, str]) -> None:
         for command in (("db", "migrate"), ("connections", "import", "--overwrite", str(path))):
             done = subprocess.run(
                 [str(python_of("airflow").parent / "airflow"), *command],
-                env=dict(env), stdout=log, stderr=subprocess.STDOUT, timeout=300, check=False,
+                env=dict(env), stdout=log, stderr=subprocess.STDOUT, timeout=1200, check=False,
             )  # fmt: skip
             if done.returncode:
                 sys.exit(f"demo: `airflow {' '.join(command)}` failed; see {LOG}")
@@ -140,17 +159,16 @@ def run_dag(env: Mapping[str, str], month: str) -> bool:
         process = subprocess.Popen(
             command, env=dict(env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
-        deadline = time.monotonic() + _SECONDS
+        watchdog = Watchdog(process.pid)
         try:
             assert process.stdout is not None
             for line in process.stdout:
+                watchdog.pat()
                 log.write(line)
                 show(line)
-                if time.monotonic() > deadline:
-                    say(f"giving up after {_SECONDS} s")
-                    return False
             code = process.wait(timeout=60)
         finally:
+            watchdog.stop()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
             process.wait()
@@ -159,6 +177,32 @@ def run_dag(env: Mapping[str, str], month: str) -> bool:
         print("\n".join(tail), file=sys.stderr)
         say(f"the DAG run failed; the whole log is {LOG}")
     return code == 0
+
+
+class Watchdog:
+    """Kill a process group that has printed nothing for a long time: waiting is bounded by progress, not by a clock."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._moved = time.monotonic()
+        self._over = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def pat(self) -> None:
+        """Note a sign of life."""
+        self._moved = time.monotonic()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(1):
+            if time.monotonic() - self._moved > _QUIET_SECONDS:
+                say(f"giving up: nothing was printed for {_QUIET_SECONDS} s")
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._group, 9)
+                return
 
 
 def show(line: str) -> None:

@@ -42,6 +42,7 @@ EDITABLE = {
     "spark": ("client", "spark"),
     "airflow": ("client", "spark", "."),
     "browser": (),
+    "docs": (),
 }
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -363,6 +364,7 @@ TARGETS: dict[str, Callable[[], None]] = {
     "airflow": lambda: make_env("airflow"),
     "browser": make_browser,
     "broker": make_broker,
+    "docs": lambda: make_env("docs"),
 }
 
 

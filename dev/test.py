@@ -3,8 +3,8 @@
 
 `dev/test.py` runs everything; `dev/test.py SUITE … [-- pytest arguments]` only those suites, without the checks.
 Standard library only: it runs before anything is installed. Rules: a suite whose folder exists must have tests; a
-skipped test is a failure unless ALLOWED_SKIPS names it with its reason; the last line counts what passed, failed and
-was skipped.
+skipped test is a failure unless ALLOWED_SKIPS names it with its reason; tests marked slow run only with --long, and
+count as neither passed, failed nor skipped elsewhere; the last line counts what passed, failed and was skipped.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import checks
+import covered
 import environments
 from broker import BrokerError, Standalone
 from environments import ROOT, python_of
@@ -52,6 +53,8 @@ SUITES = (
     Suite("client", ("dev",)),
     # Mostly waiting, for time-outs and for brokers.
     Suite("integration", ("dev",), processes=2),
+    # Programs on the official client and on ours.
+    Suite("compat", ("dev",)),
     Suite("spark", ("spark",)),
     Suite("provider", ("airflow", "spark", "browser")),
 )
@@ -80,7 +83,7 @@ def say(text: str) -> None:
     print(f"test: {text}", flush=True)
 
 
-def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str]) -> Count:
+def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: bool = False) -> Count:
     """Run one suite's tests with their output shown, and count them; pytest dying without results is one failure."""
     written = RESULTS / f"{suite.name}.json"
     if more:
@@ -90,7 +93,8 @@ def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str]) -> Count:
         env = {**env, "PULSAR_TEST_SUITE": suite.name}
     written.unlink(missing_ok=True)
     say(f"{suite.name}: starts")
-    command = [str(python_of(suite.needs[0])), "-m", "pytest", suite.folder, "-q", *more]
+    pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
+    command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
     if suite.processes > 1 and not more:
         # Files stay whole: their tests share brokers.
         command += ["-n", str(suite.processes), "--dist", "loadfile"]
@@ -108,6 +112,12 @@ def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str]) -> Count:
         count.failed += 1
     say(f"{suite.name}: {count} in {result['seconds']:.0f} s")
     return count
+
+
+def _selection(slow: bool, more: Sequence[str]) -> list[str]:
+    """Return pytest's arguments, without the slow tests unless they are wanted or a -m of its own chooses."""
+    chosen = slow or any(word.startswith("-m") for word in more)
+    return [*([] if chosen else ["-m", "not slow"]), *more]
 
 
 def _run(command: list[str], env: dict[str, str]) -> int:
@@ -173,7 +183,7 @@ def choose(names: Sequence[str], missing_only: bool) -> list[Suite]:
     return chosen
 
 
-def run(suites: Sequence[Suite], more: Sequence[str], with_checks: bool) -> Count:
+def run(suites: Sequence[Suite], more: Sequence[str], *, with_checks: bool, slow: bool) -> Count:
     """Set up, check, run the suites one after another, and return the sum."""
     environments.make("broker", *dict.fromkeys(need for suite in suites for need in suite.needs))
     total = Count()
@@ -183,7 +193,7 @@ def run(suites: Sequence[Suite], more: Sequence[str], with_checks: bool) -> Coun
     if suites:
         with shared_broker() as env:
             for suite in suites:
-                total.add(run_suite(suite, more, env))
+                total.add(run_suite(suite, more, env, slow=slow))
     return total
 
 
@@ -195,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="dev/test.py", epilog="What follows -- goes to pytest, such as -k or -x.")
     parser.add_argument("suites", nargs="*", metavar="suite", help=", ".join(suite.name for suite in SUITES))
     parser.add_argument("--missing", action="store_true", help="only suites without results in .results/")
+    parser.add_argument("--coverage", action="store_true", help="measure lines and branches (.results/coverage.txt)")
+    parser.add_argument("--long", action="store_true", help="the tests marked slow too")
     options = parser.parse_args(words)
     if unknown := set(options.suites) - {suite.name for suite in SUITES}:
         parser.error(
@@ -206,7 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         suites = choose(options.suites, options.missing)
-        total = run(suites, more, with_checks=not options.suites and not options.missing)
+        if options.coverage:
+            covered.begin()
+        with_checks = not options.suites and not options.missing and not options.coverage
+        total = run(suites, more, with_checks=with_checks, slow=options.long)
+        if options.coverage:
+            covered.report()
     except (environments.SetupError, BrokerError) as error:
         say(str(error))
         return 1

@@ -34,9 +34,16 @@ class TaskIdentity:
         return TaskIdentity(ti.dag_id, ti.task_id, ti.run_id, -1 if map_index is None else map_index)
 
     @property
-    def producer_name(self) -> str:
-        """The name under which the broker remembers what this task instance published."""
-        name = f"airflow/{self.dag_id}/{self.task_id}/{self.map_index}/{self.run_id}"
+    def text(self) -> str:
+        """The default identity of what this task instance publishes."""
+        return f"{self.dag_id}/{self.task_id}/{self.map_index}/{self.run_id}"
+
+    def producer_name(self, deployment_id: str, identity: str | None = None) -> str:
+        """Return the name under which the broker remembers what is published under an identity, by default this one.
+
+        Deployment and identity are both part of it; of a longer one the end is a digest.
+        """
+        name = f"airflow/{deployment_id}/{identity or self.text}"
         if len(name) <= _LONGEST_NAME:
             return name
         return f"{name[: _LONGEST_NAME - 33]}/{hashlib.sha256(name.encode()).hexdigest()[:32]}"
@@ -48,7 +55,12 @@ class TaskIdentity:
 
     def as_properties(self) -> dict[str, str]:
         """Return the identity for the broker's statistics."""
-        return {"airflow.dag_id": self.dag_id, "airflow.task_id": self.task_id, "airflow.run_id": self.run_id}
+        return {
+            "airflow.dag_id": self.dag_id,
+            "airflow.task_id": self.task_id,
+            "airflow.run_id": self.run_id,
+            "airflow.map_index": str(self.map_index),
+        }
 
 
 def call_with_context(function: Callable[..., Any], context: Context, op_kwargs: Mapping[str, Any]) -> Any:

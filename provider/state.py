@@ -1,4 +1,7 @@
-"""State of a task instance that survives retries and clearing: small JSON values in Airflow's task state store."""
+"""State of a task instance that survives retries and clearing: small JSON values in Airflow's task state store.
+
+Rule: a value never expires. It is lost when its run is deleted, with `[state_store] clear_on_success`, or by hand.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,11 @@ class TaskState:
         return found if isinstance(found, dict) else None
 
     def set(self, value: Mapping[str, Any]) -> None:
-        """Replace the value; raises Airflow's error when it cannot be stored."""
+        """Replace the value, which never expires; raises Airflow's error when it cannot be stored."""
+        from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub file lacks the name
+
         if self._store is not None:
-            self._store.set(self._key, dict(value))
+            self._store.set(self._key, dict(value), retention=NEVER_EXPIRE)
 
     def delete(self) -> None:
         """Delete the value."""

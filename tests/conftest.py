@@ -1,6 +1,28 @@
 """Give every test the shared fixtures (support/brokers.py, relay.py, java_peer.py) and record the results."""
 
+from __future__ import annotations
+
+import os
+
+import pytest
+
 pytest_plugins = ["support.results", "support.brokers", "support.relay", "support.java_peer"]
+
+# Marks that a test has because of what it uses, directly or through another fixture: mark -> fixtures.
+NEEDS = {
+    "broker": {"broker", "default_broker", "secure_broker", "own_broker", "java"},
+    "spark": {"spark"},
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures they use, so that `-m "not broker"` needs no mark by hand."""
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        for mark, fixtures in NEEDS.items():
+            if used & fixtures:
+                item.add_marker(mark)
+
 
 try:
     from hypothesis import HealthCheck, settings
@@ -9,4 +31,6 @@ except ImportError:  # the environments of Spark, Airflow and the browser have n
 else:
     # Two busy cores say nothing about the code: no test fails because an example took long.
     settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("house")
+    # For `make test-quick`: the same properties, tried with a tenth of the examples.
+    settings.register_profile("quick", parent=settings.get_profile("house"), max_examples=10)
+    settings.load_profile(os.environ.get("PULSAR_TEST_PROFILE", "house"))

@@ -5,6 +5,7 @@ names is `pulsar_native.asyncio`.
 """
 
 from pulsar_native import exceptions
+from pulsar_native._log_target import ConsoleLogger, FileLogger
 from pulsar_native._version import __version__
 from pulsar_native.admin import AdminClient
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
@@ -26,6 +27,7 @@ from pulsar_native.config import (
     ConsumerEventListener,
     ConsumerKeySharedPolicy,
     DeadLetterPolicy,
+    DeadLetterPolicyBuilder,
     KeySharedPolicy,
     MultiplierRedeliveryBackoff,
     ProducerConfig,
@@ -48,6 +50,7 @@ from pulsar_native.enums import (
     HashingScheme,
     InitialPosition,
     KeySharedMode,
+    LoggerLevel,
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerCryptoFailureAction,
@@ -62,6 +65,7 @@ from pulsar_native.exceptions import (
     BrokerMetadataError,
     BrokerPersistenceError,
     BulkSendError,
+    CertificateFileError,
     ChecksumError,
     ConnectError,
     ConsumerAssignError,
@@ -104,8 +108,10 @@ from pulsar_native.exceptions import (
     UnknownError,
     UnsupportedVersionError,
 )
+from pulsar_native.functions import Context, Function, IdentitySerDe, PickleSerDe, SerDe
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
-from pulsar_native.message import Message, NewMessage, OutgoingMessage
+from pulsar_native.message import Message, NewMessage, OutgoingMessage, RoutedMessage
+from pulsar_native.message_batch import MessageBatch
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.push.config import (
@@ -146,6 +152,7 @@ __all__ = [
     "BrokerPersistenceError",
     "BulkSendError",
     "BytesSchema",
+    "CertificateFileError",
     "ChecksumError",
     "Client",
     "ClientConfig",
@@ -153,6 +160,7 @@ __all__ = [
     "CloseReport",
     "CompressionType",
     "ConnectError",
+    "ConsoleLogger",
     "ConsumeConcurrentlyContext",
     "ConsumeConcurrentlyStatus",
     "ConsumeFromWhere",
@@ -174,17 +182,22 @@ __all__ = [
     "ConsumerNotInitialized",
     "ConsumerStats",
     "ConsumerType",
+    "Context",
     "CryptoError",
     "CryptoKeyReader",
     "CumulativeAcknowledgementNotAllowedError",
     "DeadLetterPolicy",
+    "DeadLetterPolicyBuilder",
     "DefaultCryptoKeyReader",
     "EncryptionContext",
     "EncryptionKey",
     "EncryptionKeyInfo",
     "EntryRange",
     "ErrorGettingAuthenticationData",
+    "FileLogger",
+    "Function",
     "HashingScheme",
+    "IdentitySerDe",
     "IncompatibleSchema",
     "InitialPosition",
     "Interrupted",
@@ -195,9 +208,11 @@ __all__ = [
     "InvalidUrl",
     "KeySharedMode",
     "KeySharedPolicy",
+    "LoggerLevel",
     "LookupError",
     "MemoryBufferIsFull",
     "Message",
+    "MessageBatch",
     "MessageId",
     "MessageIds",
     "MessageModel",
@@ -209,6 +224,7 @@ __all__ = [
     "OperationNotSupported",
     "OutgoingMessage",
     "PartitionsRoutingMode",
+    "PickleSerDe",
     "PolledServiceInfo",
     "Producer",
     "ProducerAccessMode",
@@ -234,6 +250,8 @@ __all__ = [
     "RedeliveryBackoff",
     "RegexSubscriptionMode",
     "Result",
+    "RoutedMessage",
+    "SerDe",
     "ServiceInfo",
     "ServiceInfoProvider",
     "ServiceUnitNotReady",

@@ -33,7 +33,7 @@ def outgoing(
     ordering_key: str | None,
     sequence_id: int | None,
     replication_clusters: list[str] | None,
-    disable_replication: bool,
+    disable_replication: bool | None,
     event_timestamp: int | None,
     deliver_at: int | None,
     deliver_after: timedelta | int | None,
@@ -43,6 +43,8 @@ def outgoing(
     """Check the parts of a message and put them together; None as payload is a null value."""
     check_parts(properties, partition_key, ordering_key, sequence_id, event_timestamp)
     _check_clusters(replication_clusters)
+    if disable_replication is not None and not isinstance(disable_replication, bool):
+        raise InvalidMessage(f"disable_replication must be True or False, not {disable_replication!r}")
     if disable_replication and replication_clusters:
         raise InvalidMessage("disable_replication and replication_clusters exclude each other")
     is_bytes = isinstance(partition_key, bytes)
@@ -80,7 +82,7 @@ def encoded(
 def _check_clusters(clusters: object) -> None:
     if clusters is None:
         return
-    if not isinstance(clusters, list | tuple) or not all(isinstance(name, str) for name in clusters):
+    if not isinstance(clusters, list) or not all(isinstance(name, str) for name in clusters):
         raise InvalidMessage("replication_clusters must be a list of str")
 
 

@@ -9,13 +9,18 @@ from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
-from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage, OperationNotSupported
+from pulsar_native.exceptions import (
+    InvalidConfiguration,
+    InvalidMessage,
+    MessageTooBig,
+    OperationNotSupported,
+    PulsarException,
+)
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 
 MAX_U64 = (1 << 64) - 1
 MAX_I64 = (1 << 63) - 1
-_NUMBERS = (int, float)
 
 
 def checked_timeout(timeout: float | None) -> float | None:
@@ -23,6 +28,11 @@ def checked_timeout(timeout: float | None) -> float | None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0):
         raise InvalidConfiguration(f"timeout must be seconds, 0 or more, or None; not {timeout!r}")
     return timeout
+
+
+def is_argument_error(error: PulsarException) -> bool:
+    """Return whether an error is about how a method was called, rather than about what became of the call."""
+    return isinstance(error, InvalidConfiguration | InvalidMessage) and not isinstance(error, MessageTooBig)
 
 
 def check_parts(
@@ -102,6 +112,15 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | Arrow
     return [ids_of(message)[0] for message in messages]
 
 
+def id_of(message: Message | MessageId) -> MessageId:
+    """Return the id of one message; a list is refused."""
+    if isinstance(message, Message):
+        return message.message_id()
+    if isinstance(message, MessageId):
+        return message
+    raise InvalidMessage(f"Expected a message or a message id, not {type(message).__name__}")
+
+
 def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
     """Return the messages of one or a list; an id will not do where the message itself is needed."""
     given = [messages] if isinstance(messages, Message) else messages
@@ -131,13 +150,11 @@ def redelivery_count_of(message: Message | MessageId) -> int:
     return message.redelivery_count() if isinstance(message, Message) else 0
 
 
-def deadline(timeout_millis: float | None, now: float) -> float | None:
+def deadline(timeout_millis: int | None, now: float) -> float | None:
     """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
     if timeout_millis is None:
         return None
-    # Exact types first: it is asked for each message.
-    if type(timeout_millis) not in _NUMBERS and (
-        isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int | float)
-    ):
-        raise InvalidConfiguration(f"timeout_millis must be a number of milliseconds or None, not {timeout_millis!r}")
+    # Exact type first: it is asked for each message.
+    if type(timeout_millis) is not int and (isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int)):
+        raise InvalidConfiguration(f"timeout_millis must be an int of milliseconds or None, not {timeout_millis!r}")
     return now + timeout_millis / 1000

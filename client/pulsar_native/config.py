@@ -34,7 +34,7 @@ from pulsar_native.enums import (
     RegexSubscriptionMode,
     SubscriptionMode,
 )
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.message_id import MessageId
 from pulsar_native.service_info import AutoClusterFailover, Credentials, PolledServiceInfo, ServiceSource
 from pulsar_native.service_url import ServiceUrl
@@ -65,6 +65,7 @@ class KeySharedPolicy:
 
     key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
     allow_out_of_order_delivery: bool = False
+    # Always a list once checked, of AutoSplit an empty one.
     sticky_ranges: Sequence[Range] | None = None
 
     def __post_init__(self) -> None:
@@ -76,9 +77,23 @@ class KeySharedPolicy:
             raise InvalidConfiguration("allow_out_of_order_delivery must be True or False")
         if self.key_shared_mode is KeySharedMode.Sticky:
             ranges = checked_ranges("sticky_ranges", () if self.sticky_ranges is None else self.sticky_ranges)
-            object.__setattr__(self, "sticky_ranges", ranges)
+            object.__setattr__(self, "sticky_ranges", list(ranges))
         elif self.sticky_ranges:
             raise InvalidConfiguration("sticky_ranges needs key_shared_mode=KeySharedMode.Sticky")
+        else:
+            object.__setattr__(self, "sticky_ranges", [])
+
+    def get_key_shared_mode(self) -> KeySharedMode:
+        """Return `key_shared_mode`, as the official client's wrapped policy does."""
+        return self.key_shared_mode
+
+    def is_allow_out_of_order_delivery(self) -> bool:
+        """Return `allow_out_of_order_delivery`."""
+        return self.allow_out_of_order_delivery
+
+    def get_sticky_ranges(self) -> list[Range]:
+        """Return `sticky_ranges`."""
+        return list(self.sticky_ranges or ())
 
 
 def checked_ranges(name: str, ranges: object) -> tuple[Range, ...]:
@@ -229,11 +244,32 @@ def _number(name: str, value: Any, minimum: float, maximum: float = float("inf")
         raise InvalidConfiguration(f"{name} must be at least {minimum}{upper}, not {value}")
 
 
+def _integer(name: str, value: Any, minimum: float, maximum: float = float("inf")) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidConfiguration(f"{name} must be an int, not {type(value).__name__}")
+    _number(name, value, minimum, maximum)
+
+
+def _texts(config: Config, *names: str) -> None:
+    """Refuse what is neither None nor a str; an empty one is none, as for the official client."""
+    for name in names:
+        value = getattr(config, name)
+        _require(value is None or isinstance(value, str), f"{name} must be None or a str, not {type(value).__name__}")
+        if value is not None and not value.strip():
+            object.__setattr__(config, name, None)
+
+
 def _strings(name: str, value: Mapping[str, str] | None) -> None:
     if value is None:
         return
     if not isinstance(value, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
         raise InvalidConfiguration(f"{name} must be a mapping of str to str")
+
+
+def _topic(name: object, otherwise: str) -> None:
+    if isinstance(name, str) and not name.strip():
+        raise InvalidTopicName(otherwise)
+    _require(isinstance(name, str), otherwise)
 
 
 def _key_reader(value: object) -> None:
@@ -276,7 +312,7 @@ class ClientConfig(Config):
     service_url_quarantine_max_duration_seconds: float = 86_400
     tls_context: ssl.SSLContext | None = None
     # Over messages waiting for their receipts, and received ones of queues that scale; 0 is no limit.
-    memory_limit_bytes: int = 64 * MIB
+    memory_limit_bytes: int = 0
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
@@ -296,7 +332,15 @@ class ClientConfig(Config):
             f"meter_provider must be an OpenTelemetry MeterProvider, True or None, not {type(provider).__name__}",
         )
         _number("operation_timeout_seconds", self.operation_timeout_seconds, 0.001)
-        _number("connection_timeout_ms", self.connection_timeout_ms, 1)
+        _texts(
+            self,
+            "tls_trust_certs_file_path",
+            "tls_private_key_file_path",
+            "tls_certificate_file_path",
+            "listener_name",
+        )
+        _integer("stats_interval_in_seconds", self.stats_interval_in_seconds, float("-inf"))
+        _integer("connection_timeout_ms", self.connection_timeout_ms, 1)
         _number("message_listener_threads", self.message_listener_threads, 1, 1000)
         _number("io_threads", self.io_threads, 1)
         _number("concurrent_lookup_requests", self.concurrent_lookup_requests, 1)
@@ -353,14 +397,13 @@ class ClientConfig(Config):
             )
 
     def parsed_url(self) -> ServiceUrl:
-        """Return the service URL in parts; `use_tls=True` with a `pulsar://` URL means `pulsar+ssl://`.
+        """Return the service URL in parts. Its scheme says whether TLS is used.
 
         Raises `InvalidConfiguration` when a provider supplies the URL.
         """
         if not isinstance(self.service_url, str) and self.service_url is not None:
             raise InvalidConfiguration("The service URL is not known yet: a provider supplies it to the live client")
-        url = ServiceUrl.parse(self.service_url)
-        return ServiceUrl("pulsar+ssl", url.addresses) if self.use_tls and not url.is_http else url
+        return ServiceUrl.parse(self.service_url)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -404,24 +447,22 @@ class ProducerConfig(Config):
 
     def __post_init__(self) -> None:
         self._check_choices()
-        _require(isinstance(self.topic, str) and bool(self.topic.strip()), "a producer needs a topic")
-        _require(
-            self.producer_name is None or (isinstance(self.producer_name, str) and bool(self.producer_name.strip())),
-            "producer_name must be None or a non-blank str: the broker would take '' for the name itself",
-        )
-        _number("send_timeout_millis", self.send_timeout_millis, 0)
+        _topic(self.topic, "a producer needs a topic")
+        _texts(self, "producer_name", "encryption_key")
+        _integer("send_timeout_millis", self.send_timeout_millis, 0)
         _number("max_pending_messages", self.max_pending_messages, 0)
         _number("max_pending_messages_across_partitions", self.max_pending_messages_across_partitions, 0)
         _number("batching_max_messages", self.batching_max_messages, 1)
-        _number("batching_max_allowed_size_in_bytes", self.batching_max_allowed_size_in_bytes, 1)
-        _number("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms, 1)
+        # Of 0 bytes or milliseconds no message waits for another.
+        _number("batching_max_allowed_size_in_bytes", self.batching_max_allowed_size_in_bytes, 0)
+        _number("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms, 0)
         _number("round_robin_partition_switch_frequency", self.round_robin_partition_switch_frequency, 1)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
         _number("compression_min_msg_body_size", self.compression_min_msg_body_size, 0)
         _require(isinstance(self.batching_type, BatchingType), "batching_type must be a BatchingType")
         self._check_chunking()
         if self.initial_sequence_id is not None:
-            _number("initial_sequence_id", self.initial_sequence_id, -1)
+            _integer("initial_sequence_id", self.initial_sequence_id, -1)
         _strings("properties", self.properties)
         custom = self.message_routing_mode == PartitionsRoutingMode.CustomPartition
         _require(not custom or self.message_router is not None, "CustomPartition routing needs a message_router")
@@ -468,7 +509,7 @@ class ProducerConfig(Config):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BatchReceivePolicy(Config):
     """When `batch_receive` returns: enough messages, enough bytes, or after the time, whichever is first.
 
@@ -480,10 +521,24 @@ class BatchReceivePolicy(Config):
     timeout_ms: int = 100
 
     def __post_init__(self) -> None:
+        for name in ("max_num_messages", "max_num_bytes", "timeout_ms"):
+            _integer(name, getattr(self, name), float("-inf"))
         _require(
             self.max_num_messages > 0 or self.max_num_bytes > 0 or self.timeout_ms > 0,
             "a batch receive policy needs at least one of max_num_messages, max_num_bytes and timeout_ms",
         )
+
+    def getMaxNumMessages(self) -> int:
+        """Return `max_num_messages`, as the official client's wrapped policy does."""
+        return self.max_num_messages
+
+    def getMaxNumBytes(self) -> int:
+        """Return `max_num_bytes`."""
+        return self.max_num_bytes
+
+    def getTimeoutMs(self) -> int:
+        """Return `timeout_ms`."""
+        return self.timeout_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -516,6 +571,18 @@ class DeadLetterPolicy(Config):
             _require(isinstance(options, Mapping), f"{name} must be a mapping of option names")
             _require("topic" not in options, f"{name} cannot name the topic; the policy has a field for that")
             ProducerConfig.from_mapping({"topic": "letters", **options})
+
+    def getMaxRedeliverCount(self) -> int:
+        """Return `max_redeliver_count`, as the official client's wrapped policy does."""
+        return self.max_redeliver_count
+
+    def getDeadLetterTopic(self) -> str:
+        """Return `dead_letter_topic`, empty where it is not named."""
+        return self.dead_letter_topic or ""
+
+    def getInitialSubscriptionName(self) -> str:
+        """Return `initial_subscription_name`, empty where there is none."""
+        return self.initial_subscription_name or ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -567,7 +634,8 @@ class ConsumerConfig(Config):
             isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
             "a consumer needs a non-blank subscription_name",
         )
-        _number("receiver_queue_size", self.receiver_queue_size, 0)
+        _texts(self, "consumer_name")
+        _integer("receiver_queue_size", self.receiver_queue_size, 0)
         _require(
             self.receiver_queue_size > 0 or not self.auto_scaled_receiver_queue_size_enabled,
             "auto_scaled_receiver_queue_size_enabled needs a receiver_queue_size above 0, which it scales up to",
@@ -575,7 +643,11 @@ class ConsumerConfig(Config):
         _number(
             "max_total_receiver_queue_size_across_partitions", self.max_total_receiver_queue_size_across_partitions, 1
         )
-        _number("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0)
+        _integer("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0)
+        _require(
+            isinstance(self.batch_receive_policy, BatchReceivePolicy),
+            "batch_receive_policy must be a ConsumerBatchReceivePolicy (or BatchReceivePolicy)",
+        )
         _number("acknowledgment_group_time_ms", self.acknowledgment_group_time_ms, 0)
         _number("max_acknowledgment_group_size", self.max_acknowledgment_group_size, 1)
         _number("priority_level", self.priority_level, 0)
@@ -653,17 +725,13 @@ class ReaderConfig(Config):
 
     def __post_init__(self) -> None:
         self._check_choices()
-        _require(
-            bool(self.topics) and all(isinstance(name, str) and name.strip() for name in self.topics),
-            "a reader needs a topic, or a list of them",
-        )
-        _number("receiver_queue_size", self.receiver_queue_size, 0)
+        _require(bool(self.topics), "a reader needs a topic, or a list of them")
+        for name in self.topics:
+            _topic(name, "a reader needs a topic, or a list of them")
+        _texts(self, "reader_name", "subscription_role_prefix", "subscription_name")
+        _integer("receiver_queue_size", self.receiver_queue_size, 0)
         _key_reader(self.crypto_key_reader)
         _number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
-        _require(
-            self.subscription_name is None or bool(str(self.subscription_name).strip()),
-            "subscription_name must be None or a non-blank str",
-        )
         if self.key_hash_range is not None:
             object.__setattr__(self, "key_hash_range", checked_ranges("key_hash_range", self.key_hash_range))
 
@@ -678,39 +746,112 @@ class ReaderConfig(Config):
 # --- the official client's spelling of policies -----------------------------------------------------------------------
 
 
-def ConsumerBatchReceivePolicy(max_num_message: int, max_num_bytes: int, timeout_ms: int) -> BatchReceivePolicy:
-    """Return the policy of `batch_receive`: messages, bytes and milliseconds, whichever is reached first."""
-    return BatchReceivePolicy(max_num_messages=max_num_message, max_num_bytes=max_num_bytes, timeout_ms=timeout_ms)
+class ConsumerBatchReceivePolicy(BatchReceivePolicy):
+    """When `batch_receive` returns: messages, bytes or milliseconds, whichever is first; 0 is no limit."""
+
+    def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
+        super().__init__(max_num_message, max_num_bytes, timeout_ms)
+
+    def __eq__(self, other: object) -> bool:
+        return self.policy() == (other.policy() if isinstance(other, ConsumerBatchReceivePolicy) else other)
+
+    __hash__ = BatchReceivePolicy.__hash__
+
+    def policy(self) -> BatchReceivePolicy:
+        """Return the plain policy."""
+        return BatchReceivePolicy(self.max_num_messages, self.max_num_bytes, self.timeout_ms)
 
 
-def ConsumerDeadLetterPolicy(
-    max_redeliver_count: int,
-    dead_letter_topic: str | None = None,
-    initial_subscription_name: str | None = None,
-    *,
-    retry_letter_topic: str | None = None,
-    dead_letter_producer_options: Mapping[str, Any] | None = None,
-    retry_letter_producer_options: Mapping[str, Any] | None = None,
-) -> DeadLetterPolicy:
-    """Return the policy that moves a message to the dead-letter topic after so many redeliveries (at least 1)."""
-    return DeadLetterPolicy(
-        max_redeliver_count=max_redeliver_count,
-        dead_letter_topic=dead_letter_topic,
-        initial_subscription_name=initial_subscription_name,
-        retry_letter_topic=retry_letter_topic,
-        dead_letter_producer_options=dead_letter_producer_options or {},
-        retry_letter_producer_options=retry_letter_producer_options or {},
-    )
+class ConsumerDeadLetterPolicy(DeadLetterPolicy):
+    """Where a message goes after so many redeliveries, at least 1; see `DeadLetterPolicy`."""
+
+    def __init__(
+        self,
+        max_redeliver_count: int,
+        dead_letter_topic: str | None = None,
+        initial_subscription_name: str | None = None,
+        *,
+        retry_letter_topic: str | None = None,
+        dead_letter_producer_options: Mapping[str, Any] | None = None,
+        retry_letter_producer_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            max_redeliver_count=max_redeliver_count,
+            dead_letter_topic=dead_letter_topic,
+            initial_subscription_name=initial_subscription_name,
+            retry_letter_topic=retry_letter_topic,
+            dead_letter_producer_options=dead_letter_producer_options or {},
+            retry_letter_producer_options=retry_letter_producer_options or {},
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self.policy() == (other.policy() if isinstance(other, ConsumerDeadLetterPolicy) else other)
+
+    __hash__ = DeadLetterPolicy.__hash__
+
+    def policy(self) -> DeadLetterPolicy:
+        """Return the plain policy."""
+        return DeadLetterPolicy(**{each.name: getattr(self, each.name) for each in dataclasses.fields(self)})
 
 
-def ConsumerKeySharedPolicy(
-    key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
-    allow_out_of_order_delivery: bool = False,
-    sticky_ranges: Sequence[Range] | None = None,
-) -> KeySharedPolicy:
-    """Return how a Key_Shared subscription divides its keys; `sticky_ranges` are pairs of hashes, 0 to 65535."""
-    return KeySharedPolicy(
-        key_shared_mode=key_shared_mode,
-        allow_out_of_order_delivery=allow_out_of_order_delivery,
-        sticky_ranges=sticky_ranges,
-    )
+class ConsumerKeySharedPolicy(KeySharedPolicy):
+    """How a Key_Shared subscription divides its keys; `sticky_ranges` are pairs of hashes, 0 to 65535."""
+
+    def __init__(
+        self,
+        key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
+        allow_out_of_order_delivery: bool = False,
+        sticky_ranges: Sequence[Range] | None = None,
+    ) -> None:
+        super().__init__(
+            key_shared_mode=key_shared_mode,
+            allow_out_of_order_delivery=allow_out_of_order_delivery,
+            sticky_ranges=sticky_ranges,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self.policy() == (other.policy() if isinstance(other, ConsumerKeySharedPolicy) else other)
+
+    __hash__ = KeySharedPolicy.__hash__
+
+    def policy(self) -> KeySharedPolicy:
+        """Return the plain policy."""
+        return KeySharedPolicy(
+            key_shared_mode=self.key_shared_mode,
+            allow_out_of_order_delivery=self.allow_out_of_order_delivery,
+            sticky_ranges=self.sticky_ranges,
+        )
+
+
+class DeadLetterPolicyBuilder:
+    """Put a `DeadLetterPolicy` together step by step, as the official client's builder does."""
+
+    def __init__(self) -> None:
+        self._count: int | None = None
+        self._topic: str | None = None
+        self._subscription: str | None = None
+
+    def maxRedeliverCount(self, maxRedeliverCount: int) -> Self:
+        """Set after how many redeliveries a message goes to the dead-letter topic; at least 1."""
+        self._count = maxRedeliverCount
+        return self
+
+    def deadLetterTopic(self, deadLetterTopic: str) -> Self:
+        """Name the dead-letter topic."""
+        self._topic = deadLetterTopic
+        return self
+
+    def initialSubscriptionName(self, initialSubscriptionName: str) -> Self:
+        """Name the subscription that is created together with the dead-letter topic."""
+        self._subscription = initialSubscriptionName
+        return self
+
+    def build(self) -> DeadLetterPolicy:
+        """Return the policy; raises `InvalidConfiguration` without a count of at least 1."""
+        if self._count is None:
+            raise InvalidConfiguration("a dead-letter policy needs maxRedeliverCount, at least 1")
+        return DeadLetterPolicy(
+            max_redeliver_count=self._count,
+            dead_letter_topic=self._topic,
+            initial_subscription_name=self._subscription,
+        )

@@ -8,7 +8,23 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 
-class Result(IntEnum):
+class OfficialEnum(IntEnum):
+    """Base of the enumerations that the official client has too: a member prints as `Result.Ok` and is always true.
+
+    Members are integers besides, and may be compared with them; a number that no member has raises ValueError.
+    """
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class Result(OfficialEnum):
     """Outcome of an asynchronous operation, as the official client numbers it."""
 
     Ok = 0
@@ -59,7 +75,7 @@ class Result(IntEnum):
     Interrupted = 45
 
 
-class CompressionType(IntEnum):
+class CompressionType(OfficialEnum):
     """How a producer compresses a batch or a single message; numbers are the protocol's."""
 
     NONE = 0
@@ -69,7 +85,7 @@ class CompressionType(IntEnum):
     SNAPPY = 4
 
 
-class ConsumerType(IntEnum):
+class ConsumerType(OfficialEnum):
     """How the consumers of a subscription share its messages."""
 
     Exclusive = 0
@@ -78,14 +94,14 @@ class ConsumerType(IntEnum):
     KeyShared = 3
 
 
-class InitialPosition(IntEnum):
+class InitialPosition(OfficialEnum):
     """Where a subscription that does not exist yet starts."""
 
     Latest = 0
     Earliest = 1
 
 
-class PartitionsRoutingMode(IntEnum):
+class PartitionsRoutingMode(OfficialEnum):
     """How a message without a key finds its partition."""
 
     UseSinglePartition = 0
@@ -93,24 +109,26 @@ class PartitionsRoutingMode(IntEnum):
     CustomPartition = 2
 
 
-class HashingScheme(IntEnum):
-    """How a key is hashed to a partition; both schemes agree with the Java client.
+class HashingScheme(OfficialEnum):
+    """How a key is hashed to a partition. JavaStringHash and Murmur3_32Hash agree with the Java client.
 
-    The official Python client always uses a third scheme (Boost), so it sends the same key to another partition.
+    BoostHash agrees with the official Python client 3.13.0, which has no other; the C++ library it is made of has
+    changed that hash between versions.
     """
 
     JavaStringHash = 0
     Murmur3_32Hash = 1
+    BoostHash = 2
 
 
-class BatchingType(IntEnum):
+class BatchingType(OfficialEnum):
     """Whether one batch may hold messages of several keys."""
 
     Default = 0
     KeyBased = 1
 
 
-class ProducerAccessMode(IntEnum):
+class ProducerAccessMode(OfficialEnum):
     """Whether other producers may publish to the topic at the same time."""
 
     Shared = 0
@@ -119,14 +137,14 @@ class ProducerAccessMode(IntEnum):
     ExclusiveWithFencing = 3
 
 
-class KeySharedMode(IntEnum):
+class KeySharedMode(OfficialEnum):
     """Who decides which keys a Key_Shared consumer gets."""
 
     AutoSplit = 0
     Sticky = 1
 
 
-class RegexSubscriptionMode(IntEnum):
+class RegexSubscriptionMode(OfficialEnum):
     """Which topics a pattern subscription looks at."""
 
     PersistentOnly = 0
@@ -134,19 +152,28 @@ class RegexSubscriptionMode(IntEnum):
     AllTopics = 2
 
 
-class ProducerCryptoFailureAction(IntEnum):
+class ProducerCryptoFailureAction(OfficialEnum):
     """What to do with a message that cannot be encrypted."""
 
     FAIL = 0
     SEND = 1
 
 
-class ConsumerCryptoFailureAction(IntEnum):
+class ConsumerCryptoFailureAction(OfficialEnum):
     """What to do with a message that cannot be decrypted."""
 
     FAIL = 0
     DISCARD = 1
     CONSUME = 2
+
+
+class LoggerLevel(OfficialEnum):
+    """How much a `ConsoleLogger` or `FileLogger` writes."""
+
+    Debug = 0
+    Info = 1
+    Warn = 2
+    Error = 3
 
 
 class SubscriptionMode(Enum):

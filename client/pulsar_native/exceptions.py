@@ -30,19 +30,27 @@ class PulsarException(Exception):
 
     def __init__(
         self,
-        message: str = "",
-        *,
+        *args: Any,
         topic: str | None = None,
         broker: str | None = None,
         request_id: int | None = None,
         attempts: int | None = None,
+        msg: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        """Make an error: of a text, of nothing, or of a `Result` and a text as the official asyncio module does."""
+        super().__init__(*args if msg is None else (*args, msg))
+        self.message = str(self.args[0]) if self.args else ""
         self.topic = topic
         self.broker = broker
         self.request_id = request_id
         self.attempts = attempts
+        if len(self.args) > 1:
+            self.message = str(self.args)
+        if self.args and isinstance(self.args[0], Result):
+            self.result = self.args[0]
+            if type(self) is PulsarException:
+                text = f": {self.args[1]}" if len(self.args) > 1 and self.args[1] else ""
+                self.message = f"{int(self.result)} {self.result.name}{text}"
 
     def __str__(self) -> str:
         context = [
@@ -55,12 +63,11 @@ class PulsarException(Exception):
             )
             if value is not None
         ]
-        text = self.message or type(self).__name__
-        return f"{text} [{', '.join(context)}]" if context else text
+        return f"{self.message} [{', '.join(context)}]" if context else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {key: value for key, value in self.__dict__.items() if key != "message"}
-        return (type(self), (self.message,), state)
+        # The state holds the message, too: it may have been completed after the error was made.
+        return (type(self), self.args, dict(self.__dict__))
 
     def error(self) -> Result:
         """Return the official client's result code for this error."""
@@ -74,8 +81,11 @@ class UnknownError(PulsarException):
     result = Result.UnknownError
 
 
-class InvalidConfiguration(PulsarException, ValueError):
-    """Raised when an option, or a combination of options, is not usable."""
+class InvalidConfiguration(PulsarException, ValueError, TypeError):
+    """Raised when an option, or a combination of options, is not usable.
+
+    It is a ValueError and a TypeError, since the official client raises now one, now the other.
+    """
 
     result = Result.InvalidConfiguration
 
@@ -101,6 +111,10 @@ class ConnectError(PulsarException, ConnectionError):
     result = Result.ConnectError
 
 
+class ConnectTimeout(ConnectError, Timeout):
+    """Raised when a broker could not be reached in time: within the connect time-out, or the operation time-out."""
+
+
 class ReadError(PulsarException):
     """Raised when reading from a broker's connection failed."""
 
@@ -118,13 +132,17 @@ class AuthenticationError(PulsarException):
     result = Result.AuthenticationError
 
 
+class CertificateFileError(AuthenticationError, InvalidConfiguration):
+    """Raised when a file of certificates or keys cannot be used for TLS."""
+
+
 class AuthorizationError(PulsarException):
     """Raised when the broker knows the client's role but refuses this operation."""
 
     result = Result.AuthorizationError
 
 
-class ErrorGettingAuthenticationData(PulsarException):
+class ErrorGettingAuthenticationData(AuthenticationError):
     """Raised when the credentials could not be read or fetched."""
 
     result = Result.ErrorGettingAuthenticationData
@@ -169,8 +187,11 @@ class AlreadyClosed(PulsarException):
     result = Result.AlreadyClosed
 
 
-class InvalidMessage(PulsarException, ValueError):
-    """Raised when a message cannot be sent, or cannot be read, as it is."""
+class InvalidMessage(PulsarException, ValueError, TypeError):
+    """Raised when a message cannot be sent, or cannot be read, as it is.
+
+    It is a ValueError and a TypeError, since the official client raises now one, now the other.
+    """
 
     result = Result.InvalidMessage
 
@@ -381,11 +402,18 @@ class BulkSendError(PulsarException):
         self.result = result
 
 
-class Interrupted(PulsarException):
-    """Raised when a waiting call was interrupted."""
+class Interrupted(KeyboardInterrupt):
+    """Raised in the main thread when Ctrl-C ends a call that waits for the broker or for messages.
 
-    retryable = True
+    It is a KeyboardInterrupt and no PulsarException, so that `except Exception` does not swallow it.
+    """
+
     result = Result.Interrupted
+    retryable = True
+
+    def error(self) -> Result:
+        """Return the official client's result code for this error."""
+        return self.result
 
 
 # Index = the protocol's ServerError number. Whether to try again is an attribute of the class, so this

@@ -158,8 +158,15 @@ class Message:
         fields: Any = self._single()
         return bool(fields.null_partition_key)
 
-    def schema_version(self) -> bytes | None:
-        """Return the version of the schema the message was written with, None without schema."""
+    def schema_version(self) -> str:
+        """Return the version of the schema the message was written with: a character for each byte, "" without schema.
+
+        `schema_version_bytes()` gives the bytes, `int_schema_version()` the number.
+        """
+        return (self.entry.schema_version or b"").decode("latin-1")
+
+    def schema_version_bytes(self) -> bytes | None:
+        """Return the same version as bytes, None without schema."""
         return self.entry.schema_version
 
     def int_schema_version(self) -> int | None:
@@ -206,6 +213,10 @@ class Message:
     def __len__(self) -> int:
         return self._end - self._start
 
+    def __bool__(self) -> bool:
+        # A message is there, whatever its payload is.
+        return True
+
     def __repr__(self) -> str:
         return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"
 
@@ -220,7 +231,7 @@ class KeyedMessage(Message):
         fields: Any = self._single()
         key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
         data = None if fields.null_value else self.data()
-        return self.entry.schema.decode_separated(key, data, self.schema_version())
+        return self.entry.schema.decode_separated(key, data, self.entry.schema_version)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,7 +251,7 @@ class NewMessage:
 
 
 class OutgoingMessage:
-    """A message on its way out: what a router sees, before it has an id."""
+    """A message on its way out, before it has an id."""
 
     __slots__ = (
         "deliver_at",
@@ -305,3 +316,111 @@ class OutgoingMessage:
     def needs_own_entry(self) -> bool:
         """Whether the message may not share a batch: its delivery time or its clusters are the entry's."""
         return self.deliver_at is not None or bool(self.replicate_to)
+
+
+class RoutedMessage(Message):
+    """A message on its way out as a `message_router` sees it, with the methods of a received one; it has no id yet."""
+
+    __slots__ = ("_outgoing",)
+
+    def __init__(self, outgoing: OutgoingMessage) -> None:
+        self._outgoing = outgoing
+
+    def data(self) -> bytes:
+        """Return the payload, encoded by the producer's schema."""
+        return self._outgoing.payload
+
+    def value(self) -> bytes:
+        """Return the payload: a router gets it encoded."""
+        return self._outgoing.payload
+
+    def properties(self) -> dict[str, str]:
+        """Return the application's properties."""
+        return dict(self._outgoing.properties or {})
+
+    def partition_key(self) -> str:
+        """Return the key, empty when there is none; a key of bytes comes as base64 text."""
+        return self._outgoing.partition_key or ""
+
+    def has_key(self) -> bool:
+        """Return whether the message has a key, the empty one included."""
+        return self._outgoing.partition_key is not None
+
+    def has_base64_encoded_key(self) -> bool:
+        """Return whether the key is bytes written as base64 text."""
+        return self._outgoing.key_is_base64
+
+    def ordering_key(self) -> str:
+        """Return the key that decides the order on Key_Shared subscriptions, empty when there is none."""
+        key = self._outgoing.ordering_key or ""
+        return key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+
+    def ordering_key_bytes(self) -> bytes | None:
+        """Return the same key as bytes, None when there is none."""
+        return self.ordering_key().encode() or None
+
+    def event_timestamp(self) -> int:
+        """Return the application's time of the event, in milliseconds since 1970; 0 = none."""
+        return self._outgoing.event_timestamp or 0
+
+    def publish_timestamp(self) -> int:
+        """Return 0: the message is not published yet."""
+        return 0
+
+    def sequence_id(self) -> int:
+        """Return the sequence id the application gave, -1 where it gave none."""
+        return -1 if self._outgoing.sequence_id is None else self._outgoing.sequence_id
+
+    def producer_name(self) -> str:
+        """Return an empty text: the name is the producer's to know."""
+        return ""
+
+    def has_null_value(self) -> bool:
+        """Return whether this is a null value."""
+        return self._outgoing.null_value
+
+    def has_null_partition_key(self) -> bool:
+        """Return whether the key of a separated pair of key and value is null."""
+        return self._outgoing.null_partition_key
+
+    def schema_version(self) -> str:
+        """Return the version of the schema given with the message, "" where it is the producer's."""
+        return (self._outgoing.schema_version or b"").decode("latin-1")
+
+    def schema_version_bytes(self) -> bytes | None:
+        """Return the same version as bytes, None where it is the producer's."""
+        return self._outgoing.schema_version
+
+    def int_schema_version(self) -> int | None:
+        """Return the same version as a number, None where it is the producer's."""
+        version = self._outgoing.schema_version
+        return int.from_bytes(version, "big") if version else None
+
+    def message_id(self) -> MessageId:
+        """Return the empty id: the message has none yet."""
+        return MessageId()
+
+    def topic_name(self) -> str:
+        """Return an empty text: the partition is what the router decides."""
+        return ""
+
+    def encryption_context(self) -> None:
+        """Return None: the message is not encrypted yet."""
+
+    def redelivery_count(self) -> int:
+        """Return 0."""
+        return 0
+
+    def index(self) -> int | None:
+        """Return None: the broker has not stored the message yet."""
+        return None
+
+    def broker_publish_time(self) -> int | None:
+        """Return None: the broker has not stored the message yet."""
+        return None
+
+    def __len__(self) -> int:
+        return len(self._outgoing.payload)
+
+    def __repr__(self) -> str:
+        return f"<Message to be routed, {len(self)} bytes>"

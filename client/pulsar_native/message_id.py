@@ -39,6 +39,8 @@ class MessageId:
         topic: str | None = None,
         first_chunk: MessageId | None = None,
     ) -> None:
+        if not (type(partition) is int is type(ledger_id) and type(entry_id) is int is type(batch_index)):
+            _check_numbers(partition, ledger_id, entry_id, batch_index)
         self._partition = partition
         self._ledger_id = ledger_id
         self._entry_id = entry_id
@@ -100,6 +102,8 @@ class MessageId:
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """Return the id from its portable bytes; raises `InvalidMessage` when they are not such bytes."""
+        if not isinstance(message_id_bytes, bytes | bytearray | memoryview):
+            raise InvalidMessage(f"A serialized message id is bytes, not {type(message_id_bytes).__name__}")
         return _decode(bytes(message_id_bytes), topic, 0)
 
     @classmethod
@@ -138,6 +142,12 @@ class MessageId:
 
 MessageId.earliest = MessageId(-1, -1, -1, -1)
 MessageId.latest = MessageId(-1, _MAX_I64, _MAX_I64, -1)
+
+
+def _check_numbers(*numbers: object) -> None:
+    for number in numbers:
+        if not isinstance(number, int):
+            raise InvalidMessage(f"A message id is made of int, not {type(number).__name__}")
 
 
 def _varint(value: int) -> bytes:

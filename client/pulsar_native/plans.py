@@ -104,12 +104,15 @@ def producer(given: Mapping[str, Any]) -> ProducerPlan:
     interceptors: Sequence[ProducerInterceptor] = given["interceptors"]
     # Without interceptors there is no chain: messages go their way untouched.
     chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
-    return ProducerPlan(config, given["schema"] or BytesSchema(), chain)
+    return ProducerPlan(config, _schema(given), chain)
 
 
 def consumer(given: Mapping[str, Any], threads: ListenerThreads | None = None) -> ConsumerPlan:
     """Return what the arguments of `subscribe` ask for; listeners are called in `threads`, else on the loop."""
     config = _described(ConsumerConfig, given)
+    cached = given["broker_consumer_stats_cache_time_ms"]
+    if isinstance(cached, bool) or not isinstance(cached, int):
+        raise InvalidConfiguration(f"broker_consumer_stats_cache_time_ms must be an int, not {type(cached).__name__}")
     on_event: ConsumerEventListener | None = given["consumer_event_listener"]
     on_topics: TopicsChangedListener | None = given["topics_changed_listener"]
     check_event_listener(on_event, config)
@@ -142,8 +145,23 @@ def table_view(given: Mapping[str, Any]) -> ConsumerPlan:
     return ConsumerPlan([topic], reader_config(config), *_schemas(given))
 
 
+def _schema(given: Mapping[str, Any]) -> Schema[Any]:
+    schema = given["schema"]
+    if schema is None:
+        return BytesSchema()
+    if not isinstance(schema, Schema):
+        raise InvalidConfiguration(f"schema must be a Schema, such as StringSchema(), not {type(schema).__name__}")
+    return schema
+
+
+def _check_callable(given: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if given.get(name) is not None and not callable(given[name]):
+            raise InvalidConfiguration(f"{name} must be callable, not {type(given[name]).__name__}")
+
+
 def _schemas(given: Mapping[str, Any]) -> tuple[VersionedDecoder, pb.Schema | None]:
-    schema: Schema[Any] = given["schema"] or BytesSchema()
+    schema = _schema(given)
     return VersionedDecoder(schema), wire_schema(schema)
 
 
@@ -178,7 +196,7 @@ def topics_of(
         raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
     if isinstance(topic, str):
         return [topic]
-    if not isinstance(topic, list | tuple) or not all(isinstance(name, str) for name in topic):
+    if not isinstance(topic, list) or not all(isinstance(name, str) for name in topic):
         raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
     return list(topic)
 

@@ -49,6 +49,12 @@ class ServiceInfo:
         if self.tls_trust_certs_file_path is not None and not isinstance(self.tls_trust_certs_file_path, str):
             raise InvalidConfiguration("tls_trust_certs_file_path must be the path of a PEM file")
 
+    def __repr__(self) -> str:
+        return (
+            f"ServiceInfo(service_url={self.service_url!r}, use_tls={self.use_tls!r}, "
+            f"tls_trust_certs_file_path={self.tls_trust_certs_file_path!r})"
+        )
+
     @property
     def use_tls(self) -> bool:
         """Whether the URL asks for encrypted connections."""
@@ -110,7 +116,7 @@ class AutoClusterFailover:
         failover_threshold: int = 1,
         switch_back_threshold: int = 1,
     ) -> None:
-        if not isinstance(secondary, Sequence) or not secondary:
+        if not isinstance(secondary, list) or not secondary:
             raise InvalidConfiguration("AutoClusterFailover needs a list of at least one secondary ServiceInfo")
         for info in (primary, *secondary):
             if not isinstance(info, ServiceInfo):

@@ -83,6 +83,10 @@ class PulsarHook(BaseHook):
         """Return the service URL, also where the connection has host and port instead. Blocks like `client_config`."""
         return self._read().service_url
 
+    def deployment_id(self) -> str | None:
+        """Return the connection's name of this Airflow, None where it has none. Blocks like `client_config`."""
+        return self._read().deployment_id
+
     def connection_options(self) -> dict[str, str | int | bool]:
         """Return what the connection says apart from secrets, by the names of its fields; blocks like `client_config`.
 

@@ -47,6 +47,17 @@ _KNOWN_AS = {
 }
 
 
+def _checked_oauth2(parameters: str) -> Authentication:
+    """Return the plug-in; mistakes in its parameters are told here, where the connection is read."""
+    made = AuthenticationOauth2(parameters)
+    made.check()
+    return made
+
+
+# What a task may have waiting for receipts: the worker's memory is shared with other tasks.
+MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
+
+
 class AirflowConnection(Protocol):
     """What is read of Airflow's connection object."""
 
@@ -69,6 +80,7 @@ class Settings:
     listener_name: str | None = None
     operation_timeout_seconds: int = _DEFAULT_TIMEOUT_SECONDS
     test_topic: str | None = None
+    deployment_id: str | None = None
     auth_method: str = "none"
     token: str | None = field(default=None, repr=False)
     jwt_file: str | None = None
@@ -108,9 +120,10 @@ class Settings:
             tls_certificate_file_path=self.tls_certificate_file_path if own else None,
             tls_private_key_file_path=self.tls_key_file_path if own else None,
             listener_name=self.listener_name,
+            memory_limit_bytes=MEMORY_LIMIT_BYTES,
         )
 
-    def authentication(self, oauth2: Callable[[str], Authentication] = AuthenticationOauth2) -> Authentication | None:
+    def authentication(self, oauth2: Callable[[str], Authentication] = _checked_oauth2) -> Authentication | None:
         """Return the plug-in of the method, None for none. `oauth2` makes the plug-in of that method."""
         match self.auth_method:
             case "token":
@@ -252,6 +265,13 @@ def _switch(name: str, value: Any) -> bool | None:
     raise InvalidConfiguration(f"the field {name!r} must be true or false, not {value!r}")
 
 
+def _deployment(name: str, value: Any) -> str | None:
+    text = _text(name, value)
+    if text is not None and not _DEPLOYMENT.fullmatch(text):
+        raise InvalidConfiguration(f"the field {name!r} may have up to 64 letters, digits and - _ . only")
+    return text
+
+
 def _method(name: str, value: Any) -> str | None:
     text = _text(name, value)
     if text is None or text in METHODS:
@@ -262,11 +282,13 @@ def _method(name: str, value: Any) -> str | None:
 
 
 _PORT = re.compile(r":(\d+)$")
+_DEPLOYMENT = re.compile(r"[\w.-]{1,64}")
 _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
     "operation_timeout_seconds": _seconds,
     "tls_validate_hostname": _switch,
     "tls_allow_insecure_connection": _switch,
     "auth_method": _method,
+    "deployment_id": _deployment,
 }
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {name: _SPECIAL.get(name, _text) for name in EXTRA_FIELDS}
 

@@ -1,25 +1,23 @@
 """Consume a batch of a subscription into a JSONL or Parquet file: bounded, and acknowledged only when it is safe.
 
-Rules: the end is a position taken when the task begins, not a pause in the flow. Order of events: the output is written
-under a temporary name, made durable and moved; `process` is called; what the batch holds is noted in Airflow's task
-state; then the broker is told. A failure before the note acknowledges nothing: the next try gets the same messages and
-overwrites the output. With the note, a next try of the same run (the worker died before Airflow knew of the success, or
-the run was cleared) acknowledges what the output holds and returns the same manifest, as long as the output is there
-unchanged: no message is lost, none is taken twice. Delivery is at least once: an acknowledgement lost on its way brings
-its messages again in a later run.
+The work is `pulsar_native.jobs.consuming`; here are Airflow's part of it: arguments and templates, the identity of the
+task, its state, its log, its XComs and its exceptions. Rules: nothing is received, written as final or acknowledged
+after a kill; a batch belongs to its run, whatever is done to the run.
 """
 
 from __future__ import annotations
 
-import time
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_pulsar.context import storage_path
-from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.context import TaskIdentity, storage_path
+from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from pulsar_native.jobs import validation
@@ -28,55 +26,121 @@ from pulsar_native.jobs.formats import format_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from pulsar_native import Client, Consumer
-    from pulsar_native.jobs.batch import Batch
-    from pulsar_native.jobs.formats import BatchWriter
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+    from pulsar_native import Client
+    from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 DECODERS = ("auto", "json", "text", "bytes")
-_SLICE_MS = 200
+IF_EXISTS = ("fail", "overwrite", "append_part")
+ON_ERROR = ("fail", "skip", "dead_letter", "retry_letter")
+FAILURE_KEY = "consume_failure"
+"""The XCom of a failed try: what it had received, and whether anything was acknowledged."""
+CUT_KEY = "consume_cut_entries"
+"""The XCom that tells the next run which messages of batch entries, cut by `max_messages`, this run holds."""
 
 
 class ConsumeBatchOperator(BaseOperator):
     """Take a bounded batch of messages from a subscription, write it as JSONL or Parquet, and acknowledge it.
 
-    :param topic: one topic or a list; partitioned ones are read as a whole. Templated.
-    :param subscription: the subscription's name. Templated.
-    :param subscription_type: Exclusive, Shared, Failover or Key_Shared. The broker holds no more than 50,000
-        unacknowledged messages for one consumer of the shared types (maxUnackedMessagesPerConsumer).
-    :param initial_position: where a new subscription begins, Earliest or Latest.
-    :param max_messages: stop after so many messages. Templated, as the next two.
-    :param max_bytes: stop before the payloads exceed this; a first message that alone is larger is taken.
-    :param max_seconds: stop after so many seconds.
-    :param until_end: stop at the end the topic had when the task began; without it one of the other bounds is needed.
-    :param idle_seconds: with `until_end`, how long to wait for messages that are there but do not come, as the broker
-        keeps them for other consumers or for later.
-    :param decode: auto (by the schema each message was published with; text or base64 without one), json, text, or
-        bytes (base64). Not for Parquet, which holds payloads as they were published.
-    :param path: the file, local or a URL that ObjectStoragePath knows; a file there is overwritten. Templated.
+    What is acknowledged is in the output; of each run it is one batch. A try that fails before its batch is noted
+    acknowledges nothing, and the next one receives the same messages. After that every try (retry, cleared run, run
+    deleted and made again under its id, expired state) returns the same manifest; an output that is missing or changed
+    by then is written again from exactly those messages, as long as the topic still has them, else the task fails and
+    names them. The note is in the task's state, and beside the output in `_NAME.manifest.json`. Delivery is at least
+    once: messages come again in a later run if this one fails for good, or dies before the broker has confirmed.
+
+    :param topic: one topic, a list of them, or a compiled pattern (`re.compile`) as `topic_pattern`; partitioned topics
+        are read as a whole. Exactly one of `topic` and `topic_pattern` is needed. Templated.
+    :param topic_pattern: a regular expression for whole names, `persistent://tenant/namespace/…`, tenant and namespace
+        literally: all topics that match when the batch begins. Default none. Templated.
+    :param create_topic: make topics that do not exist by subscribing to them. Default False: they raise TopicNotFound,
+        before anything is made. Does not apply to patterns.
+    :param allow_empty_pattern: make a pattern that matches no topic an empty batch. Default False: it raises.
+    :param subscription: the subscription's name, not blank. It is made where it does not exist. Templated.
+    :param subscription_type: Exclusive (default), Shared, Failover or Key_Shared. The broker holds no more than 50,000
+        unacknowledged messages for one consumer of the shared types (maxUnackedMessagesPerConsumer). A consumer of an
+        earlier try that is still connected is waited for up to 30 s, then ConsumerBusy is raised.
+    :param initial_position: where a new subscription begins, Earliest (default) or Latest.
+    :param max_messages: stop after so many messages, those that fail included; at least 1. Default no limit. Templated,
+        as the next two.
+    :param max_bytes: stop before the payloads exceed so many bytes; a first message that alone is larger is taken.
+        Default no limit.
+    :param max_seconds: stop after so many seconds. Default no limit.
+    :param until_end: stop at the end the topics had when the batch began (default). With False one of the three limits
+        is needed.
+    :param idle_seconds: with `until_end`, how many seconds to wait for messages that are there but do not come, as the
+        broker keeps them for other consumers or for later. Default 10, at least 0.1.
+    :param decode: auto (default: by the schema each message was published with; text or base64 without one), json,
+        text, or bytes (base64). Not for Parquet, which holds payloads as they were published.
+    :param path: the file, local or a URL that ObjectStoragePath knows. None (default) needs `inline` or
+        `process_message`; the batch is then remembered as long as Airflow keeps the task's state. Templated.
     :param format: jsonl or parquet; by default Parquet for a path that ends in .parquet, else JSONL. Parquet has the
         columns of the Spark source (value, __key, __topic, __messageId, __publishTime, __eventTime,
         __messageProperties, __partition, __sequenceId, __producerName, __ledgerId, __entryId, __batchIndex), and is
-        much quicker, as no object is made for each message. It needs a path, and takes neither decode nor inline.
-    :param inline: return the messages in the manifest too (at most `inline_limit_bytes`, which ends the batch).
+        much quicker, as no object is made for each message. It needs a path, and takes neither decode, inline,
+        on_error nor process_message.
+    :param if_exists: what to do about an output that is not of this run: fail (default; before anything is received),
+        overwrite it, or append_part: write `NAME-00001.EXT`, the next free number (a new run looks into the manifests
+        of all parts for one of its own).
+    :param inline: return the messages in the manifest too. Default False.
+    :param inline_limit_bytes: with `inline`, end the batch before the messages have more bytes as JSON. Default 49152.
+        A message that alone has more goes by `on_error`.
     :param process: called with the manifest after the output is safe, before anything is acknowledged; if it raises,
-        nothing is.
-    :param progress_seconds: how often progress is logged.
-    :param pulsar_conn_id: the connection.
+        nothing is. It may name values of Airflow's context as further parameters. Default none.
+    :param process_message: called with each message and Airflow's context, before it is put into the output; may be a
+        coroutine function. It returns None or a `pulsar_native.jobs.message_handling.MessageResult` (ack, skip, nack,
+        dead_letter, retry_letter); an exception goes by `on_error`. Default none.
+    :param concurrency: how many calls of a coroutine function `process_message` run at once. Default 1.
+    :param process_once: do not call `process` and `process_message` again in a run that has its batch already. Default
+        False: a cleared run calls them again, with the same manifest and messages.
+    :param on_error: what to do with a message that cannot be decoded or processed: fail the task (default), skip it,
+        or publish it as dead_letter or retry_letter. All but fail acknowledge it with the batch. A retry letter is
+        received by later batches of this operator, and becomes a dead letter after `max_redeliver_count` tries. Letters
+        are published before anything is acknowledged, at least once, with the properties the Java client gives them,
+        and EXCEPTION_TYPE and EXCEPTION_MESSAGE.
+    :param max_errors: fail when more messages than this fail. Default no limit.
+    :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. Templated, as the next.
+    :param retry_letter_topic: default `TOPIC-SUBSCRIPTION-RETRY`.
+    :param initial_subscription_name: the subscription that a dead-letter topic gets before its first letter, so that a
+        broker without retention keeps it. Default the name of `subscription`.
+    :param max_redeliver_count: after how many retry letters a message becomes a dead letter. Default 16.
+    :param retry_delay_seconds: how long a retry letter is held back; Shared and Key_Shared subscriptions only. Default
+        60.
+    :param progress_seconds: how often progress is logged, in seconds. Default 5, at least 0.1.
+    :param pulsar_conn_id: the connection. Default pulsar_default.
 
-    A partly consumed batch entry comes again from its start unless the broker keeps acknowledgements of single messages
-    (acknowledgmentAtBatchIndexLevelEnabled). Returns path, format, count, bytes, topics, subscription, partitions
-    (count, first and last id each), stop_reason (max_messages, max_bytes, max_seconds, inline_limit, end, idle),
-    seconds, messages_per_second, and messages when inline.
+    A broker that keeps acknowledgements of whole entries only (acknowledgmentAtBatchIndexLevelEnabled=false) delivers
+    an entry cut by a limit again as a whole. What earlier runs of this task hold of it is left out; that is known from
+    their XComs, so not after such a run was deleted, nor for runs of an earlier logical date: those hold it twice.
+
+    Returns path, format, count, bytes, topics, subscription, partitions (count, first and last id each), stop_reason
+    (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; for JSONL errors
+    (counts, and id, action and cause of the first 100 messages that are not in the output), and messages when inline.
+    A failed try pushes the XCom consume_failure. Raises AirflowFailException where no retry can help: credentials,
+    arguments, an output that exists or is lost.
     """
 
-    template_fields: Sequence[str] = ("topic", "subscription", "path", "max_messages", "max_bytes", "max_seconds")
+    template_fields: Sequence[str] = (
+        "topic",
+        "topic_pattern",
+        "subscription",
+        "path",
+        "max_messages",
+        "max_bytes",
+        "max_seconds",
+        "dead_letter_topic",
+        "retry_letter_topic",
+    )
     ui_color = "#d5e8fb"
 
     def __init__(
         self,
         *,
-        topic: str | Sequence[str],
+        topic: str | Sequence[str] | re.Pattern[str] | None = None,
+        topic_pattern: str | None = None,
+        create_topic: bool = False,
+        allow_empty_pattern: bool = False,
         subscription: str,
         subscription_type: str = "Exclusive",
         initial_position: str = "Earliest",
@@ -88,15 +152,32 @@ class ConsumeBatchOperator(BaseOperator):
         decode: str | None = None,
         path: str | None = None,
         format: str | None = None,
+        if_exists: str = "fail",
         inline: bool = False,
         inline_limit_bytes: int = 48 * 1024,
-        process: Callable[[Mapping[str, Any]], object] | None = None,
+        process: Callable[..., object] | None = None,
+        process_message: Callable[..., object] | None = None,
+        concurrency: int = 1,
+        process_once: bool = False,
+        on_error: str = "fail",
+        max_errors: int | None = None,
+        dead_letter_topic: str | None = None,
+        retry_letter_topic: str | None = None,
+        initial_subscription_name: str | None = None,
+        max_redeliver_count: int = 16,
+        retry_delay_seconds: float = 60,
         progress_seconds: float = 5,
         pulsar_conn_id: str = "pulsar_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.topic = topic
+        is_pattern = isinstance(topic, re.Pattern)
+        if (topic is None) == (topic_pattern is None):
+            validation.refuse("ConsumeBatchOperator needs exactly one of topic and topic_pattern")
+        self.topic = None if is_pattern else topic
+        self.topic_pattern = topic.pattern if isinstance(topic, re.Pattern) else topic_pattern
+        self.create_topic = create_topic
+        self.allow_empty_pattern = allow_empty_pattern
         self.subscription = subscription
         self.subscription_type = subscription_type
         self.initial_position = initial_position
@@ -108,9 +189,20 @@ class ConsumeBatchOperator(BaseOperator):
         self.decode = decode
         self.path = path
         self.format = format
+        self.if_exists = if_exists
         self.inline = inline
         self.inline_limit_bytes = inline_limit_bytes
         self.process = process
+        self.process_message = process_message
+        self.concurrency = concurrency
+        self.process_once = process_once
+        self.on_error = on_error
+        self.max_errors = max_errors
+        self.dead_letter_topic = dead_letter_topic
+        self.retry_letter_topic = retry_letter_topic
+        self.initial_subscription_name = initial_subscription_name
+        self.max_redeliver_count = max_redeliver_count
+        self.retry_delay_seconds = retry_delay_seconds
         self.progress_seconds = progress_seconds
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
@@ -119,20 +211,29 @@ class ConsumeBatchOperator(BaseOperator):
     # ---- arguments ---------------------------------------------------------------------------------------------------
 
     def _check_plain(self) -> None:
+        """Check what no template can change, when the DAG file is read."""
         validation.choice("subscription_type", self.subscription_type, SUBSCRIPTION_TYPES)
         validation.choice("initial_position", self.initial_position, ("earliest", "latest"))
+        validation.choice("if_exists", self.if_exists, IF_EXISTS)
+        validation.choice("on_error", self.on_error, ON_ERROR)
         if self.decode is not None:
             validation.choice("decode", self.decode, DECODERS)
         self._format()
-        if self.path is None and not self.inline:
-            validation.refuse("ConsumeBatchOperator needs a path, or inline=True for a small result")
+        if self.path is None and not self.inline and self.process_message is None:
+            validation.refuse("ConsumeBatchOperator needs a path, process_message, or inline=True for a small result")
         if not self.until_end and self.max_messages is self.max_bytes is self.max_seconds is None:
             validation.refuse("with until_end=False one of max_messages, max_bytes and max_seconds must end the batch")
-        if self.process is not None and not callable(self.process):
-            validation.refuse("process must be callable")
+        for name, function in (("process", self.process), ("process_message", self.process_message)):
+            if function is not None and not callable(function):
+                validation.refuse(f"{name} must be callable")
         validation.number("idle_seconds", self.idle_seconds, 0.1)
         validation.number("inline_limit_bytes", self.inline_limit_bytes, 1)
         validation.number("progress_seconds", self.progress_seconds, 0.1)
+        validation.number("concurrency", self.concurrency, 1)
+        validation.number("max_redeliver_count", self.max_redeliver_count, 1)
+        validation.number("retry_delay_seconds", self.retry_delay_seconds, 0)
+        if self.max_errors is not None:
+            validation.number("max_errors", self.max_errors, 0)
 
     def _format(self) -> str:
         """Return the format of the output, whose path may be a template still when the DAG is read."""
@@ -144,11 +245,17 @@ class ConsumeBatchOperator(BaseOperator):
                 validation.refuse("inline=True returns messages as JSON: it does not go with Parquet")
             if self.decode is not None:
                 validation.refuse("decode= is for JSONL: Parquet holds payloads as they were published; leave it out")
+            if self.process_message is not None:
+                validation.refuse("process_message= is for JSONL and inline: for Parquet no message is made")
+            if self.on_error.lower() != "fail":
+                validation.refuse("on_error= is for JSONL and inline: for Parquet nothing is decoded that could fail")
         return chosen
 
     def _topics(self) -> list[str]:
         from pulsar_native.topic import TopicName
 
+        if self.topic_pattern is not None:
+            return []
         given = [self.topic] if isinstance(self.topic, str) else self.topic
         if not isinstance(given, Sequence) or not given:
             validation.refuse("topic must be a name or a list of names")
@@ -157,145 +264,181 @@ class ConsumeBatchOperator(BaseOperator):
             validation.refuse("topic names the same topic twice")
         return names
 
+    def _pattern(self) -> re.Pattern[str] | None:
+        if self.topic_pattern is None:
+            return None
+        try:
+            return re.compile(validation.text("topic_pattern", self.topic_pattern))
+        except re.error as error:
+            validation.refuse(f"topic_pattern={self.topic_pattern!r} is no regular expression: {error}")
+
+    def _settings(self, context: Context, hook: PulsarHook) -> ConsumeSettings:
+        """Return what is asked for, templates rendered; raises ValueError for what they made wrong.
+
+        Asks Airflow for the deployment id: another deployment's run of the same names has its own batch.
+        """
+        from airflow_provider_pulsar.deployment import deployment_id
+        from pulsar_native.jobs.batch import BatchLimits
+        from pulsar_native.jobs.consuming import ConsumeSettings
+        from pulsar_native.jobs.letters import LetterOptions
+
+        validation.text("subscription", self.subscription)
+        if self.path is not None:
+            validation.text("path", self.path)
+        topics, pattern = self._topics(), self._pattern()
+        limits = BatchLimits.of(
+            self.max_messages, self.max_bytes, self.max_seconds, self.inline_limit_bytes if self.inline else None
+        )
+        identity = TaskIdentity.of(context)
+        on_error = self.on_error.lower()
+        if on_error == "retry_letter" and self.topic_pattern is not None and not self.retry_letter_topic:
+            validation.refuse("on_error='retry_letter' with a pattern needs retry_letter_topic: one for all topics")
+        deployment = deployment_id(hook.deployment_id())
+        return ConsumeSettings(
+            topics=topics,
+            pattern=pattern,
+            subscription=self.subscription,
+            run={
+                "dag_id": identity.dag_id,
+                "task_id": identity.task_id,
+                "run_id": identity.run_id,
+                "map_index": identity.map_index,
+                "deployment_id": deployment,
+            },
+            subscription_type=self.subscription_type.lower(),
+            initial_position=self.initial_position.lower(),
+            limits=limits,
+            until_end=self.until_end,
+            idle_seconds=self.idle_seconds,
+            decode=(self.decode or "auto").lower(),
+            path=self.path,
+            format=self._format(),
+            if_exists=self.if_exists.lower(),
+            on_error=on_error,
+            max_errors=self.max_errors,
+            letters=LetterOptions(
+                self.subscription,
+                dead_letter_topic=self.dead_letter_topic or None,
+                retry_letter_topic=self.retry_letter_topic or None,
+                max_redeliver_count=self.max_redeliver_count,
+                retry_delay_seconds=self.retry_delay_seconds,
+                initial_subscription_name=self.initial_subscription_name,
+            ),
+            reads_retry_letters=on_error == "retry_letter" or bool(self.retry_letter_topic),
+            create_topic=self.create_topic,
+            allow_empty_pattern=self.allow_empty_pattern,
+            process_once=self.process_once,
+            concurrency=self.concurrency,
+            progress_seconds=self.progress_seconds,
+            consumer_name=f"airflow/{deployment}/{identity.text}",
+            properties={**identity.as_properties(), "airflow.deployment_id": deployment},
+        )
+
     # ---- the work ----------------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Consume the batch and return its manifest."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-        from pulsar_native.jobs.batch import Batch, BatchLimits
+        from pulsar_native.jobs.batch import CutEntries
+        from pulsar_native.jobs.consuming import ConsumeJob
 
         with self._task_client:
+            hook = PulsarHook(self.pulsar_conn_id)
             with staged(self._action(), "arguments"):
-                topics = self._topics()
-                validation.text("subscription", self.subscription)
-                self._format()
-                inline = self.inline_limit_bytes if self.inline else None
-                batch = Batch(BatchLimits.of(self.max_messages, self.max_bytes, self.max_seconds, inline))
-            client = self._task_client.open(PulsarHook(self.pulsar_conn_id), self._action())
-            state = TaskState(context, "consumed")
-            with staged(self._action(), "subscribe"):
-                consumers = [self._subscribe(client, topic) for topic in topics]
-            return self._repeat(state, consumers, topics) or self._consume(state, consumers, batch, topics)
+                settings = self._settings(context, hook)
+            client = self._task_client.open(hook, self._action())
+            job = ConsumeJob(
+                settings,
+                client,
+                TaskState(context, "consumed"),
+                self.log,
+                self._callbacks(context, hook, client),
+                cut=CutEntries(_pulled(context, CUT_KEY)),
+            )
+            manifest = self._run(job, context)
+            if job.cut:
+                context["ti"].xcom_push(key=CUT_KEY, value=job.cut)
+            return manifest
+
+    def _run(self, job: ConsumeJob, context: Context) -> dict[str, Any]:
+        from pulsar_native import PulsarException
+
+        try:
+            return job.run()
+        except BaseException as error:
+            self._report(job, error, context)
+            # What a function of the DAG raises goes through as it is.
+            if isinstance(error, PulsarException | OSError) and job.stage != "process":
+                raise failure(error, action=self._action(), stage=job.stage) from error
+            raise
+
+    def _report(self, job: ConsumeJob, error: BaseException, context: Context) -> None:
+        """Log and push what the failed try had received. Where Airflow takes no XCom any more, the log has it."""
+        found = job.failure_manifest(error)
+        self.log.error("%s failed: %s", self._action(), found)
+        # A time-out may have interrupted a call to Airflow half-way: nothing is said behind it.
+        if job.stage != "note":
+            with suppress(Exception):
+                context["ti"].xcom_push(key=FAILURE_KEY, value=found)
 
     def _action(self) -> str:
-        return f"Consuming {self.topic} as {self.subscription}"
+        return f"Consuming {self.topic_pattern or self.topic} as {self.subscription}"
 
-    def _subscribe(self, client: Client, topic: str) -> Consumer:
-        from pulsar_native import ConsumerType, InitialPosition
-        from pulsar_native.jobs.codecs import WriterSchema
+    def _callbacks(self, context: Context, hook: PulsarHook, client: Client) -> ConsumeCallbacks:
+        from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
 
-        kinds = {
-            "exclusive": ConsumerType.Exclusive,
-            "shared": ConsumerType.Shared,
-            "failover": ConsumerType.Failover,
-            "key_shared": ConsumerType.KeyShared,
-        }
-        earliest = self.initial_position.lower() == "earliest"
-        return client.subscribe(
-            topic,
-            self.subscription,
-            consumer_type=kinds[self.subscription_type.lower()],
-            initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
-            schema=WriterSchema() if self._format() == "jsonl" and self.decode in (None, "auto") else None,
-            # The batch may end inside an entry: the rest of it must come again, and only the rest.
-            batch_index_ack_enabled=True,
+        from pulsar_native.jobs.consuming import ConsumeCallbacks
+
+        def names(namespace: str) -> Sequence[str]:
+            admin = hook.get_admin()
+            if admin is None:
+                return ()
+            with admin:
+                return admin.topics(namespace)
+
+        return ConsumeCallbacks(
+            check=lambda: self._task_client.check(self._action()),
+            process=None if self.process is None else _bound(self.process, "manifest", context),
+            handle=None if self.process_message is None else _bound(self.process_message, "message", context),
+            passing=(AirflowFailException, AirflowSkipException),
+            redact=lambda text: str(redact(text)),
+            names=names,
+            open_path=storage_path,
         )
-
-    def _repeat(self, state: TaskState, consumers: Sequence[Consumer], topics: list[str]) -> dict[str, Any] | None:
-        """Return the manifest of an earlier try of this run that made its batch safe, acknowledged; else None."""
-        from pulsar_native.jobs.batch import acknowledge
-        from pulsar_native.jobs.output import size_of
-
-        note = state.get()
-        if note is None:
-            return None
-        manifest: dict[str, Any] = {"format": "jsonl", **note["manifest"]}
-        if any(manifest[name] != value for name, value in self._identity(topics).items()):
-            return None
-        if self.path is not None and size_of(self.path, storage_path) != note["size"]:
-            self.log.warning("%s is not as this run wrote it before: consuming what is there now", self.path)
-            return None
-        with staged(self._action(), "acknowledge"):
-            acknowledge(consumers, note["entries"])
-        self.log.info("This run consumed %s messages before; its output is there and acknowledged", manifest["count"])
-        return manifest
-
-    def _identity(self, topics: list[str]) -> dict[str, Any]:
-        return {"path": self.path, "format": self._format(), "topics": topics, "subscription": self.subscription}
-
-    def _consume(
-        self, state: TaskState, consumers: Sequence[Consumer], batch: Batch, topics: list[str]
-    ) -> dict[str, Any]:
-        from pulsar_native.jobs.batch import acknowledge
-        from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter
-        from pulsar_native.jobs.output import AtomicFile
-
-        started = time.monotonic()
-        output = AtomicFile(self.path, storage_path)
-        form: BatchWriter = (
-            ParquetWriter(output) if self._format() == "parquet" else JsonLinesWriter(output, self.decode or "auto")
-        )
-        try:
-            with staged(self._action(), "write"):
-                output.open()
-            with staged(self._action(), "receive"):
-                self._receive(consumers, batch, form, started)
-            if self._task_client.killed:
-                raise AirflowException(f"{self._action()} was killed; nothing is acknowledged")
-            with staged(self._action(), "write"):
-                form.finish()
-                size = output.commit()
-        finally:
-            form.discard()
-            output.discard()
-        seconds = time.monotonic() - started
-        manifest = {
-            **self._identity(topics),
-            **batch.manifest(),
-            "seconds": round(seconds, 3),
-            "messages_per_second": round(batch.count / seconds) if seconds else 0,
-        }
-        if self.process is not None:
-            self.process(manifest)
-        if self._task_client.killed:
-            raise AirflowException(f"{self._action()} was killed; nothing is acknowledged")
-        state.set({"manifest": manifest, "entries": batch.entries(), "size": size})
-        with staged(self._action(), "acknowledge"):
-            acknowledge(consumers, batch.entries())
-        self._say("consumed", batch, started)
-        return manifest
-
-    def _receive(self, consumers: Sequence[Consumer], batch: Batch, form: BatchWriter, started: float) -> None:
-        """Fill the batch until a limit, the end, or a kill."""
-        from pulsar_native.jobs.receiver import BatchReceiver
-
-        flow = BatchReceiver(consumers, until_end=self.until_end, idle_seconds=self.idle_seconds)
-        limit = _seconds(self.max_seconds)
-        said = started
-        while batch.stop_reason is None and not self._task_client.killed:
-            now = time.monotonic()
-            if limit is not None and now - started >= limit:
-                batch.stop_reason = "max_seconds"
-                return
-            if now - said >= self.progress_seconds:
-                said = now
-                self._say("consuming", batch, started)
-            millis = _SLICE_MS if limit is None else min(_SLICE_MS, 1000 * (started + limit - now))
-            if not form.take(flow, batch, millis):
-                batch.stop_reason = flow.ended
-
-    def _say(self, doing: str, batch: Batch, started: float) -> None:
-        seconds = max(time.monotonic() - started, 0.001)
-        self.log.info(
-            "%s: %s %s messages, %.1f MB, %s messages/s%s",
-            self.topic, doing, f"{batch.count:,}", batch.bytes / 1e6, f"{batch.count / seconds:,.0f}",
-            f", stopped by {batch.stop_reason}" if batch.stop_reason else "",
-        )  # fmt: skip
 
     def on_kill(self) -> None:
         """Stop, and drop the connection so that the broker gives the messages to others. Waits for nothing."""
         self._task_client.kill()
 
 
-def _seconds(value: float | str | None) -> float | None:
-    return None if value is None or value == "" else float(value)
+def _bound(function: Callable[..., Any], name: str, context: Context) -> Callable[[Any], Any]:
+    """Return the function of one value, by position or by `name`, its other parameters taken from the context."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:
+        # A function in C may not tell.
+        return function
+    values: Mapping[str, Any] = {**context, "context": context}
+    by_name = next((each for each in parameters if each.name == name and each.kind is not each.POSITIONAL_ONLY), None)
+    positional = None
+    if by_name is None:
+        positional = next((each for each in parameters if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)), None)
+    more: dict[str, Any] = {}
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        more = {each: value for each, value in values.items() if each != name}
+    else:
+        named = [each.name for each in parameters if each not in (by_name, positional)]
+        more = {each: values[each] for each in named if each in values}
+    if positional is not None:
+        more.pop(positional.name, None)
+        return lambda value: function(value, **more)
+    return lambda value: function(**{name: value}, **more)
+
+
+def _pulled(context: Context, key: str) -> object:
+    """Return what the latest earlier run of this task has pushed, None for nothing."""
+    ti: Any = context["ti"]
+    pull = getattr(ti, "xcom_pull", None)
+    if pull is None:
+        return None
+    return pull(task_ids=ti.task_id, key=key, map_indexes=ti.map_index, include_prior_dates=True)

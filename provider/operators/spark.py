@@ -1,37 +1,42 @@
 """The Spark load: one interval of a topic into one Parquet path, by spark-submit in Spark's own environment.
 
-Rules: the secret of the connection never reaches the command line, `--conf`, a log, a rendered field or XCom: local
-masters get it in the environment of the one process that needs it, all others as a file of mode 0600 that is handed to
-`--files` and removed afterwards; the request names only where it is. Everything is put together in `execute`, after
-templates were rendered, so nothing of it is stored. A retry replays the manifest of the same run.
+Rules: the interval is said, never guessed; the secret of the connection never reaches the command line, `--conf`, a
+log, a rendered field or XCom: local masters get it in the environment of the one process that needs it, all others as
+a private file that is handed to `--files` and removed afterwards; the request names only where it is. Everything is
+put together after templates were rendered, so nothing of it is stored. A retry replays the manifest of the same run.
+Success is what the load itself reports, in its output or in its manifest, never an exit code alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_pulsar import credentials_file
+from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-from pulsar_native.jobs import validation
+from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
+from airflow_provider_pulsar.state import TaskState
+from pulsar_native.jobs import interval as intervals
+from pulsar_native.jobs import secrets, validation
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.sdk import Context
 
 VALUE_FORMATS = ("json", "avro", "raw")
-_RESULT = '{"pulsar_load":'
 _VARIABLE = "PULSAR_CREDENTIALS"
+_STATE = "pulsar_load"
 # Exit codes of the load application that no retry mends: a wrong request or refused credentials, and lost data.
 _FINAL = {2: "the request or the credentials were refused", 3: "data the interval needs is no longer in the topic"}
-
 
 # Fields of the connection that the data source takes as options.
 _OPTIONS = {
@@ -42,51 +47,29 @@ _OPTIONS = {
     "tls_allow_insecure_connection": "pulsar.client.tlsAllowInsecureConnection",
     "tls_validate_hostname": "pulsar.client.tlsHostnameVerificationEnable",
 }
-
-
-class _LoadHook(SparkSubmitHook):
-    """spark-submit with variables for the started process alone, and an eye on the load's last line."""
-
-    def __init__(self, *, process_env: Mapping[str, str], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.process_env = dict(process_env)
-        self.result: dict[str, Any] | None = None
-
-    @property
-    def is_local(self) -> bool:
-        """Whether driver and executors are one process tree on this machine."""
-        return str(self._connection["master"]).startswith("local")
-
-    def hand_over_file(self, path: str) -> None:
-        """Let Spark copy a file to the driver and every executor."""
-        self._files = f"{self._files},{path}" if self._files else path
-
-    def _build_spark_common_args(self) -> list[str]:
-        args: list[str] = super()._build_spark_common_args()
-        # Only now: what the base class puts on the command line for some masters must not include these.
-        self._env = {**(self._env or {}), **self.process_env}
-        return args
-
-    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        super()._process_spark_submit_log(self._watched(itr))
-
-    def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
-        for line in lines:
-            start = str(line).find(_RESULT)
-            if start >= 0:
-                with contextlib.suppress(ValueError):
-                    self.result = json.loads(str(line)[start:])["pulsar_load"]
-            yield line
+_START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 
 
 class PulsarSparkLoadOperator(SparkSubmitOperator):
     """Load the messages of a topic that belong to an interval into Parquet, retried and cleared without a double row.
 
-    :param topic: the topic; a partitioned one is read partition by partition.
+    :param topic: the topic; a partitioned one is read partition by partition. Templated, as are the parameters of
+        paths, bounds, `commits` and `subscription`.
     :param output_path: the Parquet path of this interval; it is replaced as a whole, so each interval needs its own.
-    :param interval_start: first publish time that belongs to the interval (ISO-8601 or ms), inclusive. Without both
-        bounds everything in the topic at the time of the run is loaded.
-    :param interval_end: first publish time that no longer belongs to it.
+    :param interval_start: first publish time that belongs to the interval: a datetime, ISO-8601 text (UTC without
+        zone) or ms, inclusive. With `since` it is the start of the first load.
+    :param interval_end: first publish time that no longer belongs to it. Both bounds must be there and differ; runs of
+        `@hourly` and the like have none in Airflow 3: use `CronDataIntervalTimetable`.
+    :param interval: "all" loads everything in the topic at the time of the run.
+    :param since: "last_success" loads from where the last successful load of `commits` ended, by message id, up to the
+        last message there is: for runs without a data interval. A run that is cleared loads what it loaded before.
+    :param commits: folder of the commit log of `since`, on a filesystem of Spark's; by default hidden beside the
+        output, named after DAG and task (and map index).
+    :param subscription: a durable subscription the load keeps on the topic: made when it is missing, moved behind what
+        was loaded. It holds messages on a broker without retention, and the topic itself.
+    :param min_rows: fail, and leave the output as it was, when there are fewer rows than this (default 0).
+    :param allow_empty: accept no rows without a proof that none were lost (default False: an empty load succeeds only
+        where a message from before the interval, or the topic's retention, shows that nothing was removed).
     :param value_format: how values are encoded: json, avro, or raw for a binary column.
     :param value_schema: the columns of a JSON value as Spark DDL, or the Avro definition as JSON; left out, the schema
         registered for the topic is used, which needs an admin URL in the connection.
@@ -94,7 +77,9 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
     :param partition_by: columns whose values become folders.
     :param metadata: metadata columns to keep.
     :param manifest: path of the manifest, by default beside the output.
-    :param source_options: further options of `format("pulsar")`, such as `timeSlackMs`; never a secret.
+    :param source_options: further options of `format("pulsar")`, such as `timeSlackMs`; a secret is refused.
+    :param verify_manifest: with deploy mode cluster, read the manifest to see that the load is done (default True); the
+        path must be one that Airflow's ObjectStoragePath can read.
     :param pulsar_conn_id: the connection of type pulsar.
     :param conn_id: the Spark connection.
     :param spark_environment: folder of the Python environment that holds pyspark and pyspark-pulsar: its
@@ -111,6 +96,8 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         "output_path",
         "interval_start",
         "interval_end",
+        "commits",
+        "subscription",
         "manifest",
         "source_options",
         "spark_environment",
@@ -121,15 +108,22 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         *,
         topic: str,
         output_path: str,
-        interval_start: str | None = None,
-        interval_end: str | None = None,
+        interval_start: datetime | str | int | None = None,
+        interval_end: datetime | str | int | None = None,
+        interval: str | None = None,
+        since: str | None = None,
+        commits: str | None = None,
+        subscription: str | None = None,
+        min_rows: int = 0,
+        allow_empty: bool = False,
         value_format: str = "json",
         value_schema: str | None = None,
         derive: Mapping[str, str] | None = None,
         partition_by: Sequence[str] = (),
         metadata: Sequence[str] | None = None,
         manifest: str | None = None,
-        source_options: Mapping[str, str] | None = None,
+        source_options: Mapping[str, str] | str | None = None,
+        verify_manifest: bool = True,
         pulsar_conn_id: str = PulsarHook.default_conn_name,
         spark_environment: str | None = None,
         name: str = "pulsar-load",
@@ -142,69 +136,234 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             validation.refuse("application_args is made by PulsarSparkLoadOperator; use its own arguments")
         if isinstance(partition_by, str):
             validation.refuse("partition_by must be a list of column names, not a text")
+        validation.number("min_rows", min_rows, 0)
         super().__init__(name=name, **kwargs)
         self.topic = topic
         self.output_path = output_path
         self.interval_start = interval_start
         self.interval_end = interval_end
+        self.interval = interval
+        self.since = since
+        self.commits = commits
+        self.subscription = subscription
+        self.min_rows = min_rows
+        self.allow_empty = allow_empty
         self.value_format = value_format
         self.value_schema = value_schema
         self.derive = dict(derive or {})
         self.partition_by = list(partition_by)
         self.metadata = None if metadata is None else list(metadata)
         self.manifest = manifest
-        self.source_options = dict(source_options or {})
+        # A template of the whole mapping is only known after rendering.
+        self.source_options: Any = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
+        self.verify_manifest = verify_manifest
         self.pulsar_conn_id = pulsar_conn_id
         self.spark_environment = spark_environment
-        self._load_hook: _LoadHook | None = None
-        self._credentials_file: str | None = None
+        # A bound that was given and renders to nothing is an error, one that was left out may be none.
+        self._has_start = interval_start is not None
+        self._load_hook: SparkLoadHook | None = None
+        self._credentials_file: Path | None = None
+        self._identity: Mapping[str, Any] = {}
+        self._check_secrets()
+        self._bounds(is_rendered=False)
+
+    def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
+        """Render, and refuse a secret before Airflow stores the rendered fields."""
+        super().render_template_fields(context, jinja_env)
+        self._check_secrets()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # ours returns the result
         """Run the load and return its result."""
+        self._check_secrets()
+        self._bounds(is_rendered=True)
         if not self.application:
             from pyspark_pulsar.load import application
 
             self.application = application()
-        hook = self._get_hook()
-        pulsar = PulsarHook(self.pulsar_conn_id)
+        state = TaskState(context, _STATE)
+        self._identity = self._identify(context, state)
+        self.log.info("Loading %s into %s", self.topic, self.output_path)
         try:
-            options = pulsar.connection_options()
-            # Where Spark has the credentials by its own means, Airflow need not hand them over, nor even know them.
-            own = options.get("spark_credentials_ref")
-            reference = str(own) if own else self._hand_over(hook, pulsar.credentials())
-            request = self._request(options, reference, context)
-            self.application_args = hook._application_args = ["--request", json.dumps(request)]
-            self._hook = hook
-            self.log.info("Loading %s into %s", self.topic, self.output_path)
-            try:
-                super().execute(context)
-            except AirflowException as error:
-                raise self._failure(hook.result, error) from error
+            super().execute(context)
+        except AirflowException as error:
+            raise self._failure(error) from error
+        except OSError as error:
+            raise AirflowException(f"The load of {self.topic} failed at the stage 'submit': {error}") from error
         finally:
             self._remove_credentials()
-        if hook.result is None:
-            # In the cluster deploy modes the driver's output is elsewhere; the manifest beside the output has it all.
-            self.log.info("The load's own output is not here; see the manifest beside %s", self.output_path)
-            return {"status": "done", "path": self.output_path, "manifest": self.manifest}
-        return hook.result
+        result = self._verified_result()
+        self._forget_job(context, state)
+        return result
 
-    def _failure(self, result: Mapping[str, Any] | None, error: AirflowException) -> AirflowException:
-        if result is None:
+    # ---- what is asked for -------------------------------------------------------------------------------------------
+
+    def _check_secrets(self) -> None:
+        """Refuse secrets where they would reach a command line, a log or a stored field; no value is repeated."""
+        options = self.source_options
+        if not isinstance(options, Mapping):
+            if intervals.is_template(options):
+                return
+            validation.refuse("source_options must be a mapping of option names to texts")
+        found = secrets.secret_names(options)
+        reference = next((str(text) for name, text in options.items() if name.lower() == "credentialsref"), "")
+        kind, _, key = reference.partition(":")
+        if reference and not intervals.is_template(reference) and (kind not in ("env", "file", "conf") or not key):
+            found.append("credentialsRef")
+        if found:
+            validation.refuse(
+                f"source_options must not hold a secret ({', '.join(sorted(found))}): it would stand on the command "
+                "line and in logs. Put it into the connection of pulsar_conn_id, or give the place it is kept at: "
+                "credentialsRef='env:VARIABLE', 'file:NAME' or 'conf:KEY'"
+            )
+        self._check_sparks_options(key if kind == "conf" else None)
+
+    def _check_sparks_options(self, key: str | None) -> None:
+        """Refuse Pulsar's secrets in what Spark is given; `key` is where the source looks for them in its conf."""
+        for where, given in (("conf", self.conf), ("env_vars", self.env_vars)):
+            if not isinstance(given, Mapping):
+                continue
+            ours = {name: text for name, text in given.items() if "pulsar" in str(name).lower() or name == key}
+            if exposed := [name for name in ours if secrets.secret_names({name: ours[name]}) or name == key]:
+                validation.refuse(
+                    f"{where} must not hold Pulsar's secrets ({', '.join(map(str, exposed))}): Spark's command line "
+                    "shows them. Put them into the connection of pulsar_conn_id"
+                )
+
+    def _bounds(self, *, is_rendered: bool) -> dict[str, str]:
+        """Return the bounds as options of the source; refuses what is no interval, as far as it can be known yet."""
+        names = list(self.source_options) if isinstance(self.source_options, Mapping) else []
+        starts, ends = ([name for name in names if name.lower() in known] for known in (_START_OPTIONS, _END_OPTIONS))
+        # What was given and has rendered to None is not the same as what was left out.
+        start = "None" if self._has_start and self.interval_start is None else self.interval_start
+        bounds = intervals.Bounds(start, self.interval_end, self.interval, self.since, starts, ends)
+        return bounds.options(is_rendered=is_rendered)
+
+    def _request(self, options: Mapping[str, object], reference: str | None) -> dict[str, Any]:
+        source = {**_source_options(options), "topic": self.topic, **self.source_options}
+        source.update(self._bounds(is_rendered=True))
+        if reference:
+            source["credentialsRef"] = reference
+        value = {"format": self.value_format, **({"schema": self.value_schema} if self.value_schema else {})}
+        request: dict[str, Any] = {
+            "source": source,
+            "value": value,
+            "output": {"path": self.output_path, "partition_by": self.partition_by},
+            "run": self._identity["run"],
+            "attempt": self._identity["attempt"],
+            "min_rows": self.min_rows,
+            "allow_empty": self.allow_empty,
+        }
+        optional = {
+            "interval": self.interval,
+            "since": self.since,
+            "commits": self._commits() if self.since else None,
+            "subscription": self.subscription,
+            "derive": self.derive or None,
+            "metadata": self.metadata,
+            "manifest": self.manifest or None,
+        }
+        return {**request, **{name: part for name, part in optional.items() if part is not None}}
+
+    def _commits(self) -> str:
+        if self.commits:
+            return self.commits
+        folder = self.output_path.rstrip("/").rpartition("/")[0]
+        return f"{folder}/.{self._identity['task']}.commits"
+
+    def _identify(self, context: Context, state: TaskState) -> dict[str, str]:
+        """Return the names of this run, task and attempt; a job that is reconnected to keeps its attempt."""
+        ti: Any = context.get("ti")
+        map_index = getattr(ti, "map_index", None)
+        more = f".{map_index}" if map_index is not None and map_index >= 0 else ""
+        store: Any = context.get("task_state_store")
+        kept = state.get() if store is not None and store.get(self.external_id_key) else None
+        attempt = str(kept["attempt"]) if kept else uuid.uuid4().hex
+        state.set({"attempt": attempt})
+        dag_id = getattr(ti, "dag_id", "dag")
+        return {"run": f"{context['run_id']}{more}", "task": f"{dag_id}.{self.task_id}{more}", "attempt": attempt}
+
+    # ---- how it went -------------------------------------------------------------------------------------------------
+
+    def _failure(self, error: AirflowException) -> AirflowException:
+        result = self._load_hook.result if self._load_hook is not None else None
+        if result is None or isinstance(error, AirflowFailException):
             return error
         code = result.get("exit_code")
-        text = f"The load of {self.topic} failed: {result.get('error')}"
+        stage = result.get("stage") or "start"
+        text = f"The load of {self.topic} failed at the stage '{stage}': {result.get('error')}"
         if code in _FINAL:
             return AirflowFailException(f"{text} ({_FINAL[code]}; a retry would not help)")
         return AirflowException(text)
 
-    def _get_hook(self) -> _LoadHook:
+    def _verified_result(self) -> dict[str, Any]:
+        """Return what the load itself reports; raises when it reports nothing, whatever spark-submit said."""
+        hook = self._load_hook
+        if hook is not None and hook.result is not None:
+            if hook.result.get("exit_code") != 0:
+                raise self._failure(AirflowException("spark-submit ended well although the load failed"))
+            return hook.result
+        if hook is None or hook.has_driver_here:
+            raise AirflowException(
+                f"spark-submit ended with exit code 0, but the load of {self.topic} printed no result: it was not run, "
+                "or its output was kept back. See the log above; nothing tells that it is done"
+            )
+        if not self.verify_manifest:
+            return {"status": "done", "path": self.output_path, "manifest": self._manifest_path()}
+        return self._result_of_manifest()
+
+    def _manifest_path(self) -> str:
+        from pyspark_pulsar.request import beside
+
+        return self.manifest or beside(self.output_path.rstrip("/"))
+
+    def _result_of_manifest(self) -> dict[str, Any]:
+        """Return the result of a driver that ran elsewhere, from the manifest it wrote."""
+        path = self._manifest_path()
+        try:
+            found = json.loads(storage_path(path).read_text())
+        except (OSError, ValueError, ImportError) as error:
+            raise AirflowException(
+                f"The manifest {path} cannot be read ({type(error).__name__}: {error}), so nothing tells that the load "
+                "is done: give manifest a path that Spark writes and Airflow reads, or verify_manifest=False to trust "
+                "the exit code of spark-submit"
+            ) from error
+        is_ours = found.get("attempt") == self._identity["attempt"]
+        if found.get("status") != "done" or not is_ours:
+            raise AirflowException(
+                f"spark-submit ended well, but the manifest {path} does not tell that this load is done: its status is "
+                f"{found.get('status')!r}, written by {'this' if is_ours else 'another'} try"
+            )
+        return {
+            "status": "done",
+            "exit_code": 0,
+            "rows": found["rows"],
+            "partitions": len(found["partitions"]),
+            "path": self.output_path,
+            "manifest": path,
+            "seconds": found["seconds"],
+        }
+
+    def _forget_job(self, context: Context, state: TaskState) -> None:
+        """Forget the job of a load that is done: a cleared run must load again, not find its old job finished."""
+        state.delete()
+        store: Any = context.get("task_state_store")
+        if store is not None:
+            for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
+                store.delete(key)
+
+    # ---- spark-submit ------------------------------------------------------------------------------------------------
+
+    def _get_hook(self) -> SparkLoadHook:
+        """Return the hook with the request. The base class asks once `conf` has everything it adds itself."""
         if self._load_hook is None:
-            plain = super()._get_hook()
-            self._load_hook = _LoadHook.__new__(_LoadHook)
-            # The base class builds the hook from its own arguments; ours is that hook with two abilities more.
-            self._load_hook.__dict__.update(plain.__dict__)
-            self._load_hook.process_env = self._process_env()
-            self._load_hook.result = None
+            hook = SparkLoadHook.of(super()._get_hook(), self._process_env())
+            self._load_hook = hook
+            pulsar = PulsarHook(self.pulsar_conn_id)
+            options = pulsar.connection_options()
+            # Where Spark has the credentials by its own means, Airflow need not hand them over, nor even know them.
+            own = options.get("spark_credentials_ref")
+            reference = str(own) if own else self._hand_over(hook, pulsar.credentials())
+            hook.set_arguments(["--request", json.dumps(self._request(options, reference))])
         return self._load_hook
 
     def _process_env(self) -> dict[str, str]:
@@ -220,7 +379,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         homes = sorted(Path(self.spark_environment).glob("lib/python3*/site-packages/pyspark"))
         return {**env, "SPARK_HOME": str(homes[-1])} if homes else env
 
-    def _hand_over(self, hook: _LoadHook, credentials: Mapping[str, str] | None) -> str | None:
+    def _hand_over(self, hook: SparkLoadHook, credentials: Mapping[str, str] | None) -> str | None:
         """Bring the secret to where Spark can read it and return its reference, None without authentication."""
         if credentials is None:
             return None
@@ -228,51 +387,22 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         if hook.is_local:
             hook.process_env[_VARIABLE] = secret
             return f"env:{_VARIABLE}"
-        descriptor, path = tempfile.mkstemp(prefix="pulsar-credentials-", suffix=".json")
-        # mkstemp makes the file readable by its owner only.
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secret)
-        self._credentials_file = path
-        hook.hand_over_file(path)
-        return f"file:{os.path.basename(path)}"
-
-    def _request(self, options: Mapping[str, object], reference: str | None, context: Context) -> dict[str, Any]:
-        source = {**_source_options(options), "topic": self.topic, **self.source_options}
-        if self.interval_start:
-            source["startingTime"] = str(self.interval_start)
-        if self.interval_end:
-            source["endingTime"] = str(self.interval_end)
-        if reference:
-            source["credentialsRef"] = reference
-        value = {"format": self.value_format, **({"schema": self.value_schema} if self.value_schema else {})}
-        request: dict[str, Any] = {
-            "source": source,
-            "value": value,
-            "output": {"path": self.output_path, "partition_by": self.partition_by},
-            "run": str(context["run_id"]),
-        }
-        if self.derive:
-            request["derive"] = self.derive
-        if self.metadata is not None:
-            request["metadata"] = self.metadata
-        if self.manifest:
-            request["manifest"] = self.manifest
-        return request
+        self._credentials_file = credentials_file.write(secret)
+        hook.hand_over_file(str(self._credentials_file))
+        return f"file:{self._credentials_file.name}"
 
     def _remove_credentials(self) -> None:
         if self._credentials_file is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._credentials_file)
+            self._credentials_file.unlink(missing_ok=True)
             self._credentials_file = None
         if self._load_hook is not None:
-            self._load_hook.process_env.pop(_VARIABLE, None)
-            if self._load_hook._env:
-                self._load_hook._env.pop(_VARIABLE, None)
+            self._load_hook.forget_variable(_VARIABLE)
 
     def on_kill(self) -> None:
         """Stop the load and remove the credentials handed over."""
         try:
-            super().on_kill()
+            if self._load_hook is not None:
+                super().on_kill()
         finally:
             self._remove_credentials()
 

@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 
 from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs.failures import is_permanent
 from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
 
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
 # The trigger ends by itself and says why; Airflow's own limit is behind it, for a triggerer that stands still.
 _GRACE_SECONDS = 60
+_STATE = "pulsar_counted"
 
 
 class TopicSensor(BaseSensorOperator):
@@ -72,13 +79,14 @@ class TopicSensor(BaseSensorOperator):
         """Wait, and return what was found."""
         with staged(f"Waiting for {self.topic}", "arguments"):
             self._watch = TopicWatcher(TopicCondition.of(self.topic, self.messages, self.published_since))
+        self._watch.restore(self._kept(context))
         if self.reschedule:
             # Every look is a process of its own; how long it all takes is the base class's to know.
             self._deadline = None
         else:
             self._deadline = time.monotonic() + self.timeout
         if self.deferrable:
-            found = self.poke(context)
+            found = self._first_look(context)
             if found:
                 return found.xcom_value
             self._defer()
@@ -86,6 +94,15 @@ class TopicSensor(BaseSensorOperator):
             return super().execute(context)
         except AirflowSensorTimeout as error:
             raise AirflowSensorTimeout(f"{error} Waited for {self._watch.wanted}; last: {self._watch.seen}") from error
+
+    def _first_look(self, context: Context) -> PokeReturnValue:
+        """Look before deferring; what a look in the other modes may be skipped for, this one is, too."""
+        try:
+            return self.poke(context)
+        except AirflowException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"Skipped as soft_fail or never_fail says: {error}") from error
+            raise
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once. Raises only what waiting cannot mend."""
@@ -100,12 +117,39 @@ class TopicSensor(BaseSensorOperator):
             found = asyncio.run(_look(self._watch, config, left))
         except (PulsarException, OSError) as error:
             self._watch.failed(error)
+            self._keep(context)
             if is_permanent(error):
                 raise AirflowFailException(self._watch.seen) from error
             self.log.warning("%s", self._watch.seen)
             return PokeReturnValue(False)
         self.log.info("Waiting for %s: %s", self._watch.wanted, self._watch.seen)
+        if found is None:
+            self._keep(context)
+        elif self.reschedule:
+            TaskState(context, _STATE).delete()
         return PokeReturnValue(found is not None, found)
+
+    # ---- what was counted, over the processes of one try -------------------------------------------------------------
+
+    def _kept(self, context: Context) -> Mapping[str, Any] | None:
+        """Return what an earlier process of this try counted: in reschedule mode every look is one of its own."""
+        if not self.reschedule or self.deferrable or self.messages in (None, ""):
+            return None
+        kept = TaskState(context, _STATE).get()
+        if kept is None or (kept.get("topic"), kept.get("try")) != (self._topic(), context["ti"].try_number):
+            return None
+        found: Mapping[str, Any] = kept["counted"]
+        return found
+
+    def _keep(self, context: Context) -> None:
+        counted = self._watch.state() if self._watch is not None else None
+        if self.reschedule and not self.deferrable and counted:
+            state = {"topic": self._topic(), "try": context["ti"].try_number, "counted": counted}
+            TaskState(context, _STATE).set(state)
+
+    def _topic(self) -> str:
+        assert self._watch is not None
+        return self._watch.wanted.topic
 
     # ---- deferrable --------------------------------------------------------------------------------------------------
 
@@ -122,6 +166,7 @@ class TopicSensor(BaseSensorOperator):
                 poll_interval=self.poke_interval,
                 end_time=time.time() + max(1.0, (self._deadline or 0) - time.monotonic()),
                 pulsar_conn_id=self.pulsar_conn_id,
+                counted=self._watch.state(),
             ),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout + _GRACE_SECONDS),

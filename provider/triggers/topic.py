@@ -20,10 +20,14 @@ from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
 if TYPE_CHECKING:
     from pulsar_native.asyncio import Client
 
+# A look that sees the same as the one before is logged at least this often.
+_LOG_SECONDS = 60
+
 
 class TopicTrigger(BaseTrigger):
     """Look at a topic every `poll_interval` seconds until it is as wanted, or `end_time` (seconds since 1970) passes.
 
+    `counted` is what an earlier look of the same task counted (`TopicWatcher.state`).
     Sends one event: {"status": "found", "found": {…}}, {"status": "timeout", "message": …}, or {"status": "error",
     "message": …, "permanent": whether no retry helps}.
     """
@@ -36,6 +40,7 @@ class TopicTrigger(BaseTrigger):
         poll_interval: float = 10,
         end_time: float | None = None,
         pulsar_conn_id: str = "pulsar_default",
+        counted: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.topic = topic
@@ -44,6 +49,8 @@ class TopicTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.end_time = end_time
         self.pulsar_conn_id = pulsar_conn_id
+        self.counted = counted
+        self._logged: tuple[str, float] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
@@ -56,6 +63,7 @@ class TopicTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "end_time": self.end_time,
                 "pulsar_conn_id": self.pulsar_conn_id,
+                "counted": self.counted,
             },
         )
 
@@ -64,6 +72,7 @@ class TopicTrigger(BaseTrigger):
         watch: TopicWatcher | None = None
         try:
             watch = TopicWatcher(TopicCondition.of(self.topic, self.messages, self.published_since))
+            watch.restore(self.counted)
             yield _event(await self._wait(watch))
         except asyncio.CancelledError:
             raise
@@ -91,6 +100,7 @@ class TopicTrigger(BaseTrigger):
                     if client is not None:
                         client.shutdown()
                         client = None
+                self._tell(watch)
                 left = self._left()
                 if left is not None and left <= 0:
                     text = f"The time is over. Waited for {watch.wanted}; last: {watch.seen}"
@@ -99,6 +109,13 @@ class TopicTrigger(BaseTrigger):
         finally:
             if client is not None:
                 client.shutdown()
+
+    def _tell(self, watch: TopicWatcher) -> None:
+        """Log what the last look saw, if it is new or nothing was logged for a minute."""
+        now = time.monotonic()
+        if self._logged is None or self._logged[0] != watch.seen or now - self._logged[1] >= _LOG_SECONDS:
+            self._logged = (watch.seen, now)
+            self.log.info("Waiting for %s: %s", watch.wanted, watch.seen)
 
     async def _client(self) -> Client:
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook

@@ -1,8 +1,9 @@
 """The batch reader: plans splits in the planner's process, reads them in the tasks, as Arrow record batches.
 
-The object is pickled into every task: it holds checked options, which have no secret. Rules: clients are made inside
-`partitions` and `read`, and closed there, whatever happens; no Python object per row; a read that cannot be whole
-fails. `pushFilters` is not overridden, for that would force a Spark setting on every user.
+The object is pickled into every task: it holds checked options, which have no secret. Rules: readers are made inside
+`partitions` and `read`, and closed there, whatever happens, while the client is the process's (`clients`); no Python
+object per row; a read that cannot be whole fails. `pushFilters` is not overridden, for that would force a Spark setting
+on every user.
 """
 
 from __future__ import annotations
@@ -15,10 +16,32 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.offsets import Range, check_retained
 from pyspark_pulsar.options import ReadOptions
-from pyspark_pulsar.splits import Split, make_splits
+from pyspark_pulsar.splitting import split_ranges
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+class Split(InputPartition):
+    """Say which messages of one topic partition a task reads; `range` is never empty.
+
+    Pickled into the plan: it holds positions and names, no options and no secret.
+    """
+
+    def __init__(self, range: Range) -> None:
+        super().__init__(range.topic)
+        self.range = range
+
+    def __repr__(self) -> str:
+        return f"Split({self.range.topic} [{self.range.start}, {self.range.end}))"
+
+
+def make_splits(ranges: Sequence[Range]) -> list[Split]:
+    """Return one split per range that holds something, in the same order.
+
+    An empty range makes none, for a task costs about 30 ms even when it reads nothing.
+    """
+    return [Split(item) for item in ranges if not item.is_empty]
 
 
 class PulsarBatchReader(DataSourceReader):
@@ -28,8 +51,11 @@ class PulsarBatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one split per topic partition that holds messages of the range. Blocking; the planner calls it."""
-        return make_splits(plan(self._options))
+        """Return one split per topic partition that holds messages of the range, or more where the options ask for it.
+
+        Blocking; the planner calls it.
+        """
+        return make_splits(split_ranges(self._options, plan(self._options)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocking while iterated; called in a task.
@@ -37,29 +63,33 @@ class PulsarBatchReader(DataSourceReader):
         Raises `TopicNotFound` when the topic was deleted after the plan, `DataLoss` when messages of the split are
         gone before or after reading, `Timeout` when the topic stalls.
         """
-        if isinstance(partition, Split):
-            return self._batches(partition.range)
-        return iter(())  # Spark's stand-in for "no partitions"
+        return read_split(self._options, partition)
 
-    def _batches(self, item: Range) -> Iterator[pyarrow.RecordBatch]:
-        options = self._options
-        with Broker(options) as broker:
-            broker.partitions(item.topic)  # a reader of a topic that was deleted meanwhile would create it
-            self._check(broker, item)
-            reader = broker.reader(item.topic, item.start.message_id(item.partition))
-            try:
-                yield from reader.arrow_batches(
-                    end=item.end.message_id(item.partition),
-                    columns=options.columns,
-                    timeout_millis=options.poll_timeout_ms,
-                    publish_time=(options.starting_time, options.ending_time),
-                )
-            finally:
-                reader.close()
-            # Trimming may have overtaken the reader, which the broker does not tell.
-            self._check(broker, item)
 
-    def _check(self, broker: Broker, item: Range) -> None:
-        if self._options.fail_on_data_loss:
-            with broker.probe(item.topic) as probe:
-                check_retained(item.topic, item.start, probe.first())
+def read_split(options: ReadOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+    """Return the record batches of a split, none for Spark's stand-in for "no partitions"; see `read` for errors."""
+    return _batches(options, partition.range) if isinstance(partition, Split) else iter(())
+
+
+def _batches(options: ReadOptions, item: Range) -> Iterator[pyarrow.RecordBatch]:
+    with Broker(options) as broker:
+        broker.partitions(item.topic)  # a reader of a topic that was deleted meanwhile would create it
+        _check(options, broker, item)
+        reader = broker.reader(item.topic, item.start.message_id(item.partition))
+        try:
+            yield from reader.arrow_batches(
+                end=item.end.message_id(item.partition),
+                columns=options.columns,
+                timeout_millis=options.poll_timeout_ms,
+                publish_time=(options.starting_time, options.ending_time),
+            )
+        finally:
+            reader.close()
+        # Trimming may have overtaken the reader, which the broker does not tell.
+        _check(options, broker, item)
+
+
+def _check(options: ReadOptions, broker: Broker, item: Range) -> None:
+    if options.finds_loss:
+        with broker.probe(item.topic) as probe:
+            check_retained(item.topic, item.start, probe.first())

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from pulsar_native import Client, MessageId, Reader
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import Authentication
-from pulsar_native.exceptions import TopicNotFound
+from pulsar_native.exceptions import AlreadyClosed, TopicNotFound
 from pulsar_native.topic import TopicName
+from pyspark_pulsar.clients import shared_client
 from pyspark_pulsar.offsets import Found, Probe, Range, resolve
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
@@ -25,15 +26,24 @@ _PARALLEL = 8
 
 
 class Broker:
-    """Hold one client for a plan or a task; close it when done. Blocking and thread-safe; made where it is used."""
+    """Use the process's client for a plan or a task; close it when done. Blocking and thread-safe; made where it is
+    used."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._admin: AdminClient | None = None
-        credentials = options.credentials.resolve() if options.credentials is not None else None
-        self.client = Client.from_config(options.client_config().replace(authentication=credentials))
+        self._held = ExitStack()
+        self._is_closed = False
+        self._client, credentials = self._held.enter_context(shared_client(options))
         if options.admin_url is not None:
-            self._admin = admin_client(options, credentials)
+            self._admin = self._held.enter_context(admin_client(options, credentials))
+
+    @property
+    def client(self) -> Client:
+        """The process's client; raises `AlreadyClosed` after `close`, when it is for others to use."""
+        if self._is_closed:
+            raise AlreadyClosed("This plan or task is over")
+        return self._client
 
     def topics(self) -> list[str]:
         """Return the topics the options name, or those that match their pattern now; `TopicNotFound` when none does."""
@@ -61,6 +71,7 @@ class Broker:
             receiver_queue_size=queue_size or self._options.receiver_queue_size,
             subscription_role_prefix=self._options.subscription_prefix,
             start_message_id_inclusive=True,
+            is_read_compacted=self._options.read_compacted,
         )
 
     @contextmanager
@@ -73,11 +84,20 @@ class Broker:
         finally:
             reader.close()
 
+    def ledgers(self, topic: str) -> list[tuple[int, int]]:
+        """Return the ledgers of a topic partition in order, each with how many entries it has; needs admin.url."""
+        assert self._admin is not None
+        stats = self._admin.internal_stats(topic)
+        found = [(each["ledgerId"], each["entries"]) for each in stats["ledgers"]]
+        if found and found[-1][1] == 0:
+            # The one that is written to is not counted in its own row.
+            found[-1] = (found[-1][0], stats["currentLedgerEntries"])
+        return found
+
     def close(self) -> None:
-        """Close the client and its connections."""
-        if self._admin is not None:
-            self._admin.close()
-        self.client.close()
+        """Give the client back, which keeps its connections for the next task, and close the admin client."""
+        self._is_closed = True
+        self._held.close()
 
     def __enter__(self) -> Broker:
         return self

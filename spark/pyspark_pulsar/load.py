@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_pulsar.manifest import Delivered, Document, Manifest
+    from pyspark_pulsar.output import Output
+    from pyspark_pulsar.planning import Plan
     from pyspark_pulsar.request import LoadRequest
 
 DONE, FAILED, REFUSED, LOST = 0, 1, 2, 3
@@ -52,7 +54,7 @@ def application() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a load ended; `exit_code` says what a scheduler should do about it."""
+    """How a load ended; `exit_code` says what a scheduler should do about it, `stage` where it failed."""
 
     exit_code: int
     rows: int | None = None
@@ -62,6 +64,7 @@ class Outcome:
     manifest: str | None = None
     seconds: float = 0.0
     error: str | None = None
+    stage: str | None = None
 
     def to_line(self) -> str:
         """Return the one line of JSON that ends the output."""
@@ -132,14 +135,24 @@ def _run(text: str, started: float) -> Outcome:
 
     request = LoadRequest.parse(text)
     spark = SparkSession.builder.appName("pulsar-load").getOrCreate()
+    load = Load(spark, request, started)
     try:
-        return Load(spark, request, started).run()
+        return load.run()
+    except Exception as error:
+        code, message = judge(error)
+        say(f"failed at the stage {load.stage}: {message}")
+        return Outcome(code, seconds=round(time.monotonic() - started, 3), error=message, stage=load.stage)
     finally:
         spark.stop()
 
 
 class Load:
-    """Carry out one request in a session that is up. Blocking; used once."""
+    """Carry out one request in a session that is up. Blocking; used once.
+
+    `stage` says how far it has come: plan, read, commit, publish or complete.
+    """
+
+    stage = "plan"
 
     def __init__(self, spark: SparkSession, request: LoadRequest, started: float) -> None:
         self._spark = spark
@@ -147,10 +160,9 @@ class Load:
         self._started = started
 
     def run(self) -> Outcome:
-        """Plan or replay, read, decode, write, count, and complete the manifest."""
+        """Plan or replay, read, decode, write, count, put in place, and complete the manifest."""
         from pyspark_pulsar import register
         from pyspark_pulsar.credentials import share
-        from pyspark_pulsar.manifest import Document
 
         register(self._spark)
         self._spark.conf.set("spark.sql.session.timeZone", self._request.time_zone)
@@ -162,59 +174,66 @@ class Load:
             source = {name: value for name, value in source.items() if name.lower() != "credentialsref"}
             source["credentialsRef"] = str(shared)
         try:
-            document = Document(self._spark, self._request.manifest)
-            plan, replayed = self._plan(document, source)
-            return self._complete(document, plan, replayed, self._write(self._frame(source, plan)))
+            return self._load(source)
         finally:
             forget()
 
-    def _plan(self, document: Document, source: dict[str, str]) -> tuple[Manifest, bool]:
-        """Return the ranges to read and whether they are those of an earlier run; fresh ones go to the manifest."""
-        from pulsar_native.exceptions import InvalidConfiguration
-        from pyspark_pulsar.broker import plan
-        from pyspark_pulsar.manifest import Manifest
+    def _load(self, source: dict[str, str]) -> Outcome:
+        from pyspark_pulsar.manifest import Document
         from pyspark_pulsar.options import ReadOptions
+        from pyspark_pulsar.output import Output
+        from pyspark_pulsar.retained import advance
 
-        kept = document.read() if self._request.replay != "never" else None
-        if kept is None and self._request.replay == "require":
-            raise InvalidConfiguration(f"replay=require: there is no manifest at {self._request.manifest}")
-        found = Manifest.from_json(kept) if kept is not None else None
-        if found is not None and self._replays(found):
-            say(f"replaying the plan of {found.written_at}: {len(found.ranges)} topic partitions")
-            return found, True
-        fresh = Manifest(self._request.canonical(), plan(ReadOptions.parse(source)))
-        document.write(fresh.to_json())
-        filled = sum(1 for item in fresh.ranges if not item.is_empty)
-        say(f"planned {len(fresh.ranges)} topic partitions, {filled} with messages ({self._elapsed():.1f} s)")
-        return fresh, False
+        document = Document(self._spark, self._request.manifest)
+        plan = self._plan(document, source)
+        output = Output(self._spark, self._request.path)
+        self.stage = "read"
+        try:
+            delivered = self._write(output, self._frame(plan))
+            self._check_rows(plan, source, delivered)
+            self.stage = "commit"
+            self._commit(plan, output, delivered)
+        except BaseException:
+            output.discard()
+            raise
+        self.stage = "publish"
+        output.publish()
+        self.stage = "complete"
+        outcome = self._complete(document, plan, delivered)
+        if self._request.subscription is not None:
+            advance(ReadOptions.parse(source), self._request.subscription, plan.manifest.ranges, delivered)
+        return outcome
 
-    def _replays(self, found: Manifest) -> bool:
-        """Return whether the ranges of a manifest are the ones to read.
+    def _plan(self, document: Document, source: dict[str, str]) -> Plan:
+        """Return what is to be read; the ranges go to the manifest before anything is read."""
+        from pyspark_pulsar.options import ReadOptions
+        from pyspark_pulsar.planning import make_plan
+        from pyspark_pulsar.retained import hold
 
-        They are when the request is the same, unless that run has ended well and its end was only "up to now".
-        """
-        from pulsar_native.exceptions import InvalidConfiguration
+        if self._request.subscription is not None:
+            hold(ReadOptions.parse(source), self._request.subscription)
+        plan = make_plan(self._spark, self._request, source, document)
+        ranges = plan.manifest.ranges
+        if plan.replayed:
+            say(f"replaying the plan of {plan.manifest.written_at}: {len(ranges)} topic partitions")
+            return plan
+        document.write(plan.manifest.to_json())
+        filled = sum(1 for item in ranges if not item.is_empty)
+        say(f"planned {len(ranges)} topic partitions, {filled} with messages ({self._elapsed():.1f} s)")
+        return plan
 
-        same = found.request == self._request.canonical()
-        if self._request.replay == "require" and not same:
-            where = self._request.manifest
-            raise InvalidConfiguration(f"replay=require: the manifest at {where} is of another request")
-        return same and (
-            self._request.replay == "require" or self._request.ended_before(found.time) or not found.is_done
-        )
-
-    def _frame(self, source: dict[str, str], plan: Manifest) -> DataFrame:
+    def _frame(self, plan: Plan) -> DataFrame:
         """Return what is to be written: the frozen ranges, decoded, with derived and metadata columns."""
         from pyspark.sql import functions
 
         request = self._request
         frame = (
             self._spark.read.format("pulsar")
-            .options(**frozen(source, plan))
+            .options(**plan.options)
             .options(columns=",".join(request.source_columns()))
             .load()
         )
-        frame = self._decoded(frame, plan)
+        frame = self._decoded(frame, plan.manifest)
         kept = [functions.col(f"`{name}`") for name in request.source_columns()[1:]]
         value = functions.col("value") if request.value_format == "raw" else functions.col("value.*")
         frame = frame.select(value, *kept)
@@ -239,7 +258,7 @@ class Load:
     def _registered(self, plan: Manifest, kind: str) -> str:
         """Return the definition of the schema registered at the topics; blocking; it must be one for all of them."""
         from pulsar_native.topic import TopicName
-        from pyspark_pulsar.registered import registered_definition
+        from pyspark_pulsar.topic_schema import registered_definition
 
         topics = list(dict.fromkeys(TopicName.parse(item.topic).base.full for item in plan.ranges))
         return registered_definition(self._request.read_options(), topics, kind)
@@ -257,48 +276,55 @@ class Load:
                 f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(frame.columns)}"
             )
 
-    def _write(self, frame: DataFrame) -> dict[str, Delivered]:
-        """Write, count and put the rows in place; return what was delivered by topic partition."""
-        from pyspark_pulsar.output import Output
-
-        output = Output(self._spark, self._request.path)
+    def _write(self, output: Output, frame: DataFrame) -> dict[str, Delivered]:
+        """Write and count the rows beside their place; return what was delivered by topic partition."""
         with Progress(self._spark):
             read = output.write(frame, self._request.partition_by)
         delivered = output.count()
         written = sum(part.rows for part in delivered.values())
         if written != read:
             raise RuntimeError(f"{read} rows were read and {written} written: {self._request.path} stays as it was")
-        output.publish()
         return delivered
 
-    def _complete(self, document: Document, plan: Manifest, replayed: bool, delivered: dict[str, Delivered]) -> Outcome:
+    def _check_rows(self, plan: Plan, source: dict[str, str], delivered: dict[str, Delivered]) -> None:
+        """Refuse too few rows, and none at all where messages may have been lost; the output stays as it was."""
+        from pyspark_pulsar.options import ReadOptions
+        from pyspark_pulsar.retained import check_empty
+
+        rows, wanted = sum(part.rows for part in delivered.values()), self._request.min_rows
+        if rows < wanted:
+            raise RuntimeError(
+                f"{rows:,} rows are fewer than min_rows={wanted:,}: {self._request.path} stays as it was"
+            )
+        # An empty load that is done again was judged when it was done first.
+        if not rows and not self._request.allow_empty and not plan.manifest.was_empty and plan.own is None:
+            options, ranges = ReadOptions.parse(source), plan.manifest.ranges
+            check_empty(options, ranges, is_behind=plan.base is not None, subscription=self._request.subscription)
+
+    def _commit(self, plan: Plan, output: Output, delivered: dict[str, Delivered]) -> None:
+        """Note in the commit log what this load covers, before its rows are put in place."""
+        from pyspark_pulsar.commits import Commit, CommitLog
+
+        request = self._request
+        if request.commits is None or plan.own is not None:
+            return
+        number = 1 if plan.base is None else plan.base.number + 1
+        rows = sum(part.rows for part in delivered.values())
+        commit = Commit(number, request.run, request.path, output.staging, plan.manifest.ranges, rows)
+        CommitLog(self._spark, request.commits).add(commit)
+
+    def _complete(self, document: Document, plan: Plan, delivered: dict[str, Delivered]) -> Outcome:
         from dataclasses import replace
 
         seconds = round(self._elapsed(), 3)
-        done = replace(plan, delivered=delivered, seconds=seconds, is_done=True)
+        done = replace(plan.manifest, delivered=delivered, seconds=seconds, is_done=True)
         document.write(done.to_json())
         request, rows = self._request, done.rows or 0
         say(f"wrote {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s) to {request.path}")
-        return Outcome(DONE, rows, len(plan.ranges), replayed, request.path, request.manifest, seconds)
+        return Outcome(DONE, rows, len(done.ranges), plan.replayed, request.path, request.manifest, seconds)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
-
-
-def frozen(source: dict[str, str], plan: Manifest) -> dict[str, str]:
-    """Return the options that read exactly the ranges of a plan; the time bounds stay, for they filter rows."""
-    from pyspark_pulsar.offsets import bounds
-    from pyspark_pulsar.positions import format_offsets
-
-    chosen = ("topic", "topics", "topicspattern", "startingoffsets", "endingoffsets")
-    kept = {name: value for name, value in source.items() if name.lower() not in chosen}
-    starts, ends = bounds(plan.ranges)
-    return {
-        **kept,
-        "topics": ",".join(starts),
-        "startingOffsets": format_offsets(starts),
-        "endingOffsets": format_offsets(ends),
-    }
 
 
 class Progress:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VERSION = 1
+_FRESH = ".new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,18 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The ranges of a load and, when it is done, what was delivered of them by topic partition."""
+    """The ranges of a load and, when it is done, what was delivered of them by topic partition.
+
+    `attempt` names the try that wrote it, as the request did; `was_empty` says that a finished load found no rows.
+    """
 
     request: Mapping[str, Any]
     ranges: Sequence[Range]
     delivered: Mapping[str, Delivered] | None = None
     seconds: float | None = None
     is_done: bool = False
+    attempt: str | None = None
+    was_empty: bool = False
     written_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     @property
@@ -61,6 +67,7 @@ class Manifest:
             "written_at": self.written_at,
             "rows": self.rows,
             "seconds": self.seconds,
+            "attempt": self.attempt,
             "partitions": [self._partition(item) for item in self.ranges],
             "request": self.request,
         }
@@ -92,6 +99,7 @@ class Manifest:
                 dict(document["request"]),
                 ranges,
                 is_done=document["status"] == "done",
+                was_empty=document["status"] == "done" and document["rows"] == 0,
                 written_at=datetime.fromisoformat(document["written_at"]).isoformat(timespec="milliseconds"),
             )
         except PulsarException:
@@ -114,9 +122,17 @@ class Document:
 
     def read(self) -> str | None:
         """Return the text, None when there is no such document."""
-        if not self._files.exists(self._path):
+        if self._files.exists(self._path):
+            return self._text(self._path)
+        # A crash between the two steps of `write`: the old text is gone, and the new one is whole or was the first.
+        fresh = self._path.suffix(_FRESH)
+        if not self._files.exists(fresh):
             return None
-        stream = self._files.open(self._path)
+        text = self._text(fresh)
+        return text if _is_whole(text) else None
+
+    def _text(self, path: Any) -> str:
+        stream = self._files.open(path)
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
@@ -124,7 +140,7 @@ class Document:
 
     def write(self, text: str) -> None:
         """Put the text there in place of what was."""
-        fresh = self._path.suffix(".new")
+        fresh = self._path.suffix(_FRESH)
         stream = self._files.create(fresh, True)
         try:
             stream.write(bytearray(text.encode()))
@@ -133,3 +149,22 @@ class Document:
         self._files.delete(self._path, False)
         if not self._files.rename(fresh, self._path):
             raise OSError(f"{fresh.toString()} could not be renamed to {self._path.toString()}")
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def folder_of(spark: SparkSession, location: str) -> list[str]:
+    """Return the names in a folder of Spark's filesystems, none where there is no such folder; ".new" is left off."""
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(location)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    if not files.exists(path):
+        return []
+    names = {str(status.getPath().getName()).removesuffix(_FRESH) for status in files.listStatus(path)}
+    return sorted(name for name in names if not name.startswith("."))

@@ -105,14 +105,14 @@ def _end(topic: str, bound: Bound, last: Position | None, options: ReadOptions, 
 
 def _start(topic: str, bound: Bound, end: Position, options: ReadOptions, probe: Probe) -> Position:
     if isinstance(bound, Position):
-        if bound < end and options.fail_on_data_loss:
+        if bound < end and options.finds_loss:
             check_retained(topic, bound, probe.first())
         return bound
     if options.starting_time is None:
         found = probe.first()
     else:
         found = probe.first_at(options.starting_time - options.time_slack_ms)
-        if options.fail_on_data_loss:
+        if options.finds_loss:
             _check_beginning(topic, options.starting_time, probe)
     return end if found is None else found.position.entry_start
 

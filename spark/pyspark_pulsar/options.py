@@ -1,16 +1,18 @@
-"""The options of a read: names, values and what they may not hold, checked before anything connects.
+"""The options of batch and streaming reads, checked before anything connects.
 
-Names are those of the JVM connector where it has them. Spark folds the case of names, so they are matched without it.
-Rules: an unknown name is an error that tells the nearest right one; a name that could carry a secret is refused with
-advice and its value is never repeated; what later versions will read is refused as such, never ignored. Does no I/O.
+Names are those of the JVM connector where it has them, else of the Java client. Spark folds the case of names, so they
+are matched without it. Rules: an unknown name is an error that tells the nearest right one; a name that could carry a
+secret is refused with advice and its value is never repeated; what later versions will read is refused as such, never
+ignored. Does no I/O.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pulsar_native.config import ClientConfig
@@ -20,9 +22,11 @@ from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import ADVICE, CredentialsRef
 from pyspark_pulsar.positions import Offsets, parse_offsets
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, METADATA_COLUMNS, SOURCE_COLUMNS
-from pyspark_pulsar.times import parse_time
 
 CLIENT_PREFIX = "pulsar.client."
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 _NAMES = (
     "service.url",
@@ -43,17 +47,33 @@ _NAMES = (
     "subscriptionPrefix",
     "valueFormat",
     "pulsar.reader.receiverQueueSize",
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "predefinedSubscription",
+    "readCompacted",
+    "minPartitions",
+    "maxEntriesPerPartition",
+    "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
 )
+# Of one kind of read only: each with the reason.
+_STREAM_ONLY = {
+    "maxMessagesPerTrigger": "a batch read has no triggers; bound it with endingOffsets or endingTime",
+    "maxBytesPerTrigger": "a batch read has no triggers; bound it with endingOffsets or endingTime",
+    "predefinedSubscription": "a batch read uses a non-durable reader and leaves no subscription behind; leave it out",
+    "pulsar.reader.autoUpdatePartitionsIntervalSeconds": "a batch read looks once; leave it out",
+}
+_FIXED = "a stream is read in one task per topic partition, so that a repeated micro-batch has the same tasks"
+_BATCH_ONLY = {
+    "minPartitions": _FIXED,
+    "maxEntriesPerPartition": _FIXED,
+    "endingOffsets": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
+    "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
+}
 # Understood, and refused: each with what to do instead.
 _REFUSED = {
-    "predefinedSubscription": "a batch read uses a non-durable reader and leaves no subscription behind; leave it out",
     "path": "load() takes no path; name the topic with option topic",
-    "minPartitions": "splits inside a topic partition are not supported in this version; one task reads one partition",
-    "maxEntriesPerPartition": "splits inside a topic partition are not supported in this version",
-    "maxBytesPerTrigger": "streaming reads are not supported in this version",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
     "allowDifferentTopicSchemas": "values are read as bytes, of any schema; leave it out",
-    "readCompacted": "compacted reads are not supported in this version",
 }
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 
@@ -61,54 +81,59 @@ _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 _Setting = tuple[str, Callable[[str, str], Any]]
 
 
-def _integer(name: str, text: str) -> int:
+def integer(name: str, text: str) -> int:
+    """Return the whole number of an option; raises `InvalidConfiguration`."""
     if not re.fullmatch(r"[+-]?\d{1,18}", text.strip()):
         raise InvalidConfiguration(f"{name} must be a whole number, not {text[:60]!r}")
     return int(text)
 
 
-def _flag(name: str, text: str) -> bool:
+def flag(name: str, text: str) -> bool:
+    """Return the truth of an option; raises `InvalidConfiguration`."""
     folded = text.strip().lower()
     if folded not in ("true", "false"):
         raise InvalidConfiguration(f"{name} must be true or false, not {text[:60]!r}")
     return folded == "true"
 
 
-def _text(name: str, text: str) -> str:
+def text_value(name: str, text: str) -> str:
+    """Return the text of an option, which must not be blank; raises `InvalidConfiguration`."""
     if not text.strip():
         raise InvalidConfiguration(f"{name} is empty")
     return text.strip()
 
 
 def _seconds(name: str, text: str) -> float:
-    return _integer(name, text) / 1000
+    return integer(name, text) / 1000
 
 
 def _nanoseconds(name: str, text: str) -> int:
-    return max(1, _integer(name, text) // 1_000_000)
+    return max(1, integer(name, text) // 1_000_000)
 
+
+# Over what waits for its receipts, and for tasks; the connector's own default.
+MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
 
 _CLIENT: dict[str, _Setting] = {
     "operationTimeoutMs": ("operation_timeout_seconds", _seconds),
-    "connectionTimeoutMs": ("connection_timeout_ms", _integer),
-    "connectionsPerBroker": ("connections_per_broker", _integer),
-    "keepAliveIntervalSeconds": ("keep_alive_interval_seconds", _integer),
-    "maxLookupRedirects": ("max_lookup_redirects", _integer),
-    "concurrentLookupRequest": ("concurrent_lookup_requests", _integer),
-    "memoryLimitBytes": ("memory_limit_bytes", _integer),
+    "connectionTimeoutMs": ("connection_timeout_ms", integer),
+    "connectionsPerBroker": ("connections_per_broker", integer),
+    "keepAliveIntervalSeconds": ("keep_alive_interval_seconds", integer),
+    "maxLookupRedirects": ("max_lookup_redirects", integer),
+    "concurrentLookupRequest": ("concurrent_lookup_requests", integer),
+    "memoryLimitBytes": ("memory_limit_bytes", integer),
     "initialBackoffIntervalNanos": ("starting_backoff_interval_ms", _nanoseconds),
     "maxBackoffIntervalNanos": ("max_backoff_interval_ms", _nanoseconds),
-    "listenerName": ("listener_name", _text),
-    "useTls": ("use_tls", _flag),
-    "tlsTrustCertsFilePath": ("tls_trust_certs_file_path", _text),
-    "tlsAllowInsecureConnection": ("tls_allow_insecure_connection", _flag),
-    "tlsHostnameVerificationEnable": ("tls_validate_hostname", _flag),
-    "tlsCertificateFilePath": ("tls_certificate_file_path", _text),
-    "tlsKeyFilePath": ("tls_private_key_file_path", _text),
+    "listenerName": ("listener_name", text_value),
+    "useTls": ("use_tls", flag),
+    "tlsTrustCertsFilePath": ("tls_trust_certs_file_path", text_value),
+    "tlsAllowInsecureConnection": ("tls_allow_insecure_connection", flag),
+    "tlsHostnameVerificationEnable": ("tls_validate_hostname", flag),
+    "tlsCertificateFilePath": ("tls_certificate_file_path", text_value),
+    "tlsKeyFilePath": ("tls_private_key_file_path", text_value),
 }
 _CLIENT_NAMES = tuple(CLIENT_PREFIX + name for name in _CLIENT)
 _CLIENT_SETTINGS = {(CLIENT_PREFIX + name).lower(): (CLIENT_PREFIX + name, *entry) for name, entry in _CLIENT.items()}
-_FOLDED = {name.lower(): name for name in (*_NAMES, *_REFUSED)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +167,10 @@ class TopicsPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Say what one batch read is about; immutable and picklable, without any secret. Times are milliseconds."""
+    """Say what one batch or streaming read is about; immutable and picklable, without any secret.
+
+    Times are milliseconds.
+    """
 
     service_url: str
     admin_url: str | None
@@ -160,60 +188,107 @@ class ReadOptions:
     subscription_prefix: str | None
     receiver_queue_size: int
     client_settings: tuple[tuple[str, Any], ...]
+    max_messages_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    predefined_subscription: str | None = None
+    auto_update_partitions_interval_seconds: int = 60
+    read_compacted: bool = False
+    min_partitions: int | None = None
+    max_entries_per_partition: int | None = None
 
     @staticmethod
-    def parse(options: Mapping[str, str]) -> ReadOptions:
-        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. Does no I/O."""
+    def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
+        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. Does no I/O.
+
+        `streaming` tells the kind of read; None takes the options of both, where the kind is not known yet.
+        """
         given, settings = _sorted_out(options)
+        _check_kind(given, streaming)
         read = ReadOptions(
-            service_url=_service_url(given),
-            admin_url=_admin_url(given),
+            service_url=service_url(given),
+            admin_url=admin_url(given),
             topics=_topics(given),
             topics_pattern=_pattern(given),
-            starting_offsets=parse_offsets("startingOffsets", given.get("startingOffsets", "earliest"), "earliest"),
+            starting_offsets=_starting_offsets(given, streaming),
             ending_offsets=parse_offsets("endingOffsets", given.get("endingOffsets", "latest"), "latest"),
             starting_time=_time("startingTime", given),
             ending_time=_time("endingTime", given),
-            time_slack_ms=_at_least(0, "timeSlackMs", given, "60000"),
-            fail_on_data_loss=_flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
-            poll_timeout_ms=_at_least(1, "pollTimeoutMs", given, "60000"),
+            time_slack_ms=at_least(0, "timeSlackMs", given, "60000"),
+            fail_on_data_loss=flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
+            poll_timeout_ms=at_least(1, "pollTimeoutMs", given, "60000"),
             columns=_columns(given),
             credentials=CredentialsRef.parse(given["credentialsRef"]) if "credentialsRef" in given else None,
-            subscription_prefix=_text("subscriptionPrefix", given["subscriptionPrefix"])
+            subscription_prefix=text_value("subscriptionPrefix", given["subscriptionPrefix"])
             if "subscriptionPrefix" in given
             else None,
-            receiver_queue_size=_at_least(1, "pulsar.reader.receiverQueueSize", given, "1000"),
+            receiver_queue_size=at_least(1, "pulsar.reader.receiverQueueSize", given, "1000"),
             client_settings=tuple(sorted(settings.items())),
+            max_messages_per_trigger=_limit("maxMessagesPerTrigger", given),
+            max_bytes_per_trigger=_limit("maxBytesPerTrigger", given),
+            predefined_subscription=text_value("predefinedSubscription", given["predefinedSubscription"])
+            if "predefinedSubscription" in given
+            else None,
+            auto_update_partitions_interval_seconds=at_least(
+                1, "pulsar.reader.autoUpdatePartitionsIntervalSeconds", given, "60"
+            ),
+            min_partitions=_limit("minPartitions", given),
+            max_entries_per_partition=_limit("maxEntriesPerPartition", given),
+            read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
         )
         read.client_config()  # its own checks, before anything starts
         read._check()
         return read
 
+    @property
+    def finds_loss(self) -> bool:
+        """Whether messages missing at the start of a range fail the read; compaction removes them on purpose."""
+        return self.fail_on_data_loss and not self.read_compacted
+
     def client_config(self) -> ClientConfig:
         """Return the client's configuration, still without credentials."""
-        return ClientConfig(service_url=self.service_url, **dict(self.client_settings))
+        settings = {"memory_limit_bytes": MEMORY_LIMIT_BYTES, **dict(self.client_settings)}
+        url = self.service_url
+        if settings.get("use_tls") and url.startswith("pulsar://"):
+            # The client goes by the scheme alone.
+            url = url.replace("pulsar://", "pulsar+ssl://", 1)
+        return ClientConfig(service_url=url, **settings)
 
     def _check(self) -> None:
         if self.topics_pattern is not None and self.admin_url is None:
             raise InvalidConfiguration("topicsPattern needs admin.url: the topics are listed over the admin interface")
+        if (self.min_partitions or self.max_entries_per_partition) and self.admin_url is None:
+            raise InvalidConfiguration(
+                "minPartitions and maxEntriesPerPartition need admin.url: the broker tells only there how many entries "
+                "a ledger has"
+            )
         start, end = self.starting_time, self.ending_time
         if start is not None and end is not None and end < start:
             raise InvalidConfiguration(f"endingTime ({end} ms) is before startingTime ({start} ms)")
 
 
+def _check_kind(given: Mapping[str, str], streaming: bool | None) -> None:
+    """Raise `InvalidConfiguration` for an option that only the other kind of read has."""
+    if streaming is None:
+        return
+    kind, others = ("streaming", _BATCH_ONLY) if streaming else ("batch", _STREAM_ONLY)
+    for name in given:
+        if name in others:
+            raise InvalidConfiguration(f"Option {name} is not for {kind} reads: {others[name]}")
+
+
+def _starting_offsets(given: Mapping[str, str], streaming: bool | None) -> Offsets:
+    """Return where to start: a batch at the earliest message, a stream behind the latest, unless told otherwise."""
+    text = given.get("startingOffsets", "latest" if streaming else "earliest")
+    return parse_offsets("startingOffsets", text, "earliest", *(() if streaming is False else ("latest",)))
+
+
+def _limit(name: str, given: Mapping[str, str]) -> int | None:
+    return at_least(1, name, given, "1") if name in given else None
+
+
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the options by their right names and the client's settings; refuse everything else."""
-    given: dict[str, str] = {}
-    settings: dict[str, Any] = {}
-    for raw, value in options.items():
-        folded = raw.lower()
-        if folded in _CLIENT_SETTINGS:
-            name, field, convert = _CLIENT_SETTINGS[folded]
-            settings[field] = convert(name, value)
-        elif _FOLDED.get(folded) in _NAMES:
-            given[_FOLDED[folded]] = value
-        else:
-            raise InvalidConfiguration(_refusal(raw))
+    given, settings, _ = sort_options(options, _NAMES, _REFUSED, {})
     if given.get("valueFormat", "raw").strip().lower() != "raw":
         raise InvalidConfiguration(
             "valueFormat can only be raw in this version: decode the column value with from_json, or let "
@@ -222,25 +297,59 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, A
     return given, settings
 
 
-def _refusal(raw: str) -> str:
-    name = _FOLDED.get(raw.lower())
+def sort_options(
+    options: Mapping[str, str],
+    names: Sequence[str],
+    refused: Mapping[str, str],
+    more_settings: Mapping[str, tuple[str, Callable[[str, str], Any]]],
+) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
+    """Return the options by their right names, the client's settings, and the settings of `more_settings`.
+
+    `refused` are known names that are not taken, each with what to do instead. Raises `InvalidConfiguration` for those
+    and for unknown names, with the nearest right one. Does no I/O.
+    """
+    folded_names = {name.lower(): name for name in names}
+    folded_settings = {name.lower(): (name, *entry) for name, entry in more_settings.items()}
+    given: dict[str, str] = {}
+    client: dict[str, Any] = {}
+    more: dict[str, Any] = {}
+    for raw, value in options.items():
+        folded = raw.lower()
+        if folded in _CLIENT_SETTINGS:
+            name, field, convert = _CLIENT_SETTINGS[folded]
+            client[field] = convert(name, value)
+        elif folded in folded_settings:
+            name, field, convert = folded_settings[folded]
+            more[field] = convert(name, value)
+        elif folded in folded_names:
+            given[folded_names[folded]] = value
+        else:
+            raise InvalidConfiguration(_refusal(raw, (*names, *_CLIENT_NAMES, *more_settings), refused))
+    return given, client, more
+
+
+def _refusal(raw: str, names: Sequence[str], refused: Mapping[str, str]) -> str:
+    folded_refused = {name.lower(): name for name in refused}
+    name = folded_refused.get(raw.lower())
     if name is not None:
-        return f"Option {name}: {_REFUSED[name]}"
+        return f"Option {name}: {refused[name]}"
     if _SECRET.search(raw) and not raw.lower().startswith("credentialsr"):
         return f"Option {raw} is not taken. {ADVICE}"
-    known = {name.lower(): name for name in (*_NAMES, *_CLIENT_NAMES)}
+    known = {name.lower(): name for name in names}
     near = difflib.get_close_matches(raw.lower(), known, 1, 0.6)
-    hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join((*_NAMES, *_CLIENT_NAMES))}"
+    hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(names)}"
     return f"There is no option {raw}; {hint}"
 
 
-def _service_url(given: Mapping[str, str]) -> str:
+def service_url(given: Mapping[str, str]) -> str:
+    """Return the checked service URL; raises `InvalidConfiguration` or `InvalidUrl`."""
     if "service.url" not in given:
         raise InvalidConfiguration("Option service.url is missing; write for example pulsar://host:6650")
     return str(ServiceUrl.parse(given["service.url"]))
 
 
-def _admin_url(given: Mapping[str, str]) -> str | None:
+def admin_url(given: Mapping[str, str]) -> str | None:
+    """Return the checked admin URL, None where there is none; raises `InvalidConfiguration`."""
     url = given.get("admin.url")
     if url is None:
         return None
@@ -280,12 +389,36 @@ def _pattern(given: Mapping[str, str]) -> TopicsPattern | None:
     return TopicsPattern.parse(given["topicsPattern"]) if "topicsPattern" in given else None
 
 
+def parse_time(option: str, text: str) -> int:
+    """Return the milliseconds since 1970 of a number of them or of an ISO-8601 time with its zone.
+
+    A time without a zone is refused, since driver and executors may live in different ones; a fraction of a
+    millisecond rounds up, which keeps `[start, end)` exact for publish times that are whole milliseconds.
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d{1,16}", text):
+        return int(text)
+    if text.startswith("{"):
+        raise InvalidConfiguration(f"{option} takes one time for all partitions, not JSON by partition")
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        form = "milliseconds since 1970 or ISO-8601 such as 2026-01-31T00:00:00Z"
+        raise InvalidConfiguration(f"{option} is {text[:60]!r}; write {form}") from error
+    if time.tzinfo is None:
+        raise InvalidConfiguration(f"{option} is {text!r}, a time without a zone; add Z or an offset such as +01:00")
+    if time < _EPOCH:
+        raise InvalidConfiguration(f"{option} is {text!r}, a time before 1970, which no message has")
+    return -((_EPOCH - time) // _MILLISECOND)
+
+
 def _time(name: str, given: Mapping[str, str]) -> int | None:
     return parse_time(name, given[name]) if name in given else None
 
 
-def _at_least(minimum: int, name: str, given: Mapping[str, str], default: str) -> int:
-    value = _integer(name, given.get(name, default))
+def at_least(minimum: int, name: str, given: Mapping[str, str], default: str) -> int:
+    """Return the whole number of an option, or its default; raises `InvalidConfiguration` below the minimum."""
+    value = integer(name, given.get(name, default))
     if value < minimum:
         raise InvalidConfiguration(f"{name} must be at least {minimum}, not {value}")
     return value
@@ -297,7 +430,7 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
         wanted = given.get("includeMetadata", "true").strip().lower()
         if wanted == "all":
             return SOURCE_COLUMNS
-        return DEFAULT_COLUMNS if _flag("includeMetadata", wanted) else ("value",)
+        return DEFAULT_COLUMNS if flag("includeMetadata", wanted) else ("value",)
     if "includeMetadata" in given:
         raise InvalidConfiguration("Give columns or includeMetadata, not both")
     names = [part.strip() for part in given["columns"].split(",")]

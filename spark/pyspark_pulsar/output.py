@@ -2,12 +2,14 @@
 
 Rules: what was at the place stays until the new rows are on disk and counted, so a load that fails changes nothing;
 the place belongs to one load and is replaced as a whole. Staging and manifest have names that begin with a dot: those
-who read the folder above do not see them. A rename is no single step on object stores; the manifest tells whether a
-load was finished.
+who read the folder above do not see them. Every try stages in a folder of its own, so that a try whose scheduler lost
+it cannot spoil the next one's; whoever finishes removes what others left. A rename is no single step on object stores;
+the manifest tells whether a load was finished.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +30,14 @@ class Output:
         context: Any = spark.sparkContext
         paths = context._jvm.org.apache.hadoop.fs.Path
         self._place: Any = paths(path)
-        self._staging: Any = paths(self._place.getParent(), f".{self._place.getName()}.writing")
+        self._staged = f".{self._place.getName()}.writing"
+        self._staging: Any = paths(self._place.getParent(), f"{self._staged}-{uuid.uuid4().hex[:12]}")
         self._files: Any = self._place.getFileSystem(context._jsc.hadoopConfiguration())
+
+    @property
+    def staging(self) -> str:
+        """The folder the rows are written to before they are put in place."""
+        return str(self._staging.toString())
 
     def write(self, frame: DataFrame, partition_by: Sequence[str]) -> int:
         """Write the frame beside the place and return how many rows were read."""
@@ -60,5 +68,16 @@ class Output:
     def publish(self) -> None:
         """Put what was written in place of what was there."""
         self._files.delete(self._place, True)
-        if not self._files.rename(self._staging, self._place):
+        if not self._files.rename(self._staging, self._place) and self._files.exists(self._staging):
             raise OSError(f"{self._staging.toString()} could not be renamed to {self._place.toString()}")
+        self._remove_left()
+
+    def discard(self) -> None:
+        """Remove what was staged."""
+        self._files.delete(self._staging, True)
+
+    def _remove_left(self) -> None:
+        """Remove what tries of this place left staged: those that were killed, or that have been overtaken."""
+        for status in self._files.listStatus(self._place.getParent()):
+            if str(status.getPath().getName()).startswith(f"{self._staged}-"):
+                self._files.delete(status.getPath(), True)

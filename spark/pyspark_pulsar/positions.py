@@ -89,21 +89,22 @@ class Offsets:
                 raise InvalidConfiguration(f"{self.option} names {name}, which is not read; the partitions are {known}")
 
 
-def parse_offsets(option: str, text: str, symbol: Symbol) -> Offsets:
-    """Return what an offsets option says; `symbol` is the one word it may hold in a batch read.
+def parse_offsets(option: str, text: str, *symbols: Symbol) -> Offsets:
+    """Return what an offsets option says; `symbols` are the words it may hold: one in a batch read.
 
-    The JSON form maps topic partitions to that word, to a position, or to the JVM connector's array of bytes. Raises
+    The JSON form maps topic partitions to such a word, to a position, or to the JVM connector's array of bytes. Raises
     `InvalidConfiguration` naming the option. Does no I/O.
     """
-    if text.strip().lower() == symbol:
+    symbol = _symbol(text, symbols)
+    if symbol is not None:
         return Offsets(option, symbol)
     if not text.lstrip().startswith("{"):
-        raise InvalidConfiguration(_advice(option, text.strip(), symbol))
+        raise InvalidConfiguration(_advice(option, text.strip(), symbols))
     try:
         given = json.loads(text, object_pairs_hook=_no_doubles)
     except ValueError as error:
         raise InvalidConfiguration(f"{option} is not valid JSON: {error}") from error
-    by_topic = {_topic(option, name): _bound(option, name, value, symbol) for name, value in given.items()}
+    by_topic = {_topic(option, name): _bound(option, name, value, symbols) for name, value in given.items()}
     if not by_topic or len(by_topic) < len(given):
         raise InvalidConfiguration(f"{option} names no topic, or one topic twice")
     return Offsets(option, None, by_topic)
@@ -114,11 +115,16 @@ def format_offsets(bounds: Mapping[str, Position]) -> str:
     return json.dumps({topic: str(position) for topic, position in bounds.items()})
 
 
-def _advice(option: str, text: str, symbol: Symbol) -> str:
+def _symbol(text: str, symbols: tuple[Symbol, ...]) -> Symbol | None:
+    return next((symbol for symbol in symbols if text.strip().lower() == symbol), None)
+
+
+def _advice(option: str, text: str, symbols: tuple[Symbol, ...]) -> str:
+    words = " or ".join(map(repr, symbols))
     if text.lower() in ("earliest", "latest"):
-        return f"{option} cannot be {text!r} in a batch read: write {symbol!r} or a JSON object of positions"
+        return f"{option} cannot be {text!r} in a batch read: write {words} or a JSON object of positions"
     example = '{"persistent://public/default/t-partition-0": "12:0"}'
-    return f"{option} must be {symbol!r} or JSON such as {example}, not {text[:80]!r}"
+    return f"{option} must be {words} or JSON such as {example}, not {text[:80]!r}"
 
 
 def _no_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -135,25 +141,25 @@ def _topic(option: str, name: str) -> str:
         raise InvalidConfiguration(f"{option}: {error.message}") from error
 
 
-def _bound(option: str, name: str, value: object, symbol: Symbol) -> Bound:
+def _bound(option: str, name: str, value: object, symbols: tuple[Symbol, ...]) -> Bound:
     try:
         if isinstance(value, list):
-            return _from_bytes(value, symbol)
+            return _from_bytes(value, symbols)
         if isinstance(value, str):
-            return symbol if value.strip().lower() == symbol else Position.parse(value)
+            return _symbol(value, symbols) or Position.parse(value)
     except PulsarException as error:
         raise InvalidConfiguration(f"{option} of {name}: {error.message}") from error
     raise InvalidConfiguration(f"{option} of {name}: {value!r} is not a position; {_FORM}")
 
 
-def _from_bytes(values: list[object], symbol: Symbol) -> Bound:
+def _from_bytes(values: list[object], allowed: tuple[Symbol, ...]) -> Bound:
     if not all(isinstance(value, int) and -128 <= value <= 255 for value in values):
         raise InvalidConfiguration("an array must hold the bytes of a serialised message id")
     message_id = MessageId.deserialize(bytes(int(str(value)) & 0xFF for value in values))
     symbols: tuple[tuple[MessageId, Symbol], ...] = ((MessageId.earliest, "earliest"), (MessageId.latest, "latest"))
     for known, word in symbols:
         if (message_id.ledger_id(), message_id.entry_id()) == (known.ledger_id(), known.entry_id()):
-            if word != symbol:
+            if word not in allowed:
                 raise InvalidConfiguration(f"the id {word!r} has no meaning here in a batch read")
-            return symbol
+            return word
     return Position.of_message(message_id)

@@ -15,19 +15,31 @@ from datetime import datetime
 from typing import Any
 
 from pulsar_native.exceptions import InvalidConfiguration
-from pyspark_pulsar.options import ReadOptions
+from pulsar_native.jobs import interval as intervals
+from pulsar_native.jobs import validation
+from pyspark_pulsar.options import ReadOptions, parse_time
 from pyspark_pulsar.schema import METADATA_COLUMNS
 
+_PARTS = (
+    "source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run", "interval", "since",
+    "commits", "subscription", "min_rows", "allow_empty", "attempt",
+)  # fmt: skip
 # What tells a row from every other one: always written, for merging and for checking what was written.
 IDENTITY = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
 FORMATS = ("raw", "json", "avro")
 REPLAYS = ("auto", "never", "require")
+_STARTS, _ENDS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 _DEFAULT_METADATA = ("__key", "__publishTime", "__eventTime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """Say what to read, how to decode it and where to write it. Immutable; `source` are options of the data source."""
+    """Say what to read, how to decode it and where to write it. Immutable; `source` are options of the data source.
+
+    `interval` is "bounded" (both ends are in `source`), "all", or "last_success": from where the last successful load
+    of the commit log `commits` ended up to the last message there is. `subscription` names a durable subscription the
+    load keeps; `min_rows` and `allow_empty` say which results are failures; `attempt` marks the manifest of one try.
+    """
 
     source: Mapping[str, str]
     path: str
@@ -40,6 +52,12 @@ class LoadRequest:
     replay: str = "auto"
     time_zone: str = "UTC"
     run: str | None = None
+    interval: str = "bounded"
+    commits: str | None = None
+    subscription: str | None = None
+    min_rows: int = 0
+    allow_empty: bool = False
+    attempt: str | None = None
 
     @staticmethod
     def parse(text: str) -> LoadRequest:
@@ -49,13 +67,10 @@ class LoadRequest:
         except ValueError as error:
             raise InvalidConfiguration(f"The request is not valid JSON: {error}") from error
         top = _object(document, "request")
-        _known(
-            top,
-            "request",
-            ("source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run"),
-        )
+        _known(top, "request", _PARTS)
         source = _texts(top, "source", "request")
         _check_source(source)
+        interval = _interval(top, source)
         value = _object(top.get("value", {}), "value")
         _known(value, "value", ("format", "schema"))
         output = _object(top.get("output", {}), "output")
@@ -74,7 +89,13 @@ class LoadRequest:
             metadata=_metadata(top),
             replay=_choice(top, "replay", "request", REPLAYS),
             time_zone=_text(top, "time_zone", "request") if "time_zone" in top else "UTC",
-            run=_text(top, "run", "request") if top.get("run") is not None else None,
+            run=_optional(top, "run"),
+            interval=interval,
+            commits=_commits(top, path) if interval == intervals.LAST_SUCCESS else None,
+            subscription=_optional(top, "subscription"),
+            min_rows=_count(top, "min_rows"),
+            allow_empty=_flag(top, "allow_empty"),
+            attempt=_optional(top, "attempt"),
         )
 
     def read_options(self) -> ReadOptions:
@@ -102,6 +123,7 @@ class LoadRequest:
             "output": {"path": self.path, "partition_by": list(self.partition_by)},
             "time_zone": self.time_zone,
             "run": self.run,
+            **({} if self.interval == "bounded" else {"interval": self.interval}),
         }
 
 
@@ -109,6 +131,51 @@ def beside(path: str) -> str:
     """Return the manifest's place where none is given: beside the output, hidden from those who read the folder."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.manifest.json"
+
+
+def _interval(top: Mapping[str, Any], source: Mapping[str, str]) -> str:
+    """Return the kind of the interval; refuses one that is missing at an end, empty, reversed, or said twice."""
+    folded = {name.lower(): (name, value) for name, value in source.items()}
+    starts, ends = ([folded[name] for name in names if name in folded] for names in (_STARTS, _ENDS))
+    whole, since = top.get("interval"), top.get("since")
+    if whole not in (None, intervals.ALL) or since not in (None, intervals.LAST_SUCCESS) or (whole and since):
+        raise InvalidConfiguration('Give at most one of "interval": "all" and "since": "last_success"')
+    if whole and (starts or ends):
+        raise InvalidConfiguration(f'"interval": "all" takes no bounds: leave out {(starts + ends)[0][0]}')
+    if since and ends:
+        raise InvalidConfiguration(
+            f'"since": "last_success" ends at the last message there is: leave out {ends[0][0]} (a start is for the '
+            "first load)"
+        )
+    try:
+        _check_bounds(starts, ends, needs_both=not (whole or since))
+    except ValueError as error:
+        raise InvalidConfiguration(str(error)) from None
+    return intervals.ALL if whole else intervals.LAST_SUCCESS if since else "bounded"
+
+
+_Bounds = list[tuple[str, str]]
+
+
+def _check_bounds(starts: _Bounds, ends: _Bounds, *, needs_both: bool) -> None:
+    for name, value in (*starts, *ends):
+        if intervals.is_missing(value):
+            validation.refuse(f"{name} is {value!r}, which is no bound: {intervals.CHOICES}")
+    if needs_both and not (starts and ends):
+        missing = [what for what, given in (("startingTime", starts), ("endingTime", ends)) if not given]
+        validation.refuse(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: {intervals.CHOICES}; where one "
+            'end is open on purpose, say so: startingOffsets="earliest" or endingOffsets="latest"'
+        )
+    times = dict(item for item in (*starts, *ends) if item[0].lower().endswith("time"))
+    if len(times) == 2:
+        (first, start), (last, end) = times.items()
+        intervals.check_order(parse_time(first, start), parse_time(last, end), names=(first, last))
+
+
+def _commits(top: Mapping[str, Any], path: str) -> str:
+    folder = path.rpartition("/")[0]
+    return (_optional(top, "commits") or f"{folder}/.commits").rstrip("/")
 
 
 def _check_source(source: Mapping[str, str]) -> None:
@@ -150,6 +217,24 @@ def _text(given: Mapping[str, Any], name: str, what: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InvalidConfiguration(f"{what}.{name} must be a text that is not empty")
     return value.strip()
+
+
+def _optional(given: Mapping[str, Any], name: str) -> str | None:
+    return _text(given, name, "request") if given.get(name) is not None else None
+
+
+def _count(given: Mapping[str, Any], name: str) -> int:
+    value = given.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidConfiguration(f"request.{name} must be a whole number of at least 0, not {value!r}")
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidConfiguration(f"request.{name} must be true or false, not {value!r}")
+    return value
 
 
 def _texts(given: Mapping[str, Any], name: str, what: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ wherever PySpark is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -19,16 +19,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import SimpleDataSourceStreamReader
-
     from pyspark_pulsar.options import ReadOptions
 
 
 class DefaultSource(DataSource):
-    """Read Apache Pulsar topics: `spark.read.format("pulsar").option("service.url", …).option("topic", …).load()`.
+    """Read and write Apache Pulsar topics, in batches and as streams.
 
-    The option names are the JVM connector's (see `options`); rows come in the order of the topic within a topic
-    partition.
+    `spark.read.format("pulsar").option("service.url", …).option("topic", …).load()`; likewise `spark.readStream`,
+    `df.write.mode("append")…save()` and `df.writeStream…start()`. The option names are the JVM connector's and the Java
+    client's (see `options` and `write_options`); rows come in the order of the topic within a topic partition.
     """
 
     @classmethod
@@ -40,44 +39,51 @@ class DefaultSource(DataSource):
         """Return the columns as a Spark schema text; raises `InvalidConfiguration` for a wrong option. Does no I/O."""
         from pyspark_pulsar.schema import ddl
 
-        return ddl(self._read_options().columns)
+        # Spark does not tell here whether it is for a batch or a stream.
+        return ddl(self._read_options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; raises `InvalidConfiguration` for a wrong option or schema. Does no I/O."""
         from pyspark_pulsar.batch_reader import PulsarBatchReader
         from pyspark_pulsar.schema import check_schema
 
-        options = self._read_options()
+        options = self._read_options(False)
         check_schema(schema, options.columns)
         return PulsarBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Refuse: this version reads batches only."""
-        _refuse(
-            "streaming reads (spark.readStream)", "read bounded ranges with spark.read and startingTime / endingTime"
-        )
+        """Return the streaming reader; raises `InvalidConfiguration` for a wrong option or schema. Does no I/O."""
+        from pyspark_pulsar.schema import check_schema
+        from pyspark_pulsar.stream_reader import PulsarStreamReader
 
-    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
-        """Refuse: this version reads batches only."""
-        _refuse(
-            "streaming reads (spark.readStream)", "read bounded ranges with spark.read and startingTime / endingTime"
-        )
+        options = self._read_options(True)
+        check_schema(schema, options.columns)
+        return PulsarStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse: this version does not write."""
-        _refuse("writing (df.write)", "publish with pulsar_native")
+        """Return the batch writer; raises `InvalidConfiguration` for a wrong option or column. Does no I/O."""
+        from pyspark_pulsar.write_options import WriteOptions
+        from pyspark_pulsar.writer import PulsarBatchWriter
+
+        _refuse_overwrite(overwrite, 'mode("append")')
+        return PulsarBatchWriter(WriteOptions.parse(self.options, streaming=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse: this version does not write."""
-        _refuse("streaming writes (df.writeStream)", "publish with pulsar_native")
+        """Return the streaming writer; raises `InvalidConfiguration` for a wrong option or column. Does no I/O."""
+        from pyspark_pulsar.stream_writer import PulsarStreamWriter
+        from pyspark_pulsar.write_options import WriteOptions
 
-    def _read_options(self) -> ReadOptions:
+        _refuse_overwrite(overwrite, 'outputMode("append") or outputMode("update")')
+        return PulsarStreamWriter(WriteOptions.parse(self.options, streaming=True), schema)
+
+    def _read_options(self, streaming: bool | None) -> ReadOptions:
         from pyspark_pulsar.options import ReadOptions
 
-        return ReadOptions.parse(self.options)
+        return ReadOptions.parse(self.options, streaming=streaming)
 
 
-def _refuse(what: str, instead: str) -> NoReturn:
+def _refuse_overwrite(overwrite: bool, instead: str) -> None:
     from pulsar_native.exceptions import OperationNotSupported
 
-    raise OperationNotSupported(f'The data source "pulsar" does not support {what} in this version; {instead}')
+    if overwrite:
+        raise OperationNotSupported(f"A topic cannot be overwritten, only appended to; use {instead}")

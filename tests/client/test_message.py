@@ -114,7 +114,9 @@ def test_schema_versions() -> None:
     assert Message(Entry(b"", single()), -1, 0, 0, 0).int_schema_version() is None
     entry = Entry(b"", single(), schema_version=b"\0\0\0\0\0\0\1\2")
     message = Message(entry, -1, 0, 0, 0)
-    assert (message.schema_version(), message.int_schema_version()) == (b"\0\0\0\0\0\0\1\2", 258)
+    assert (message.schema_version(), message.int_schema_version()) == ("\0\0\0\0\0\0\1\2", 258)
+    assert message.schema_version_bytes() == b"\0\0\0\0\0\0\1\2"
+    assert message  # though its payload is empty
 
 
 def test_sequence_ids_of_a_batch_numbered_only_as_a_whole() -> None:

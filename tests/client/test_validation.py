@@ -38,6 +38,6 @@ def test_ids_of() -> None:
 def test_time_outs() -> None:
     assert _validation.deadline(None, 7.0) is None
     assert _validation.deadline(250, 7.0) == 7.25
-    for wrong in ("5", True, timedelta(seconds=1)):
-        with pytest.raises(InvalidConfiguration, match="timeout_millis must be a number"):
+    for wrong in ("5", True, 1.5, timedelta(seconds=1)):
+        with pytest.raises(InvalidConfiguration, match="timeout_millis must be an int"):
             _validation.deadline(wrong, 0.0)  # type: ignore[arg-type]

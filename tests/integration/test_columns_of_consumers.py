@@ -413,7 +413,7 @@ def test_who_is_cancelled_leaves_what_was_collected(broker: Broker, plain_client
             waiting = asyncio.create_task(consumer.receive_arrow(max_rows=100, timeout_millis=60_000))
             # It has the rows, and waits for more.
             async with asyncio.timeout(30):
-                while not consumer._inner.taken_ids() or consumer._inner.taken_ids()[0].entry_id() < 1:
+                while not consumer._inner.dequeued_ids() or consumer._inner.dequeued_ids()[0].entry_id() < 1:
                     await asyncio.sleep(0.02)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):

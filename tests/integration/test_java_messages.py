@@ -148,7 +148,7 @@ def shown_by_us(message: Any) -> tuple[Any, ...]:
         message.producer_name(),
         message.topic_name(),
         message.redelivery_count(),
-        message.schema_version(),
+        message.schema_version_bytes(),
         message.broker_publish_time(),
         message.index(),
         message.message_id().serialize(),

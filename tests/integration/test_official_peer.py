@@ -177,16 +177,7 @@ def test_a_program_for_the_official_client_runs_on_ours(broker: Broker) -> None:
     assert len(theirs) > 30 and ours == theirs
 
 
-# What the official package offers and this version does not yet.
-NOT_YET = {
-    "AuthenticationAthenz", "AutoClusterFailover", "ConsoleLogger",
-    "Context", "DeadLetterPolicyBuilder",
-    "FileLogger", "Function", "IdentitySerDe", "LoggerLevel", "MessageBatch",
-    "PickleSerDe", "SerDe", "ServiceInfo", "ServiceInfoProvider", "TableView",
-}  # fmt: skip
-
-
 def test_the_names_programs_use_are_there() -> None:
     classes = {name for name in dir(official) if isinstance(getattr(official, name), type) and name[0].isupper()}
     own = {name for name in classes if getattr(official, name).__module__.split(".")[0] in ("pulsar", "_pulsar")}
-    assert {name for name in own if not hasattr(pulsar_native, name)} <= NOT_YET
+    assert {name for name in own if not hasattr(pulsar_native, name)} == set()

@@ -318,7 +318,7 @@ def test_the_producer_fills_in_the_metadata(
     for number, message in enumerate(read_all(name)):
         assert message.producer_name() == "writer" and message.sequence_id() == number
         assert before <= message.publish_timestamp() <= after
-        assert message.schema_version() == bytes(8)
+        assert message.schema_version_bytes() == bytes(8)
 
 
 @pytest.mark.proves("C76")
@@ -417,7 +417,7 @@ def test_every_field_goes_out_and_comes_back(
     assert keyed.has_base64_encoded_key() and keyed.key_bytes() == b"\x00\xff" and keyed.partition_key() == "AP8="
     assert null.has_null_value() and null.data() == b"" and null.value() is None and null.has_key()
     assert (bare.data(), bare.properties(), bare.partition_key(), bare.ordering_key()) == (b"", {}, "", "")
-    assert (bare.event_timestamp(), bare.redelivery_count(), bare.schema_version()) == (0, 0, None)
+    assert (bare.event_timestamp(), bare.redelivery_count(), bare.schema_version_bytes()) == (0, 0, None)
     assert not bare.has_null_value() and not bare.has_key()
     assert [each.metadata.replicate_to for each in sent_entries(through)][-2:] == [["standalone"], ["__local__"]]
 

@@ -97,16 +97,16 @@ def test_one_partitions_trouble_does_not_end_the_intake(
     api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
-    take = PartitionPoller.take
+    poll = PartitionPoller.poll
     failed: list[float] = []
 
     def fail_once(poller: PartitionPoller, now: float) -> Any:
         if poller.child.topic.full == name and poller.may_have_more and not failed:
             failed.append(time.monotonic())
             raise RuntimeError("trouble")
-        return take(poller, now)
+        return poll(poller, now)
 
-    monkeypatch.setattr(PartitionPoller, "take", fail_once)
+    monkeypatch.setattr(PartitionPoller, "poll", fail_once)
     handled: list[float] = []
     push_consumer = consume(
         client, name, Recorder(lambda _given, _context: handled.append(time.monotonic()) or SUCCESS)

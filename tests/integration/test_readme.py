@@ -1,9 +1,7 @@
-"""The examples of the README and of the guides run as they stand, against the real broker."""
+"""The examples of the README files and the documentation pages run as they stand, against the real broker."""
 
 from __future__ import annotations
 
-import re
-import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -11,55 +9,28 @@ from pathlib import Path
 import pytest
 
 from support.brokers import Broker
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def _blocks(path: str) -> dict[str, str]:
-    """Return the first example under each heading of a page."""
-    parts = re.split(r"^## (.*)\n", (ROOT / path).read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    pairs = zip(parts[::2], parts[1::2], strict=True)
-    found = {title: re.search(r"```python\n(.*?)```", text, re.DOTALL) for title, text in pairs}
-    return {title: example[1] for title, example in found.items() if example is not None}
+from support.examples import PAGES, Example, examples, read_page
 
 
-GUIDE = _blocks("docs/client.md")
-
-
-def _run(program: str, broker: Broker) -> str:
-    program = program.replace("pulsar://localhost:6650", broker.service_url)
-    # Topics of their own, as the broker may have seen the example before.
-    program = re.sub(r'"(greetings|orders|docs-)', rf'"\g<1>{secrets.token_hex(3)}', program)
-    assert broker.service_url in program
+@pytest.mark.parametrize("example", examples("client"), ids=str)
+def test_example_runs_and_prints(example: Example, broker: Broker) -> None:
+    program = example.program(broker.service_url)
+    assert broker.service_url in program or "pulsar://" not in program
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert example.prints in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("heading", "printed"), [("Client", "b'hello'"), ("asyncio", ""), ("A push consumer", "b'42'")]
-)
-def test_an_example_of_the_readme_runs(heading: str, printed: str, broker: Broker) -> None:
-    assert printed in _run(_blocks("README.md")[heading], broker)
+def test_examples_cover_every_kind() -> None:
+    found = [each for path in PAGES if path.exists() for each in read_page(path)]
+    assert {"airflow", "spark", "client"} == {each.kind for each in found}
+    assert sum(bool(each.prints) for each in found) >= 15
 
 
-# What each example of the guide prints, by its heading.
-PRINTED = {
-    "Connecting": "pulsar://",
-    "Publishing": "100000 ",
-    "Consuming": "b'4' 0",
-    "How much is sent ahead": "b'1'\nb'2' 16777216",
-    "When handling fails": "b'bad' persistent://public/default/docs-",
-    "Positions, readers and tables": "b'b'\nb'c'\nb'red'",
-    "Columns": "[{'value': b'1', '__key': b'ann'}, {'value': b'2', '__key': b'bob'}]",
-    "Schemas": "Order(customer='ann', amount=12.5)\n12.5",
-    "Encryption": "b'secret'",
-    "What goes on": "ProducerStats(",
-}
-
-
-@pytest.mark.parametrize("heading", GUIDE)
-def test_an_example_of_the_guide_runs(heading: str, broker: Broker) -> None:
-    assert PRINTED[heading] in _run(GUIDE[heading], broker)
+def test_not_run_without_reason_raises(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- not run:   -->\n```python\nx = 1\n```\n")
+    with pytest.raises(ValueError, match="says nothing"):
+        read_page(page)

@@ -38,7 +38,9 @@ def number(message: Message) -> int:
 def test_to_an_id(api: Api, client: Any, topic: NewTopic, kind: ConsumerType) -> None:
     name = topic()
     ids = publish(api, client, name, 1, 6, 1, 2)
-    consumer = client.subscribe(name, "sub", kind, initial_position=EARLIEST, receiver_queue_size=4)
+    consumer = client.subscribe(
+        name, "sub", kind, initial_position=EARLIEST, start_message_id_inclusive=True, receiver_queue_size=4
+    )
     for _ in range(10):
         consumer.acknowledge(consumer.receive(10_000))
     consumer.seek(MessageId.earliest)
@@ -60,7 +62,7 @@ def test_to_an_id(api: Api, client: Any, topic: NewTopic, kind: ConsumerType) ->
 def test_a_hundred_times_at_random(api: Api, client: Any, topic: NewTopic) -> None:
     name = topic()
     ids = publish(api, client, name, 1, 20, 1, 9, 9, 1, 1)
-    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST, start_message_id_inclusive=True)
     chance = random.Random(4)
     for _ in range(100):
         target = chance.randrange(len(ids))
@@ -114,13 +116,33 @@ def test_acknowledgements_from_before_do_not_count_after(
 ) -> None:
     name = topic()
     ids = publish(api, client, name, *[1] * 6)
-    consumer = client.subscribe(name, "sub", ConsumerType.Shared, initial_position=EARLIEST)
+    consumer = client.subscribe(
+        name, "sub", ConsumerType.Shared, initial_position=EARLIEST, start_message_id_inclusive=True
+    )
     for _ in range(6):
         consumer.acknowledge(consumer.receive(10_000))
     consumer.seek(ids[2])
     assert [number(consumer.receive(10_000)) for _ in range(4)] == [2, 3, 4, 5]
     consumer.close()
     assert stats(name)["subscriptions"]["sub"]["msgBacklog"] == 4
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_exclusive_seek_acknowledges_what_it_skips(api: Api, client: Any, topic: NewTopic, batched: bool) -> None:
+    name = topic()
+    producer = client.create_producer(name, batching_enabled=batched, batching_max_publish_delay_ms=60_000)
+    ids = api.send_all(producer, [b"%d" % number for number in range(4)])
+    consumer = client.subscribe(name, "sub", initial_position=EARLIEST)
+    for target in (1, 3, 0):
+        consumer.seek(ids[target])
+        assert [consumer.receive(10_000).data() for _ in range(target + 1, 4)] == [
+            b"%d" % n for n in range(target + 1, 4)
+        ]
+    consumer.seek(ids[3])
+    consumer.close()
+    again = client.subscribe(name, "sub")
+    with pytest.raises(Timeout):
+        again.receive(500)
 
 
 def test_a_wrong_position_leaves_the_consumer_where_it_was(api: Api, client: Any, topic: NewTopic) -> None:

@@ -110,7 +110,7 @@ async def move_async(url: str, source: str, target: str, kind: str, deaths: Deat
                     deaths.at("committing")
             except PulsarException as error:
                 sys.stderr.write(f"again: {error}\n")
-                await consumer.redeliver_unacknowledged_messages()
+                consumer.redeliver_unacknowledged_messages()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Airflow for the tests of the provider: a home and a database of their own for the session, and DAGs run in it.
 
-Rule: Airflow reads its home when it is imported, so it is set here, before any test module is.
+Two of them: the one of this process (`airflow_home`, for `dag.test()` and operators alone), and real processes beside
+it (`airflow`), started when the first test asks for them. Rule: Airflow reads its home when it is imported, so it is
+set here, before any test module is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from environments import ROOT
 from pulsar_native import AdminClient, Client
+from support.airflow_stack import AirflowStack
 from support.brokers import Broker
 
 HOME = Path(tempfile.mkdtemp(prefix="airflow-tests-"))
@@ -30,6 +34,8 @@ SETTINGS = {
     "AIRFLOW__CORE__PARALLELISM": "2",
     "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     "AIRFLOW__SCHEDULER__ENABLE_TRACEMALLOC": "False",
+    # Without it operators would ask Airflow for a variable, which those run alone cannot.
+    "AIRFLOW__PULSAR__DEPLOYMENT_ID": "tests",
 }
 os.environ.update(
     SETTINGS,
@@ -64,6 +70,41 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def airflow_home(airflow_db: None) -> Path:
     """Give Airflow's home, its database made."""
     return HOME
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses the real processes, and give it the time that their start may take."""
+    for item in items:
+        if "airflow" in getattr(item, "fixturenames", ()):
+            item.add_marker("airflow")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
+    """Give the real Airflow of this session: see support/airflow_stack.py."""
+    spark = ROOT / ".envs" / "spark"
+    env = {
+        "SPARK_ENVIRONMENT": str(spark),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # An operator that names no environment of Spark takes the first spark-submit of the path.
+        "PATH": f"{spark / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
+    stack = AirflowStack(tmp_path_factory.mktemp("airflow") / "home", env)
+    try:
+        yield stack.start()
+    finally:
+        stack.stop()
+
+
+@pytest.fixture(autouse=True)
+def _airflow_tidied(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave the real Airflow to the next test as it was found."""
+    yield
+    if "airflow" in request.fixturenames:
+        stack: AirflowStack = request.getfixturevalue("airflow")
+        stack.tidy()
 
 
 @pytest.fixture

@@ -89,6 +89,7 @@ def expected_fields() -> dict[str, set[str]]:
     return sections
 
 
+@pytest.mark.airflow
 @pytest.mark.proves("K1", "A1", "A2")
 @pytest.mark.timeout(300)
 def test_the_form_is_what_provider_yaml_says_and_the_test_button_tells_the_stages(

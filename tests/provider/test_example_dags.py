@@ -40,3 +40,13 @@ def test_the_tasks_depend_on_each_other_as_told(flights: ModuleType) -> None:
     dag = flights.dag
     assert dag.task_dict["load_flights"].upstream_task_ids == {"wait_for_flights"}
     assert dag.task_dict["compare"].upstream_task_ids >= {"load_flights", "consume_late_flights"}
+    # What a run leaves at the broker it removes itself, once nothing is left to be cleared.
+    assert dag.task_dict["remove_subscriptions"].upstream_task_ids == {"compare"}
+
+
+def test_runs_have_intervals(flights: ModuleType) -> None:
+    from airflow.sdk import CronDataIntervalTimetable
+
+    assert isinstance(flights.dag.timetable, CronDataIntervalTimetable)
+    load = flights.dag.task_dict["load_flights"]
+    assert (load.interval, load.interval_start, load.interval_end) == ("all", None, None)

@@ -35,6 +35,7 @@ with DAG("show_secrets", schedule=None, start_date=datetime(2024, 1, 1)):
 _LOGIN = base64.b64encode(b"me:password-of-basic").decode()
 
 
+@pytest.mark.airflow
 @pytest.mark.proves("A3")
 @pytest.mark.timeout(400)
 def test_a_real_task_log_shows_no_secret(airflow_home: Path, tmp_path: Path) -> None:

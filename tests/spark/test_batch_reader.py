@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 
@@ -11,12 +12,15 @@ from pyspark.sql.datasource import InputPartition
 
 from pulsar_native import MessageId
 from pulsar_native.exceptions import Timeout, TopicNotFound
-from pyspark_pulsar.batch_reader import PulsarBatchReader
+from pyspark_pulsar.batch_reader import PulsarBatchReader, make_splits
 from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
 from support.relay import TO_CLIENT, Command, NewRelay
+from support.until import wait_until
 
 
 def reader_of(broker: Broker, topic: str, **options: str) -> PulsarBatchReader:
@@ -296,3 +300,34 @@ def test_what_travels_to_the_tasks_holds_no_secret(
     (split,) = reader.partitions()
     list(reader.read(split))
     assert b"s3cret" not in cloudpickle.dumps((reader, split))
+
+
+@pytest.mark.proves("S16")
+def test_read_compacted_gives_the_newest_of_each_key(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    ids = []
+    for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", ""), ("a", "3")):
+        ids += publish(name, [value], partition_key=key)
+    path = name.replace("://", "/")
+    broker.admin("PUT", f"{path}/compaction")
+    wait_until(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS", 30)  # type: ignore[call-overload]
+    assert values(reader_of(broker, name, readCompacted="true")) == [b"1", b"3"]
+    behind = f'{{"{name}": "{ids[0].ledger_id()}:4"}}'
+    assert values(reader_of(broker, name, readCompacted="true", startingOffsets=behind)) == [b"3"]
+    assert values(reader_of(broker, name)) == [b"1", b"1", b"2", b"1", b"", b"3"]
+
+
+PREFIX = "persistent://public/default/t-partition-"
+
+
+def test_there_is_one_split_per_range_that_is_not_empty_and_it_pickles() -> None:
+    ranges = [Range(f"{PREFIX}{i}", Position(1, 0), Position(1, end)) for i, end in enumerate((5, 0, 7))]
+    splits = make_splits(ranges)
+    assert [split.range for split in splits] == [ranges[0], ranges[2]]
+    assert [split.value for split in splits] == [f"{PREFIX}0", f"{PREFIX}2"]
+    assert [pickle.loads(pickle.dumps(split)).range for split in splits] == [ranges[0], ranges[2]]
+    assert repr(splits[0]) == f"Split({PREFIX}0 [1:0, 1:5))"
+
+
+def test_an_empty_plan_has_no_splits() -> None:
+    assert make_splits([]) == []

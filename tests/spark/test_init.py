@@ -25,7 +25,7 @@ def test_importing_the_package_or_the_load_description_imports_nothing_heavy() -
 
 
 def test_a_request_can_be_checked_without_pyspark() -> None:
-    request = '{"source": {"service.url": "pulsar://h", "topic": "t"}, "output": {"path": "/x"}}'
+    request = '{"source": {"service.url": "pulsar://h", "topic": "t"}, "interval": "all", "output": {"path": "/x"}}'
     code = f"from pyspark_pulsar.request import LoadRequest\nprint(LoadRequest.parse({request!r}).path)"
     assert run(code, "pyspark", "pyarrow") == "/x"
 

@@ -59,7 +59,8 @@ class Loads:
         output = {"path": f"file://{self.folder}/interval=1", "partition_by": ["day"]}
         options = {"service.url": self.broker.service_url, "topic": topic, **(source or {})}
         value = {"format": "json", "schema": "carrier STRING, day INT, delay DOUBLE"}
-        return {"source": options, "value": value, "output": output, **parts}
+        whole = {} if any(name.startswith(("starting", "ending")) for name in options) else {"interval": "all"}
+        return {"source": options, "value": value, "output": output, **whole, **parts}
 
     def run(self, topic: str, source: dict[str, str] | None = None, **parts: Any) -> load.Outcome:
         """Run one load."""
@@ -172,7 +173,9 @@ def test_an_interval_without_messages_is_an_empty_output(loads: Loads, topic: Ne
     name = topic()
     publish(name, flights(0, 3))
     assert loads.run(name).rows == 3
-    outcome = loads.run(name, {"startingTime": "1000", "endingTime": "2000"})
+    bounds = {"startingTime": "1000", "endingTime": "2000"}
+    # The topic's retention reaches back over the interval: none of its messages can have been removed.
+    outcome = loads.run(name, {**bounds, "admin.url": loads.broker.admin_url})
     assert (outcome.exit_code, outcome.rows) == (0, 0)
     assert list((loads.folder / "interval=1").glob("day=*")) == []
     assert (loads.folder / "interval=1" / "_SUCCESS").exists()
@@ -211,7 +214,7 @@ def test_a_load_up_to_now_takes_what_is_new_and_one_with_an_end_replays(
     up_to_now = loads.run(name)
     assert (up_to_now.rows, up_to_now.replayed) == (10, False)
     ids = {part["topic"]: part["end"] for part in loads.manifest()["partitions"]}
-    bounded = {"endingOffsets": json.dumps(ids)}
+    bounded = {"startingOffsets": "earliest", "endingOffsets": json.dumps(ids)}
     assert loads.run(name, bounded).replayed is False, "another request"
     publish(name, flights(10, 5))
     again = loads.run(name, bounded)
@@ -254,7 +257,8 @@ def test_a_replay_of_messages_that_are_gone_is_data_loss(
 ) -> None:
     name = topic(namespace=trimmable)
     publish(name, flights(0, 5))
-    loads.run(name, {"endingTime": str(int(time.time() * 1000) + 1), "timeSlackMs": "0"})
+    end = str(int(time.time() * 1000) + 1)
+    loads.run(name, {"startingOffsets": "earliest", "endingTime": end, "timeSlackMs": "0"})
     trim(name)
     with pytest.raises(Exception, match="DataLoss") as lost:
         loads.run(name, loads.manifest()["request"]["source"], replay="require")
@@ -434,6 +438,7 @@ def test_spark_submit_loads_with_a_token_that_shows_up_nowhere(
         },
         "value": {"format": "json", "schema": "carrier STRING, day INT, delay DOUBLE"},
         "output": {"path": f"file://{tmp_path}/table/interval=1", "partition_by": ["day"]},
+        "interval": "all",
     }
     done = submit(request, json.dumps({"method": "token", "token": token}))
     assert done.code == 0, done.stdout + done.stderr[-3000:]
@@ -469,6 +474,7 @@ def test_spark_submit_ends_with_the_code_that_says_what_to_do(
             "credentialsRef": "file:pulsar.token",
         },
         "output": {"path": f"file://{tmp_path}/out"},
+        "interval": "all",
     }
     done = submit(request, "", "--files", str(shipped))
     assert done.code == load.REFUSED, done.stdout + done.stderr[-3000:]

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl, PulsarException
-from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.options import ReadOptions, parse_time
 from pyspark_pulsar.positions import Position
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, SOURCE_COLUMNS
 
@@ -103,8 +103,8 @@ def test_columns_are_chosen_by_an_option(extra: dict[str, str], columns: tuple[s
         ({**URL, "topicsPattern": "(", "admin.url": "http://h"}, r"topicsPattern '\('"),
         ({**URL, "topicsPattern": "non-persistent://a/b/c", "admin.url": "http://h"}, "topicsPattern"),
         ({**URL, "topicsPattern": "a/b/", "admin.url": "http://h"}, "write tenant/namespace/expression"),
-        ({**MINIMUM, "minPartitions": "5"}, "not supported in this version"),
-        ({**MINIMUM, "maxBytesPerTrigger": "5"}, "streaming reads are not supported in this version"),
+        ({**MINIMUM, "minPartitions": "5"}, "minPartitions .* need admin.url"),
+        ({**MINIMUM, "maxBytesPerTrigger": "5"}, "a batch read has no triggers"),
         ({**MINIMUM, "valueFormat": "auto"}, "valueFormat can only be raw in this version"),
         ({**MINIMUM, "path": "t"}, "takes no path; name the topic"),
         ({**MINIMUM, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
@@ -160,3 +160,41 @@ def test_a_secret_in_place_of_the_reference_is_not_repeated() -> None:
     with pytest.raises(InvalidConfiguration) as refused:
         ReadOptions.parse({**MINIMUM, "admin.url": "http://me:s3cret-value@host:8080"})
     assert "s3cret" not in str(refused.value)
+
+
+# ---- times ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("0", 0),
+        ("1357000000123", 1357000000123),
+        ("2013-01-01T00:00:00Z", 1356998400000),
+        ("2013-01-01T00:00:00+00:00", 1356998400000),
+        ("2013-01-01 01:00:00.5+01:00", 1356998400500),
+        ("1970-01-01T00:00:00.000001Z", 1),
+        ("2013-01-01T00:00:00.000999Z", 1356998400001),
+        ("2013-01-01T00:00:00.001Z", 1356998400001),
+    ],
+)
+def test_milliseconds_and_iso_times_with_a_zone_are_read_and_round_up(text: str, milliseconds: int) -> None:
+    assert parse_time("startingTime", text) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2013-01-01T00:00:00", "endingTime .* without a zone; add Z"),
+        ("2013-01-01", "without a zone"),
+        ("yesterday", "write milliseconds since 1970 or ISO-8601"),
+        ("", "write milliseconds"),
+        ("-5", "write milliseconds"),
+        ("1.5", "write milliseconds"),
+        ("1969-12-31T23:59:59Z", "before 1970"),
+        ('{"t": 5}', "one time for all partitions"),
+    ],
+)
+def test_other_times_are_refused_with_the_right_form(text: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        parse_time("endingTime", text)

@@ -17,7 +17,8 @@ OUTPUT = {"path": "file:///data/out/"}
 
 def parse(**parts: Any) -> LoadRequest:
     """Return the parsed request of a source, an output and the given parts."""
-    return LoadRequest.parse(json.dumps({"source": SOURCE, "output": OUTPUT, **parts}))
+    whole = {} if {"source", "interval", "since"} & set(parts) else {"interval": "all"}
+    return LoadRequest.parse(json.dumps({"source": SOURCE, "output": OUTPUT, **whole, **parts}))
 
 
 def test_the_defaults() -> None:
@@ -88,7 +89,8 @@ def test_a_literal_secret_in_the_request_is_refused_and_not_repeated() -> None:
 
 def test_the_same_request_has_the_same_canonical_document_and_another_run_another() -> None:
     reordered = dict(reversed(SOURCE.items()))
-    assert json.loads(json.dumps(parse().canonical())) == parse(source=reordered, replay="never").canonical()
+    again = parse(source=reordered, interval="all", replay="never", min_rows=5, allow_empty=True, attempt="x")
+    assert json.loads(json.dumps(parse().canonical())) == again.canonical()
     assert parse(run="a").canonical() != parse(run="b").canonical()
 
 
@@ -96,7 +98,44 @@ def test_a_plan_is_final_only_when_the_end_was_past_by_the_slack() -> None:
     def at(seconds: int) -> datetime:
         return datetime.fromtimestamp(seconds, UTC)
 
-    timed = parse(source={**SOURCE, "endingTime": "100000", "timeSlackMs": "5000"})
+    start = {**SOURCE, "startingOffsets": "earliest"}
+    timed = parse(source={**start, "endingTime": "100000", "timeSlackMs": "5000"})
     assert [timed.ended_before(at(seconds)) for seconds in (99, 104, 105)] == [False, False, True]
-    assert parse(source={**SOURCE, "endingOffsets": '{"t": "1:2"}'}).ended_before(at(0))
+    assert parse(source={**start, "endingOffsets": '{"t": "1:2"}'}).ended_before(at(0))
     assert not parse().ended_before(at(10**9))
+
+
+HOUR = {"startingTime": "2026-01-01T00:00:00Z", "endingTime": "2026-01-01T01:00:00Z"}
+
+
+def test_interval_kinds_are_told_apart() -> None:
+    assert parse(source={**SOURCE, **HOUR}).interval == "bounded"
+    assert parse(source={**SOURCE, "startingOffsets": "earliest", "endingOffsets": "latest"}).interval == "bounded"
+    assert parse(source=SOURCE, interval="all").interval == "all"
+    since = parse(source=SOURCE, since="last_success")
+    assert (since.interval, since.commits) == ("last_success", "file:///data/.commits")
+    assert parse(source={**SOURCE, "startingTime": "1000"}, since="last_success", commits="/c/").commits == "/c"
+
+
+@pytest.mark.proves("A27")
+@pytest.mark.parametrize(
+    ("source", "parts", "message"),
+    [
+        ({}, {}, r"startingTime and endingTime are missing: .*interval='all'.*since='last_success'.*"),
+        ({"startingTime": "1000"}, {}, 'endingTime is missing: .*endingOffsets="latest"'),
+        ({"ENDINGTIME": "1000"}, {}, 'startingTime is missing: .*startingOffsets="earliest"'),
+        ({**HOUR, "endingTime": ""}, {}, "endingTime is ''"),
+        ({**HOUR, "startingTime": "None"}, {}, "startingTime is 'None'"),
+        ({"startingTime": "5", "endingTime": "5"}, {}, "interval is empty: .*CronDataIntervalTimetable"),
+        ({"startingTime": "6", "endingTime": "5"}, {}, r"endingTime .* is before startingTime"),
+        (HOUR, {"interval": "all"}, "takes no bounds: leave out startingTime"),
+        (HOUR, {"since": "last_success"}, "leave out endingTime"),
+        ({}, {"interval": "all", "since": "last_success"}, "at most one"),
+        ({}, {"interval": "everything"}, "at most one"),
+        ({}, {"interval": "all", "min_rows": -1}, "min_rows must be a whole number"),
+        ({}, {"interval": "all", "allow_empty": "yes"}, "allow_empty must be true or false"),
+    ],
+)
+def test_interval_that_is_none_is_refused(source: dict[str, str], parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        parse(source={**SOURCE, **source}, **parts)

@@ -13,8 +13,6 @@ from pyspark.errors import PySparkException
 
 import pulsar_native
 from pulsar_native import MessageId
-from pulsar_native.exceptions import OperationNotSupported
-from pyspark_pulsar.source import DefaultSource
 from support.brokers import Broker, NewTopic, admin
 from support.publishing import Publish, publish_groups
 
@@ -310,22 +308,6 @@ def test_another_schema_is_refused(spark: SparkSession, broker: Broker, topic: N
     assert [
         bytes(row["value"]) for row in reader.option("columns", "value").schema("value BINARY").load().collect()
     ] == [b"1"]
-
-
-@pytest.mark.parametrize("method", ["writer", "streamWriter"])
-def test_writing_is_refused_and_says_what_to_use(method: str) -> None:
-    from pyspark.sql.types import StructType
-
-    with pytest.raises(OperationNotSupported, match=r"does not support .*writ.* in this version; publish with"):
-        getattr(DefaultSource({}), method)(StructType(), False)
-
-
-def test_streaming_is_refused_by_spark_with_our_reason(spark: SparkSession, broker: Broker) -> None:
-    stream = spark.readStream.format("pulsar").options(**{"service.url": broker.service_url, "topic": "t"})
-    with pytest.raises(PySparkException, match="does not support streaming reads"):
-        stream.load().writeStream.format("noop").start().awaitTermination(30)
-    with pytest.raises(PySparkException, match="does not support writing"):
-        spark.range(1).write.format("pulsar").mode("append").save()
 
 
 # ---- credentials -----------------------------------------------------------------------------------------------------

@@ -83,6 +83,17 @@ def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
         yield started
 
 
+@pytest.fixture(scope="session")
+def default_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Give a broker of this session that is configured as Pulsar is installed.
+
+    It deletes inactive topics after 60 s, retains nothing, and has no deduplication, no index of messages and no
+    transactions.
+    """
+    with Standalone(tmp_path_factory.mktemp("default_broker"), profile="default") as started:
+        yield Broker(started.service_url, started.admin_url)
+
+
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[OwnBroker]:
     """Give a factory of private brokers that the test may configure, kill, pause and restart."""

@@ -14,8 +14,8 @@ class StateStore(dict[str, Any]):
     """Airflow's task state store, in memory."""
 
     def set(self, key: str, value: Any, **_: object) -> None:
-        """Keep a value."""
-        self[key] = value
+        """Keep a value as JSON keeps it: what the caller changes afterwards is not kept."""
+        self[key] = json.loads(json.dumps(value))
 
     def delete(self, key: str) -> None:
         """Forget a value."""
@@ -83,7 +83,7 @@ def clear_and_run(dag: Any, run: Any) -> Any:
     from sqlalchemy import select  # type: ignore[import-not-found,unused-ignore]
 
     with create_session() as session:
-        same = session.scalar(select(DagRun).where(DagRun.dag_id == dag.dag_id, DagRun.run_id == run.run_id))
+        same: Any = session.scalar(select(DagRun).where(DagRun.dag_id == dag.dag_id, DagRun.run_id == run.run_id))
         clear_task_instances(same.get_task_instances(session=session), session)
         session.commit()
         same.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))

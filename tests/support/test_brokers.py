@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+import pulsar_native
 from broker import BrokerError, Standalone
 from support.brokers import Broker, NewTopic, OwnBroker, admin
 from support.relay import Command, NewRelay
@@ -68,3 +73,134 @@ def test_secure_broker_wants_a_token_on_both_ports(secure_broker: Standalone) ->
     with pytest.raises(pulsar.AuthorizationError):
         client.create_producer("secured")  # type: ignore[attr-defined]
     client.close()  # type: ignore[attr-defined]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until the answer is true; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s"
+        time.sleep(0.1)
+
+
+# Settings that decide what becomes of a message, as the broker itself tells them: the testing profile's, the default's.
+_SETTINGS = {
+    "transactionCoordinatorEnabled": ("true", "false"),
+    "systemTopicEnabled": ("true", "true"),
+    "topicLevelPoliciesEnabled": ("true", "true"),
+    "acknowledgmentAtBatchIndexLevelEnabled": ("true", "true"),
+    "exposingBrokerEntryMetadataToClientEnabled": ("true", "false"),
+    "brokerDeleteInactiveTopicsEnabled": ("false", "true"),
+    "brokerDeleteInactiveTopicsFrequencySeconds": ("60", "60"),
+    "brokerDeleteInactiveTopicsMode": ("delete_when_no_subscriptions", "delete_when_no_subscriptions"),
+    "brokerDeduplicationEnabled": ("false", "false"),
+    "defaultRetentionTimeInMinutes": ("-1", "0"),
+    "defaultRetentionSizeInMB": ("-1", "0"),
+}
+
+
+@pytest.mark.timeout(300)  # two brokers start, on a busy machine
+def test_profiles_are_configured_as_they_say(broker: Broker, default_broker: Broker) -> None:
+    testing, default = (each.admin("GET", "brokers/configuration/runtime") for each in (broker, default_broker))
+    assert isinstance(testing, dict) and isinstance(default, dict)
+    assert {name: (testing[name], default[name]) for name in _SETTINGS} == _SETTINGS
+    assert "AppendIndexMetadataInterceptor" in testing["brokerEntryMetadataInterceptors"]
+    assert default["brokerEntryMetadataInterceptors"] == "[]"
+
+
+def test_unknown_profile_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BrokerError, match="testing, default, not 'fast'"):
+        Standalone(tmp_path / "broker", profile="fast")
+
+
+def trimmed(broker: Broker) -> list[bytes]:
+    """Return what a topic still holds of a message that its only subscription acknowledged, in a closed ledger."""
+    name = f"persistent/public/default/retained-{id(broker):x}"
+    topic = name.replace("persistent/", "persistent://", 1)
+    client = quiet(broker.service_url)
+    consumer = client.subscribe(topic, "only")  # type: ignore[attr-defined]
+    producer = client.create_producer(topic)  # type: ignore[attr-defined]
+    producer.send(b"done with")
+    consumer.acknowledge_cumulative(consumer.receive(10_000))
+    consumer.close()
+    # The next message goes to a ledger of its own; the one before it can then be given up.
+    broker.admin("PUT", f"{name}/unload")
+    producer.send(b"still open")
+
+    def ledgers() -> int:
+        broker.admin("POST", f"{name}/trim")
+        found = broker.admin("GET", f"{name}/internalStats")
+        assert isinstance(found, dict)
+        return len(found["ledgers"])
+
+    kept = broker.admin("GET", "brokers/configuration/runtime")
+    assert isinstance(kept, dict)
+    if kept["defaultRetentionTimeInMinutes"] == "0":
+        wait_until(lambda: ledgers() == 1)
+    else:
+        assert ledgers() == 2
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)  # type: ignore[attr-defined]
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(10_000).data())
+    client.close()  # type: ignore[attr-defined]
+    return found
+
+
+def test_default_profile_retains_nothing(broker: Broker, default_broker: Broker) -> None:
+    assert trimmed(broker) == [b"done with", b"still open"]
+    assert trimmed(default_broker) == [b"still open"]
+
+
+def test_default_profile_deletes_inactive_topics(own_broker: OwnBroker) -> None:
+    often = own_broker(profile="default", conf={"brokerDeleteInactiveTopicsFrequencySeconds": "1"}, heap="512m")
+    client = quiet(often.service_url)
+    producer = client.create_producer("kept")  # type: ignore[attr-defined]
+    other = client.create_producer("left")  # type: ignore[attr-defined]
+    producer.send(b"1")
+    other.send(b"1")
+    other.close()
+
+    def exists(name: str) -> bool:
+        found = admin(often.admin_url, "GET", "persistent/public/default")
+        return f"persistent://public/default/{name}" in str(found)
+
+    wait_until(lambda: not exists("left"))
+    assert exists("kept"), "a topic with a producer is active"
+    client.close()  # type: ignore[attr-defined]
+
+
+def test_default_profile_has_no_index_of_messages(broker: Broker, default_broker: Broker) -> None:
+    seen = []
+    for each in (broker, default_broker):
+        with pulsar_native.Client(each.service_url) as client:
+            reader = client.create_reader("numbered", pulsar_native.MessageId.latest)
+            client.create_producer("numbered").send(b"1")
+            message = reader.read_next(10_000)
+            seen.append((message.index() is not None, message.broker_publish_time() is not None))
+    assert seen == [(True, True), (False, False)]
+
+
+def test_default_profile_stores_a_sequence_id_twice(
+    broker: Broker, default_broker: Broker, namespace: Callable[[], str]
+) -> None:
+    deduplicated = namespace()
+    broker.admin("POST", f"namespaces/{deduplicated}/deduplication", True)
+    stored = []
+    for url, topic in (
+        (broker.service_url, f"persistent://{deduplicated}/twice"),
+        (default_broker.service_url, "persistent://public/default/twice"),
+    ):
+        client = quiet(url)
+        for _ in range(2):
+            producer = client.create_producer(topic, producer_name="same")  # type: ignore[attr-defined]
+            producer.send(b"once?", sequence_id=7)
+            producer.close()
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)  # type: ignore[attr-defined]
+        count = 0
+        while reader.has_message_available():
+            reader.read_next(10_000)
+            count += 1
+        stored.append(count)
+        client.close()  # type: ignore[attr-defined]
+    assert stored == [1, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_our_distributions_depend_on_each_other_exactly_and_one_way() -> None:
 
 def test_pins_are_exact_and_name_no_host() -> None:
     sources = sorted((ROOT / "requirements").glob("*.in"))
-    assert [source.stem for source in sources] == ["airflow", "browser", "dev", "spark"]
+    assert [source.stem for source in sources] == ["airflow", "browser", "dev", "docs", "spark"]
     for source in sources:
         pins = source.with_suffix(".txt").read_text()
         assert "://" not in pins and "--" not in pins
@@ -49,3 +50,38 @@ def test_pins_are_exact_and_name_no_host() -> None:
 def test_full_pyspark_never_meets_airflow() -> None:
     # Both own the same files; the one installed last would win.
     assert not re.search(r"^pyspark==", (ROOT / "requirements" / "airflow.txt").read_text(), re.MULTILINE)
+
+
+def test_typing_link_leads_to_the_provider() -> None:
+    # Type checkers do not follow setuptools' renaming of provider/; the link is committed, so a fresh clone has it.
+    link = ROOT / ".typing" / "airflow_provider_pulsar"
+    assert link.is_symlink()
+    assert link.resolve() == (ROOT / "provider").resolve()
+    listed = subprocess.run(["git", "ls-files", "-s", ".typing"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert listed.stdout.startswith("120000 ")
+
+
+def test_table_of_contents_names_pages_that_exist() -> None:
+    text = (ROOT / "docs" / "index.md").read_text()
+    entries = [
+        line
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for line in block.splitlines()
+        if line and not line.startswith(":")
+    ]
+    assert len(entries) > 20
+    assert not {name for name in entries if not (ROOT / "docs" / f"{name}.md").exists()}
+    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in _pages()}
+    assert pages - {"index"} <= set(entries)
+
+
+def _pages() -> list[Path]:
+    return [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
+
+
+def test_make_targets_named_in_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *_pages()]
+    named = {name for page in pages for name in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
+    assert {"demo", "test", "docs"} <= named
+    assert named <= targets

@@ -1,4 +1,4 @@
-"""Waiting on a loop for what tests expect."""
+"""Waiting for what tests expect, on a loop or without one."""
 
 from __future__ import annotations
 
@@ -14,4 +14,13 @@ async def until(condition: Callable[[], Any], seconds: float = 10) -> Any:
     while not (answer := condition()):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
+    return answer
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 10) -> Any:
+    """Wait, outside a loop, until the answer is true, and return it; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     return answer

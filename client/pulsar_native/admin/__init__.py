@@ -1,15 +1,15 @@
-"""The admin interface of a Pulsar cluster: the small part that loading, sensing and testing need."""
+"""Admin interface of a Pulsar cluster: the part that loading, sensing and testing need."""
 
 from pulsar_native.admin.client import AdminClient
 from pulsar_native.admin.errors import AdminError, AlreadyExists, NotFound
 from pulsar_native.admin.stats import (
     CompactionStatus,
-    ConsumerStats,
     CursorStats,
     InternalStats,
     LedgerStats,
     PartitionedStats,
     PublisherStats,
+    SubscriptionConsumerStats,
     SubscriptionStats,
     TopicStats,
 )
@@ -19,13 +19,13 @@ __all__ = [
     "AdminError",
     "AlreadyExists",
     "CompactionStatus",
-    "ConsumerStats",
     "CursorStats",
     "InternalStats",
     "LedgerStats",
     "NotFound",
     "PartitionedStats",
     "PublisherStats",
+    "SubscriptionConsumerStats",
     "SubscriptionStats",
     "TopicStats",
 ]

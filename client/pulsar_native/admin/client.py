@@ -1,4 +1,4 @@
-"""The small part of Pulsar's admin interface (REST, v2) that loading, sensing and testing need.
+"""Admin client: the part of Pulsar's admin interface (REST, v2) that loading, sensing and testing need.
 
 Rules: blocking, the standard library's HTTP only; every call ends within the time-out (name resolution apart); every
 name is checked and percent-encoded; nothing is cached and nothing is retried.
@@ -36,13 +36,13 @@ _T = TypeVar("_T")
 
 
 class AdminClient:
-    """Ask and change topics, namespaces and subscriptions over the admin interface.
+    """Query and change topics, namespaces and subscriptions over the admin interface.
 
-    `admin_url` is `http(s)://host:port`, further hosts after commas are tried when the first cannot be reached.
-    `timeout_seconds` bounds every call. The authentication plug-in stays the caller's: it is neither started nor
-    closed. Blocking, thread-safe, usable after a fork, and picklable where its authentication is. Every method may
+    `admin_url` is `http(s)://host:port`; further hosts after commas are tried when the first cannot be reached.
+    `timeout_seconds` bounds every call. The caller keeps ownership of the authentication plug-in: it is neither started
+    nor closed. Blocking, thread-safe, usable after a fork, and picklable where its authentication is. Every method may
     raise `ConnectError`, `Timeout`, `ReadError`, `AuthenticationError`, `AuthorizationError`, `ServiceUnitNotReady`
-    (HTTP 503), and `AdminError` with the HTTP status for what has no class of its own.
+    (HTTP 503), and `AdminError` with the HTTP status for errors without a class of their own.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AdminClient:
     # ---- cluster and namespaces --------------------------------------------------------------------------------------
 
     def broker_health(self) -> bool:
-        """Return whether the broker that answers finds itself healthy: it can write and read a message of its own."""
+        """Return True if the broker's health check succeeds: it can write and read a message of its own."""
         try:
             return self._ask("check the broker's health", "GET", "/brokers/health").body.strip() == b"ok"
         except (AdminError, ServiceUnitNotReady) as error:
@@ -97,31 +97,54 @@ class AdminClient:
         path = f"/namespaces/{_namespace(namespace)}/topics"
         return sorted(_strings(self._ask(f"list the topics of {namespace}", "GET", path, query={"mode": "ALL"})))
 
-    def set_retention(self, namespace: str, minutes: int, mb: int) -> None:
+    def set_retention(self, namespace_or_topic: str, minutes: int, mb: int) -> None:
         """Keep acknowledged messages for `minutes` and up to `mb` megabytes per topic.
 
-        -1 is without limit, 0 (of either) is not at all.
+        -1 is unlimited, 0 (of either) disables retention. A topic must exist; its policy takes effect soon, and
+        the broker must have topic policies enabled.
         """
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": mb}
-        path = f"/namespaces/{_namespace(namespace)}/retention"
-        self._ask(f"set the retention of {namespace}", "POST", path, body=body)
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
+            self._ask(f"set the retention of {namespace_or_topic}", "POST", path, body=body)
+        else:
+            self._ask_topic("set the retention of", "POST", namespace_or_topic, "/retention", body=body)
 
-    def get_retention(self, namespace: str) -> tuple[int, int] | None:
-        """Return the retention set for the namespace as (minutes, megabytes), None where the broker's default holds."""
-        answer = self._ask(f"get the retention of {namespace}", "GET", f"/namespaces/{_namespace(namespace)}/retention")
+    def get_retention(self, namespace_or_topic: str, *, applied: bool = False) -> tuple[int, int] | None:
+        """Return the retention set for the namespace or topic itself as (minutes, megabytes), None for none.
+
+        For a topic, `applied` returns the effective policy: the topic's own, else the namespace's, else the broker's.
+        Raises `NotFound`, `TopicNotFound`.
+        """
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}/retention"
+            answer = self._ask(f"get the retention of {namespace_or_topic}", "GET", path)
+        else:
+            query = {"applied": applied}
+            answer = self._ask_topic("get the retention of", "GET", namespace_or_topic, "/retention", query=query)
         if not answer.body.strip():
             return None
+        found = _object(answer)
+        return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
+
+    def get_applied_retention(self, topic: str) -> tuple[int, int]:
+        """Return the retention that holds for a topic as (minutes, megabytes), wherever it was set.
+
+        -1 is without limit, 0 is not at all. The broker must have topic policies on (they are by default).
+        """
+        base = TopicName.parse(topic).base.full
+        answer = self._ask_topic("get the retention of", "GET", base, "/retention", query={"applied": True})
         found = _object(answer)
         return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
 
     # ---- topics ------------------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str) -> None:
-        """Create a topic without partitions (or one missing partition); raises `AlreadyExists`."""
+        """Create an unpartitioned topic (or one missing partition); raises `AlreadyExists`."""
         self._ask_topic("create topic", "PUT", topic)
 
     def create_partitioned_topic(self, topic: str, partitions: int) -> None:
-        """Create a topic with partitions; raises `AlreadyExists`, also for a topic without partitions of that name."""
+        """Create a partitioned topic; raises `AlreadyExists`, also for an unpartitioned topic of that name."""
         self._ask_topic("create partitioned topic", "PUT", topic, "/partitions", body=partitions)
 
     def update_partitions(self, topic: str, partitions: int) -> None:
@@ -129,26 +152,29 @@ class AdminClient:
         self._ask_topic("update the partitions of", "POST", topic, "/partitions", body=partitions)
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions, 0 of a topic without; raises `TopicNotFound`; never creates the topic."""
+        """Return the number of partitions, 0 for an unpartitioned topic; raises `TopicNotFound`; never creates the
+        topic.
+        """
         return _number(_object(self._ask_topic("get the partitions of", "GET", topic, "/partitions")), "partitions")
 
     def delete_topic(self, topic: str, force: bool = False) -> None:
         """Delete a topic, with its partitions and schema; raises `TopicNotFound`.
 
-        Without `force` a topic with subscriptions or connected clients stays (`AdminError`, status 412).
+        Without `force` a topic with subscriptions or connected clients is not deleted (`AdminError`, status 412).
         """
         name = TopicName.parse(topic)
         partitioned = not name.is_partition and self.partitions(topic) > 0
         self._ask_topic("delete topic", "DELETE", topic, "/partitions" if partitioned else "", query={"force": force})
 
     def unload(self, topic: str) -> None:
-        """Make the broker let go of the topic (or all its partitions): clients look it up and connect again."""
+        """Unload the topic (or all its partitions) from its broker: clients look it up and connect again."""
         self._ask_topic("unload", "PUT", topic, "/unload")
 
     def terminate(self, topic: str) -> list[MessageId]:
-        """Allow no more messages on the topic; return the last id, of a partitioned topic one per partition in order.
+        """Terminate the topic: it accepts no more messages. Return the last id, for a partitioned topic one per
+        partition.
 
-        The entry is -1 where nothing was ever published.
+        The entry id is -1 where nothing was ever published.
         """
         if self._is_partitioned(topic):
             last = _object(self._ask_topic("terminate", "POST", topic, "/terminate/partitions"))
@@ -156,7 +182,7 @@ class AdminClient:
         return [_message_id(_parsed(self._ask_topic("terminate", "POST", topic, "/terminate")))]
 
     def trim(self, topic: str) -> None:
-        """Start deleting the closed ledgers that retention and subscriptions no longer hold."""
+        """Start deleting the closed ledgers that retention and subscriptions no longer need."""
         self._ask_topic("trim", "POST", topic, "/trim")
 
     def compact(self, topic: str) -> None:
@@ -171,9 +197,9 @@ class AdminClient:
     # ---- statistics --------------------------------------------------------------------------------------------------
 
     def stats(self, topic: str, *, precise_backlog: bool = False) -> TopicStats:
-        """Return the statistics of a topic without partitions or of one partition.
+        """Return the statistics of an unpartitioned topic or of one partition.
 
-        With `precise_backlog` the backlog counts acknowledged messages between others out, which costs the broker more.
+        With `precise_backlog` the backlog excludes acknowledged messages between others, which costs the broker more.
         """
         query = {"getPreciseBacklog": precise_backlog}
         return _shaped(self._ask_one("get the stats of", "GET", topic, "/stats", query=query), TopicStats)
@@ -187,7 +213,7 @@ class AdminClient:
         return _shaped(answer, PartitionedStats)
 
     def internal_stats(self, topic: str) -> InternalStats:
-        """Return ledgers, cursors and sizes of a topic without partitions or of one partition."""
+        """Return ledgers, cursors and sizes of an unpartitioned topic or of one partition."""
         return _shaped(self._ask_one("get the internal stats of", "GET", topic, "/internalStats"), InternalStats)
 
     # ---- subscriptions and positions ---------------------------------------------------------------------------------
@@ -207,8 +233,8 @@ class AdminClient:
     def message_id_by_time(self, topic: str, timestamp_ms: int) -> MessageId:
         """Return the first entry at or after a publish time (ms since the epoch) of one topic or partition.
 
-        A hint, not a proof: the broker searches as if times never went back. After the last message it is the id the
-        next one will get; for time 0 it is (-1, -1), the earliest.
+        An estimate: the broker's search assumes that times never decrease. After the last message it is the id of the
+        next one; for time 0 it is (-1, -1), the earliest.
         """
         if timestamp_ms < 0:
             raise InvalidConfiguration(f"timestamp_ms must be at least 0, not {timestamp_ms}")
@@ -216,18 +242,18 @@ class AdminClient:
         return _message_id(_parsed(answer))
 
     def last_message_id(self, topic: str) -> MessageId:
-        """Return the id of the last entry of one topic or partition, entry -1 while it is empty.
+        """Return the id of the last entry of one topic or partition, entry id -1 while it is empty.
 
-        It counts entries that are never delivered (transaction markers): a reader's get_last_message_id does not.
+        It counts entries that are never delivered (transaction markers), unlike a reader's get_last_message_id.
         """
         return _message_id(_parsed(self._ask_one("get the last message id of", "GET", topic, "/lastMessageId")))
 
     # ---- policies ----------------------------------------------------------------------------------------------------
 
     def set_deduplication(self, namespace_or_topic: str, enabled: bool) -> None:
-        """Switch the broker's deduplication on or off for a namespace (`tenant/namespace`) or a topic.
+        """Enable or disable the broker's deduplication for a namespace (`tenant/namespace`) or a topic.
 
-        A topic must exist, and gets it within moments; the broker must have topic policies on.
+        A topic must exist, and the change applies within moments; the broker must have topic policies enabled.
         """
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/deduplication"
@@ -236,7 +262,7 @@ class AdminClient:
             self._ask_topic("set deduplication of", "POST", namespace_or_topic, "/deduplicationEnabled", body=enabled)
 
     def get_deduplication(self, namespace_or_topic: str) -> bool | None:
-        """Return what was set for the namespace or topic itself, None where the setting above it holds."""
+        """Return the value set for the namespace or topic itself, None where the level above applies."""
         if _is_namespace(namespace_or_topic):
             path = f"/namespaces/{_namespace(namespace_or_topic)}/deduplication"
             answer = self._ask(f"get deduplication of {namespace_or_topic}", "GET", path)
@@ -249,8 +275,8 @@ class AdminClient:
     def get_schema(self, topic: str, version: int | None = None) -> SchemaInfo | None:
         """Return the topic's registered schema, the latest or that `version` (from 0); None when there is none.
 
-        An unknown topic has no schema: the registry does not tell the two apart. Raises `OperationNotSupported` for a
-        kind of schema this client has no name for.
+        An unknown topic has no schema: the registry does not distinguish the two. Raises `OperationNotSupported` for a
+        schema type unknown to this client.
         """
         name = _checked(TopicName.parse(topic).base)
         path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
@@ -291,7 +317,7 @@ class AdminClient:
         return self._ask(f"{action} {name}", method, f"/{name.lookup_path}{path}", topic=name.full, **options)
 
     def _ask_one(self, action: str, method: str, topic: str, path: str, **options: Any) -> HttpAnswer:
-        """Ask what a partitioned topic's own name has no answer to; the broker's "not found" alone would mislead."""
+        """Request that a partitioned topic's own name cannot answer; the broker's "not found" alone would mislead."""
         try:
             return self._ask_topic(action, method, topic, path, **options)
         except TopicNotFound as error:
@@ -310,7 +336,7 @@ class AdminClient:
 
 
 def _entity(name: str, what: str) -> str:
-    # "." and ".." would be taken for steps in the path, even percent-encoded.
+    # "." and ".." would act as path steps, even percent-encoded.
     if not isinstance(name, str) or not _ENTITY.fullmatch(name) or name in (".", ".."):
         raise InvalidConfiguration(f"Invalid {what} {name!r}: letters, digits and -=:._ are allowed")
     return quote(name, safe="")
@@ -332,9 +358,7 @@ def _subscription(name: str) -> str:
 
 def _checked(name: TopicName) -> TopicName:
     if {name.tenant, name.namespace_portion, name.local_name} & {".", ".."}:
-        raise InvalidTopicName(
-            f"The topic name {name.full!r} cannot be asked over HTTP: '.' and '..' are steps in a path"
-        )
+        raise InvalidTopicName(f"The topic name {name.full!r} cannot be used over HTTP: '.' and '..' are path steps")
     return name
 
 

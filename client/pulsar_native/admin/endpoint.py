@@ -1,8 +1,8 @@
-"""The web service behind an admin URL: hosts tried in order, redirects followed, answers judged.
+"""Web service endpoint behind an admin URL: hosts tried in order, redirects followed, error responses mapped.
 
 Rules: one time-out for the whole request, redirects and further hosts included; a request goes to the next host only
-when nothing of it was sent; a redirect (the broker's 307 to a topic's owner) keeps method and body, must lead to the
-same path and never from https to http; no state but settings, so one endpoint serves all threads, forks and pickles.
+when nothing of it was sent; a redirect (the broker's 307 to a topic's owner) keeps method and body, must keep the path
+and never goes from https to http; no state but settings, so one endpoint serves all threads, forks and pickles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_REDIRECTS = 10
 
 
 class Endpoint:
-    """Ask the hosts of one admin URL. Blocking, thread-safe."""
+    """HTTP client for the hosts of one admin URL. Blocking, thread-safe."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Endpoint:
         body: object = None,
         topic: str | None = None,
     ) -> HttpAnswer:
-        """Return the 2xx answer to a request for an encoded path below /admin/v2, or raise what the broker refused."""
+        """Return the 2xx response to a request for an encoded path below /admin/v2, or raise the broker's error."""
         deadline = time.monotonic() + self.timeout_seconds
         headers = {"Accept": "application/json", **self.authentication.http_headers()}
         content = None if body is None else json.dumps(body).encode()
@@ -114,7 +114,7 @@ class Endpoint:
 
 
 class _Request:
-    """What stays the same from host to host and from redirect to redirect. Not printable: it holds credentials."""
+    """State of a request that is constant across hosts and redirects. Not printable: it holds credentials."""
 
     __slots__ = ("content", "deadline", "headers", "method", "target")
 

@@ -1,7 +1,7 @@
-"""From an answer of the admin interface to an error of the one tree.
+"""Mapping of admin interface responses to exceptions.
 
-Rules: what `http_refusal` says, and 404 is `TopicNotFound` (or `SubscriptionNotFound`) only when the broker itself says
-so: another web server's 404 means a wrong admin URL.
+Rules: as in `_http`, and 404 is `TopicNotFound` (or `SubscriptionNotFound`) only when the broker itself reports it:
+another web server's 404 means a wrong admin URL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pulsar_native.exceptions import PulsarException, SubscriptionNotFound, Topi
 
 
 class AdminError(PulsarException):
-    """Tell that the admin interface refused a request; `status` is the HTTP status, `reason` the broker's words."""
+    """Raised when the admin interface rejects a request; `status` is the HTTP status, `reason` the broker's text."""
 
     def __init__(
         self,
@@ -33,17 +33,17 @@ class AdminError(PulsarException):
 
 
 class AlreadyExists(AdminError):
-    """Tell that there already is a topic, namespace or subscription of that name."""
+    """Raised when a topic, namespace or subscription of that name exists already."""
 
 
 class NotFound(AdminError):
-    """Tell that the tenant, namespace or resource named in the request does not exist."""
+    """Raised when the tenant, namespace or resource named in the request does not exist."""
 
 
 def refusal(
     action: str, answer: HttpAnswer, *, topic: str | None, broker: str, secrets: Iterable[str] = ()
 ) -> PulsarException:
-    """Return the error for an answer whose status is not 2xx; `action` names what was asked, as in "delete topic x"."""
+    """Return the error for a response whose status is not 2xx; `action` names the request, as in "delete topic x"."""
     reason, from_broker = reason_of(answer, secrets)
     message = f"{action}: {reason} (HTTP {answer.status})"
     if answer.status == 404 and not from_broker:

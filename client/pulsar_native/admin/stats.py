@@ -1,7 +1,6 @@
-"""Shapes of the statistics the admin interface answers with: the fields this project reads, with the broker's names.
+"""Types of the admin interface's statistics: the fields this project reads, with the broker's names.
 
-Rules: shapes for type checkers only; the dictionaries are the broker's JSON, unchanged, and hold more fields than
-these.
+Rules: types for type checkers only; the dictionaries are the broker's JSON, unchanged, and hold more fields than these.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 
-class ConsumerStats(TypedDict, total=False):
+class SubscriptionConsumerStats(TypedDict, total=False):
     """One connected consumer of a subscription."""
 
     consumerName: str
@@ -23,7 +22,7 @@ class ConsumerStats(TypedDict, total=False):
 
 
 class SubscriptionStats(TypedDict, total=False):
-    """One subscription. `msgBacklog` is estimated from counters unless the precise backlog was asked for."""
+    """One subscription. `msgBacklog` is estimated from counters unless the precise backlog was requested."""
 
     type: str
     msgBacklog: int
@@ -32,7 +31,7 @@ class SubscriptionStats(TypedDict, total=False):
     msgOutCounter: int
     unackedMessages: int
     msgDelayed: int
-    consumers: list[ConsumerStats]
+    consumers: list[SubscriptionConsumerStats]
     isDurable: bool
     isReplicated: bool
 
@@ -51,7 +50,7 @@ class PublisherStats(TypedDict, total=False):
 
 
 class TopicStats(TypedDict, total=False):
-    """One topic, or one partition. Counters start again at zero when the topic is loaded anew."""
+    """One topic, or one partition. Counters restart at zero when the topic is loaded again."""
 
     msgInCounter: int
     bytesInCounter: int
@@ -71,7 +70,7 @@ class TopicStats(TypedDict, total=False):
 
 
 class PartitionedMetadata(TypedDict, total=False):
-    """What a partitioned topic is besides its partitions."""
+    """Metadata of a partitioned topic apart from its partitions."""
 
     partitions: int
 
@@ -84,7 +83,7 @@ class PartitionedStats(TopicStats, total=False):
 
 
 class LedgerStats(TypedDict, total=False):
-    """One ledger of a topic, oldest first; the open one, the last, says 0 entries and 0 bytes here."""
+    """One ledger of a topic, oldest first; the open one, the last, has 0 entries and 0 bytes here."""
 
     ledgerId: int
     entries: int
@@ -103,9 +102,9 @@ class CursorStats(TypedDict, total=False):
 
 
 class InternalStats(TypedDict, total=False):
-    """How a topic is stored. `lastConfirmedEntry` is "ledger:entry", "L:-1" while empty, and counts markers too."""
+    """Storage of a topic. `lastConfirmedEntry` is "ledger:entry", "L:-1" while empty, and counts markers too."""
 
-    entriesAddedCounter: int  # since the broker loaded the topic, so it may say less than what is stored
+    entriesAddedCounter: int  # since the broker loaded the topic, so it may be less than what is stored
     numberOfEntries: int
     totalSize: int
     currentLedgerEntries: int

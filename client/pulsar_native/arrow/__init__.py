@@ -1,1 +1,1 @@
-"""Arrow: record batches made of entries, rows of tables turned into messages, and the values both stand for."""
+"""Arrow support: record batches from entries, messages from table rows, and the value types of both."""

@@ -1,9 +1,9 @@
-"""Arrow columns while they grow: packed bytes, row ends and nulls, handed to pyarrow without another pass.
+"""Growing Arrow columns: packed bytes, row ends and nulls, converted by pyarrow without another pass.
 
 May not do: know Pulsar's entries (`columns` does) or import pyarrow itself: the module is an argument.
 
-Rules: 32-bit offsets. Pieces are kept as they come and joined once, into memory of the exact size: growing buffers
-page by page was measured to cost more than all parsing. numpy is used for long ramps of numbers if it is there.
+Rules: 32-bit offsets. Parts are kept as they arrive and joined once, into memory of the exact size: growing buffers
+page by page was measured to cost more than all parsing. numpy is used for long ramps of numbers if it is present.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Pair(Protocol):
 
 
 class NumberColumn:
-    """Whole numbers of 32 ("i") or 64 ("q") bits; times are such numbers too."""
+    """Integers of 32 ("i") or 64 ("q") bits; also used for times."""
 
     __slots__ = ("_code", "_nulls", "_parts", "rows")
 
@@ -65,7 +65,7 @@ class NumberColumn:
         self.extend([value or 0 for value in values])
 
     def packed(self, values: bytes, nulls: Sequence[int] = ()) -> None:
-        """Add values that are packed already, with the rows among them that are null."""
+        """Add packed values, with the rows among them that are null."""
         self._nulls += [self.rows + row for row in nulls]
         self._append(values, len(values) // array(self._code).itemsize)
 
@@ -85,7 +85,7 @@ class TextColumn:
     __slots__ = ("_ends", "_nulls", "_parts", "rows", "size")
 
     def __init__(self) -> None:
-        # Bytes, or what `_impl.join_parts` takes besides.
+        # Bytes, or the other type `_impl.join_parts` accepts.
         self._parts: list[Any] = []
         self._ends: list[bytes] = [_I32.pack(0)]
         self._nulls: list[int] = []
@@ -97,7 +97,7 @@ class TextColumn:
         self.block(item * count, len(item), count)
 
     def block(self, items: bytes, width: int, count: int) -> None:
-        """Add `count` items of one width that already lie side by side."""
+        """Add `count` items of one width that are joined already."""
         start = self.size
         self._grow(len(items), count)
         self._parts.append(items)
@@ -121,7 +121,7 @@ class TextColumn:
         self.block(b"", 0, count)
 
     def packed(self, part: Any, size: int, ends: bytes, nulls: Sequence[int] = ()) -> None:
-        """Add items that lie side by side in a part of `size` bytes, with their ends behind this column's size."""
+        """Add joined items of `size` bytes, with their ends behind this column's size."""
         self._nulls += [self.rows + row for row in nulls]
         self._grow(size, len(ends) // _I32.size)
         self._parts.append(part)
@@ -134,7 +134,7 @@ class TextColumn:
             raise ValueError("A column of a record batch holds at most 2 GiB: take fewer entries at a time")
 
     def finish(self, pa: Any, kind: Any) -> Any:
-        """Return the Arrow array. In text, bytes that are no UTF-8 are replaced, as Java does."""
+        """Return the Arrow array. In text, invalid UTF-8 is replaced, as Java does."""
         data = _impl.join_parts(self._parts)
         buffers = [
             _validity(pa, self.rows, self._nulls),
@@ -162,7 +162,7 @@ class MapColumn:
         self._ends.append(_I32.pack(self.keys.rows) * count)
 
     def extend(self, maps: Iterable[Sequence[Pair]]) -> None:
-        """Add maps. Of a repeated key the last value counts: a map with a key twice is an error in Spark."""
+        """Add maps. Of a repeated key the last value is used: a map with a duplicate key is an error in Spark."""
         keys: list[bytes] = []
         values: list[bytes] = []
         size = self.keys.rows
@@ -179,7 +179,7 @@ class MapColumn:
         self.ends(array("i", ends).tobytes())
 
     def ends(self, ends: bytes) -> None:
-        """Add maps by the packed numbers of pairs up to and with each; their pairs are added to keys and values."""
+        """Add maps by the packed cumulative numbers of pairs; their pairs are added to keys and values."""
         self.rows += len(ends) // _I32.size
         self._ends.append(ends)
 
@@ -191,13 +191,13 @@ class MapColumn:
 
 
 def utf8(text: str | bytes) -> bytes:
-    """Return text as UTF-8; protobuf's runtime hands out text that is none as the bytes it found. Pure."""
+    """Return text as UTF-8; protobuf's runtime returns invalid UTF-8 as the bytes it found. Pure."""
     return text if isinstance(text, bytes) else text.encode()
 
 
 @cache
 def numpy_or_none() -> Any:
-    """Return the numpy module where it is installed; the first call imports it."""
+    """Return the numpy module if it is installed; the first call imports it."""
     try:
         import numpy
     except ImportError:
@@ -216,7 +216,7 @@ def _ramp(start: int, step: int, count: int) -> bytes:
 
 
 def _validity(pa: Any, rows: int, nulls: list[int]) -> Any:
-    """Return Arrow's bitmap, a bit set for each row that is there; None when all are."""
+    """Return Arrow's validity bitmap; None when no row is null."""
     if not nulls:
         return None
     size = (rows + 7) // 8

@@ -1,7 +1,7 @@
-"""Rows received straight as an Arrow record batch, and the entries they came in: what acknowledging them needs.
+"""Received Arrow batch: a record batch, and the ranges of entries by which it is acknowledged.
 
-Rules: values only. Neighbouring entries that were taken whole and look alike are one range, so that what identifies
-many messages stays small; a part of a batch is a bit set of its indexes.
+Rules: values only. Adjacent entries that were received whole and have the same attributes form one range, so that the
+identity of many messages stays small; a part of a batch is a bit set of its indexes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class EntryRange:
     """Entries `first_entry` to `last_entry` (inclusive) of a ledger, each a batch of `batch_size`, 0 for no batch.
 
-    `indexes` is None where all messages of the entries are meant, else the bit set of those of the one entry.
+    `indexes` is None for all messages of the entries, else the bit set of messages of a single entry.
     """
 
     topic: str
@@ -33,14 +33,14 @@ class EntryRange:
     redelivery_count: int = 0
 
     def __len__(self) -> int:
-        """Return how many rows it makes."""
+        """Return the number of rows."""
         if self.indexes is not None:
             return self.indexes.bit_count()
         return (self.last_entry - self.first_entry + 1) * max(1, self.batch_size)
 
     @property
     def entries(self) -> range:
-        """The entries' numbers."""
+        """The entry ids."""
         return range(self.first_entry, self.last_entry + 1)
 
     def first_message_id(self) -> MessageId:
@@ -59,7 +59,7 @@ class EntryRange:
         )
 
     def continued(self, other: EntryRange) -> EntryRange | None:
-        """Return one range for this one and its follower, None when they do not make one."""
+        """Return this range extended by the next one, None when they cannot be merged."""
         ours = (self.topic, self.ledger_id, self.last_entry + 1, self.batch_size, self.redelivery_count)
         theirs = (other.topic, other.ledger_id, other.first_entry, other.batch_size, other.redelivery_count)
         if ours != theirs or self.indexes is not None or other.indexes is not None:
@@ -72,10 +72,10 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrowBatch:
-    """What `Consumer.receive_arrow` returns; `acknowledge` and `negative_acknowledge` take it as a whole.
+    """Result of `Consumer.receive_arrow`; `acknowledge` and `negative_acknowledge` accept it as a whole.
 
-    `record_batch` has a row for each message, those of a partition together and in order; `ranges` tell in the order of
-    the rows which entries they came in. Thread-safe.
+    `record_batch` has a row for each message, those of a partition adjacent and in order; `ranges` has the entries they
+    came in, in the order of the rows. Thread-safe.
     """
 
     record_batch: pyarrow.RecordBatch

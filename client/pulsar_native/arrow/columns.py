@@ -1,12 +1,12 @@
 """Entries to Arrow record batches: whole columns at a time, straight from the entries' bytes.
 
-May not do: receive, decompress or acknowledge; import pyarrow before it is needed; need numpy (it is used if there).
+May not do: receive, decompress or acknowledge; import pyarrow before it is needed; need numpy (it is used if present).
 
 Rules: the columns are those of the Spark source, all nullable, so that a batch equals what Spark derives from its
-schema. What an entry's messages share is written once and repeated as bytes; a batch of messages of one size without
+schema. Values an entry's messages share are written once and repeated as bytes; a batch of messages of one size without
 metadata of their own is copied by its stride; only messages with a key, properties or a time of their own are parsed
-one by one, by protobuf's C parser, which was measured to be quicker than one inlined here (1.6 against 2.0 us for a
-key and two properties). The caller keeps a batch to a few MiB: fresh memory costs more than parsing.
+one by one, by protobuf's C parser, which was measured to be faster than one inlined here (1.6 against 2.0 us for a key
+and two properties). The caller limits a batch to a few MiB: fresh memory costs more than parsing.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ ALL_COLUMNS: tuple[str, ...] = (
     "__entryId",
     "__batchIndex",
 )
-"""Every column there is, in the order the Spark source shows them."""
+"""All columns, in the order the Spark source shows them."""
 
 _SINGLE_COLUMNS = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId"})
 _U64 = (1 << 64) - 1
 _MAX_MILLIS = ((1 << 63) - 1) // 1000
 _NULL_VALUE = b"\x48\x01"  # SingleMessageMetadata.null_value = true
-_HIGH = bytes(range(128, 256))  # bytes of a varint that another one follows
+_HIGH = bytes(range(128, 256))  # varint bytes with the continuation bit
 
-# Metadata that say no more than payload size and sequence id. Behind each stands a 0, which begins no field.
+# Metadata with nothing but payload size and sequence id. Each is followed by a 0, which begins no field.
 _PLAIN = re.compile(rb"(?>\x18[\x80-\xff]{0,4}+[\x00-\x7f](?>\x40[\x80-\xff]{0,9}+[\x00-\x7f])?+\x00)*+").fullmatch
 
 _Fields = SingleMessageMetadata | MessageMetadata
@@ -69,7 +69,7 @@ class EntryRows:
     """Messages of one entry: those with batch index `first` up to, not including, `last` (0 and 1 without a batch).
 
     `body` is the decompressed body, `skip` has a byte per batch index, not 0 where the message is to be left out
-    (acknowledged or compacted away), `first_chunk` is set for a message put together from chunks.
+    (acknowledged or compacted away), `first_chunk` is set for a message assembled from chunks.
     """
 
     parsed: ParsedEntry
@@ -94,12 +94,12 @@ class EntryRows:
 
 
 def rows(slices: Iterable[EntryRows]) -> int:
-    """Return how many rows these slices make."""
+    """Return the number of rows of these slices."""
     return sum(map(len, slices))
 
 
 def nbytes(slices: Iterable[EntryRows]) -> int:
-    """Return about how many bytes of entries these slices cover; for capping a record batch."""
+    """Return the approximate bytes of entries these slices cover; for limiting a record batch."""
     return sum(len(part.body) * len(part) // part.parsed.num_messages for part in slices)
 
 
@@ -111,12 +111,12 @@ def record_batch(
     partition: int,
     value_type: str = "binary",
 ) -> pyarrow.RecordBatch:
-    """Return the messages of some entries as one record batch with the columns asked for, in that order.
+    """Return the messages of some entries as one record batch with the requested columns, in that order.
 
     Pure, CPU-bound, thread-safe; needs pyarrow (extra `arrow`). `value_type` is "binary" or "string". Null are: the
-    value of a null message, a missing key, an event time that is not set or not within Arrow's microseconds. Text that
-    is no UTF-8 has its bad bytes replaced, as in Java. Raises `InvalidMessage`, naming the entry, when a batch is
-    broken, and `ValueError` for an unknown column or more than 2 GiB in one.
+    value of a null message, a missing key, an event time that is not set or not within Arrow's microseconds. Invalid
+    UTF-8 in text is replaced, as in Java. Raises `InvalidMessage`, naming the entry, when a batch is malformed, and
+    `ValueError` for an unknown column or more than 2 GiB in one.
     """
     import pyarrow as pa
 
@@ -136,7 +136,7 @@ def record_batch(
 
 
 def arrow_schema(columns: Sequence[str] = ALL_COLUMNS) -> pyarrow.Schema:
-    """Return the Arrow schema of these columns as `receive_arrow` and `arrow_batches` give them. Needs pyarrow."""
+    """Return the Arrow schema of these columns as `receive_arrow` and `arrow_batches` return them. Needs pyarrow."""
     import pyarrow as pa
 
     types = _types(pa, "binary")
@@ -163,7 +163,7 @@ def _types(pa: Any, value_type: str) -> dict[str, Any]:
 
 
 class _Builder:
-    """Collect the columns asked for, entry by entry."""
+    """Builder of the requested columns, entry by entry."""
 
     def __init__(self, columns: Sequence[str], topic: str, partition: int) -> None:
         self._topic = topic
@@ -173,7 +173,7 @@ class _Builder:
         self._wants_singles = not _SINGLE_COLUMNS.isdisjoint(columns)
 
     def add_unbatched(self, parts: Sequence[EntryRows]) -> None:
-        """Add entries of one message each, column by column: there is a row to an entry."""
+        """Add entries of one message each, column by column: each entry is a row."""
         self._rows += len(parts)
         for name, column in self._columns.items():
             if name in _OF_ENTRY:
@@ -194,7 +194,7 @@ class _Builder:
             raise
 
     def add_batch(self, part: EntryRows) -> None:
-        """Add messages of a batch: what they share is written once."""
+        """Add messages of a batch: shared values are written once."""
         picked = part.picked()
         count = len(picked)
         if not count:
@@ -218,7 +218,7 @@ class _Builder:
         if not isinstance(picked, range):
             column.extend([head + b"\x20" + varint(index) + tail for index in picked])
             return
-        # Indexes of one width make ids of one width, and those are one join.
+        # Indexes of one width give ids of one width, which one join builds.
         for low, high in ((0, 1 << 7), (1 << 7, 1 << 14), (1 << 14, 1 << 31)):
             inside = range(max(low, picked.start), min(high, picked.stop))
             if inside:
@@ -227,7 +227,7 @@ class _Builder:
 
     @contextmanager
     def _naming(self, part: EntryRows) -> Iterator[None]:
-        """Let an error tell which entry it is about."""
+        """Add the entry's id to an error."""
         try:
             yield
         except InvalidMessage as error:
@@ -235,7 +235,7 @@ class _Builder:
             raise InvalidMessage(text, topic=self._topic) from error
 
     def _add_scanned(self, part: EntryRows) -> bool:
-        """Add a batch by the compiled codec; return whether that is there and finds the batch an ordinary one."""
+        """Add a batch with the compiled codec; return False when that is missing or the batch is not ordinary."""
         columns = self._columns
         found = _impl.scan_batch(part.body, part.first, part.last, part.skip, part.parsed.metadata.sequence_id)
         if found is None:
@@ -257,7 +257,7 @@ class _Builder:
         return True
 
     def _add_one_size(self, part: EntryRows, picked: Sequence[int]) -> bool:
-        """Add a batch of messages of one size without metadata of their own; return whether it is one."""
+        """Add a batch of messages of one size without metadata of their own; return False if it is not one."""
         sizes = same_size(part.body, part.last)
         if sizes is None or not _plain_heads(part.body, part.last, *sizes):
             return False
@@ -287,14 +287,14 @@ class _Builder:
             _add_values(self._columns["value"], values, nulls)
 
     def _add_plain(self, metas: list[bytes], part: EntryRows, picked: Sequence[int]) -> None:
-        """Add what messages have that carry nothing but their sequence ids."""
+        """Add the columns of messages that have nothing but their sequence ids."""
         count = len(metas)
         for name in ("__key", "__eventTime", "__messageProperties"):
             if name in self._columns:
                 self._columns[name].nothing(count)
         if "__sequenceId" in self._columns:
             first = parse_single(metas[0]).sequence_id
-            # Nearly always they count up; to write them so and compare is quicker than to read them.
+            # Nearly always they count up: encoding that and comparing is faster than parsing them.
             expected = b"" if first >> 62 else sequence_fields(first, count)
             width = len(expected) // count
             if width and b"".join([meta[-width:] for meta in metas]) == expected:
@@ -415,7 +415,7 @@ def _keys(singles: Sequence[_Fields]) -> list[bytes | None]:
 
 
 def _key(single: _Fields) -> bytes | None:
-    """Return the key where it is not just a text: it is missing, empty, or bytes written as base64."""
+    """Return the key if it is not plain text: missing, empty, or bytes encoded as base64."""
     if not single.HasField("partition_key"):
         return None
     try:
@@ -459,7 +459,7 @@ def _add_values(column: TextColumn, values: Sequence[bytes], nulls: Sequence[boo
 
 
 def _plain_heads(body: bytes, count: int, size: int, length: int) -> bool:
-    """Return whether metadata that all begin with the same payload size have no more than a sequence id behind it."""
+    """Return True if metadata that all begin with the same payload size have only a sequence id behind it."""
     stride = 4 + size + length
     first = 6 if body[5] < 128 else 7
     columns = [body[start : start + (count - 1) * stride + 1 : stride] for start in range(first, 4 + size)]
@@ -470,7 +470,7 @@ def _plain_heads(body: bytes, count: int, size: int, length: int) -> bool:
 
 
 def _strided(body: bytes, picked: Sequence[int], size: int, length: int) -> bytes:
-    """Return the payloads of messages of one size, side by side."""
+    """Return the payloads of messages of one size, joined."""
     stride = 4 + size + length
     numpy = numpy_or_none()
     if numpy is None or not length:

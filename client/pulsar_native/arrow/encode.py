@@ -2,8 +2,8 @@
 
 May not do: send; import pyarrow before it is needed.
 
-Rules: everything about the columns is checked before the first slice. What repeats in a column (a key, a property, a
-time) is encoded once. A null value is a message without value (a tombstone), a null key or property is left out.
+Rules: all columns are checked before the first slice. Repeating values of a column (a key, a property, a time) are
+encoded once. A null value is a message without value (a tombstone), a null key or property is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Memo(dict[Any, bytes]):
 
 
 class TableRows:
-    """The rows of a table or record batch as messages; made once a call."""
+    """Rows of a table or record batch as messages; one object per call."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class TableRows:
     # --- slices -----------------------------------------------------------------------------------------------------
 
     def slices(self, size: int) -> Iterator[tuple[list[bytes], list[bytes] | None, list[str | None] | None, Any]]:
-        """Yield payloads, encoded fields, keys, and a function that gives a row as a message, `size` rows at most."""
+        """Yield payloads, encoded fields, keys, and a function that returns a row as a message, `size` rows at most."""
         for batch in self._batches():
             for start in range(0, batch.num_rows, size):
                 yield self._slice(batch.slice(start, size))
@@ -219,7 +219,7 @@ def _is_text_map(arrow: Any, kind: Any) -> bool:
 
 
 def _bytes_of(arrow: Any, column: Any) -> list[bytes]:
-    """Return a column of bytes or text as bytes, b"" for nulls, cut out of its buffer without an object in between."""
+    """Return a column of bytes or text as bytes, b"" for nulls, sliced from its buffer without intermediate objects."""
     count = len(column)
     if not count:
         return []

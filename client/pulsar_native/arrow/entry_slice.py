@@ -1,7 +1,7 @@
-"""What is taken of an entry at once without an object for each message, and how much of it fits.
+"""Slices of entries received without one object per message, and the budget of rows and bytes that limits them.
 
 Rules: rows are limited exactly, and so are the bytes of their payloads, except that a first message that alone is
-larger is taken; an entry is cut for that. No clock, no I/O.
+larger is accepted; an entry is cut for that. No clock, no I/O.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_native.wire._impl import split_batch
 
 
 class BatchBudget:
-    """How many rows, and bytes of payload, are still wanted. `locked` is an entry that cannot be decrypted."""
+    """Rows and payload bytes still to collect. `locked` is an entry that cannot be decrypted."""
 
     __slots__ = ("_begun", "bytes", "full", "locked", "rows")
 
@@ -27,8 +27,8 @@ class BatchBudget:
         self.locked: ReceivedEntry | None = None
         self._begun = False
 
-    def take(self, sizes: Sequence[int]) -> int:
-        """Make use of the room for messages of these sizes; return for how many it was enough."""
+    def spend(self, sizes: Sequence[int]) -> int:
+        """Spend the budget on messages of these sizes; return how many of them fit."""
         count, size = len(sizes), sum(sizes)
         if count > self.rows or size > self.bytes:
             self.full = True
@@ -65,7 +65,7 @@ class EntrySlice:
 
     @property
     def bits(self) -> int | None:
-        """The bit set of the indexes; None when it is the whole entry."""
+        """Bit set of the indexes; None for the whole entry."""
         part, size = self.part, max(1, self.entry.batch_size)
         if part.skip is None:
             whole = part.first == 0 and part.last == size
@@ -73,7 +73,7 @@ class EntrySlice:
         return sum(1 << index for index in part.picked())
 
     def messages(self) -> list[Message]:
-        """Return the messages, for when they are not taken after all."""
+        """Return the messages, to put them back into the queue."""
         entry: Any = self.entry
         kind = KeyedMessage if getattr(entry.schema, "takes_key", False) else Message
         if not entry.is_batch:

@@ -11,15 +11,31 @@ from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.push_consumer import PushConsumer
 from pulsar_native.asyncio.table_view import TableView
 from pulsar_native.asyncio.transaction import Transaction
+from pulsar_native.enums import (
+    BatchingType,
+    CompressionType,
+    ConsumerCryptoFailureAction,
+    InitialPosition,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    RegexSubscriptionMode,
+)
 from pulsar_native.exceptions import PulsarException
 
 __all__ = [
+    "BatchingType",
     "Client",
+    "CompressionType",
     "Consumer",
+    "ConsumerCryptoFailureAction",
+    "InitialPosition",
+    "PartitionsRoutingMode",
     "Producer",
+    "ProducerAccessMode",
     "PulsarException",
     "PushConsumer",
     "Reader",
+    "RegexSubscriptionMode",
     "TableView",
     "Transaction",
 ]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 from pulsar_native._not_picklable import NotPicklable
+from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.stats import CloseReport
 
 
@@ -21,4 +23,5 @@ class Closeable(NotPicklable, ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        with contextlib.suppress(AlreadyClosed):
+            await self.close()

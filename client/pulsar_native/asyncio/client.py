@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import _validation, plans
+from pulsar_native._log_target import check_log_options, send_records_to
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
@@ -59,16 +61,22 @@ class Client(NotPicklable):
             await producer.send(b"hello")
     """
 
+    # Ends the going of records to a logger of the client's own.
+    _log_target: weakref.finalize[..., Any] | None
+
     def __init__(self, service_url: ServiceSource, **options: Any) -> None:
-        for ignored in ("log_conf_file_path", "logger"):
-            options.pop(ignored, None)
+        logger, log_conf_file_path = options.pop("logger", None), options.pop("log_conf_file_path", None)
+        check_log_options(logger, log_conf_file_path)
         self._open(ClientConfig.from_mapping({"service_url": service_url, **options}))
+        if logger is not None:
+            self._log_target = weakref.finalize(self, send_records_to(logger))
 
     def _open(self, config: ClientConfig) -> None:
         self._config = config
         self._generation = generation()
         self._core: ClientCore | None = None
-        self._closed = False
+        self._closed = self._is_shut_down = False
+        self._log_target = None
 
     def _described(self) -> str:
         return str(self._config.service_url)
@@ -242,7 +250,7 @@ class Client(NotPicklable):
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
         plan = plans.table_view(locals())
-        view = TableView(await self._started().subscribe(*plan), plan.decoder)
+        view = TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name)
         await view._start()
         return view
 
@@ -290,16 +298,31 @@ class Client(NotPicklable):
         """
         limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
+        if self._is_shut_down:
+            return CloseReport()
         if self._closed:
             raise AlreadyClosed("The client is closed already")
         self._closed = True
-        return CloseReport() if self._core is None else await self._core.close(limit)
+        try:
+            return CloseReport() if self._core is None else await self._core.close(limit)
+        finally:
+            self._end_log_target()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without flushing and without a goodbye to the brokers."""
-        self._closed = True
+        """Drop everything at once, without flushing and without a goodbye to the brokers. Idempotent.
+
+        `close()` may follow, and does nothing more.
+        """
+        if self._closed:
+            return
+        self._closed = self._is_shut_down = True
         if self._core is not None:
             self._core.shutdown()
+        self._end_log_target()
+
+    def _end_log_target(self) -> None:
+        if self._log_target is not None:
+            self._log_target()
 
     async def __aenter__(self) -> Self:
         return self

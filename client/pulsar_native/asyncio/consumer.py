@@ -12,7 +12,7 @@ from pulsar_native import _validation
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.asyncio._base import Closeable
-from pulsar_native.engine.consumer.ack_receipts import settle
+from pulsar_native.engine.consumer.ack_receipts import completing
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
@@ -70,15 +70,15 @@ class Receiving(Closeable):
         check_generation(self._generation)
         inner = self._inner
         # Those who wait already go first.
-        message = None if inner.has_waiters() else inner.take()
+        message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
-            message = await self._wait_for(inner.take, deadline)
+            message = await self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
         return await self._attend(message) if self._attends else message
 
     async def _attend(self, message: Message) -> Message:
-        version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
+        version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
             schema = await self._inner.client.writer_schema(message.topic_name(), version)
             message.entry.schema.learn(version, schema)
@@ -130,7 +130,9 @@ class Receiving(Closeable):
     async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970).
 
-        A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
+        Goes on behind the message sought, or with it where `start_message_id_inclusive` was set; `latest` is the last
+        message for a reader that is inclusive. On a durable subscription a message left out so counts as acknowledged,
+        since it would come again with the next consumer. A position in
         one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
         full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
         are known.
@@ -215,7 +217,7 @@ class Consumer(Receiving):
 
     def negative_acknowledge_now(self, message: Message | MessageId) -> None:
         """Ask for a message again without delay."""
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
     async def receive_arrow(
@@ -235,8 +237,8 @@ class Consumer(Receiving):
         deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             while True:
-                taken = None if self._inner.has_waiters() else rows.take()
-                taken = taken or await self._wait_for(rows.take, deadline)
+                taken = None if self._inner.has_waiters() else rows.collect()
+                taken = taken or await self._wait_for(rows.collect, deadline)
                 if taken and not rows.full:
                     continue
                 if self._inner.held:
@@ -284,7 +286,7 @@ class Consumer(Receiving):
             await self._inner.acknowledge_in(work, _validation.ids_of(message))
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        done = None if receipt is None else settle(receipt)
+        done = None if receipt is None else completing(receipt)
         if isinstance(message, Message):
             self._inner.acknowledge_message(message, done)
         elif isinstance(message, ArrowBatch):
@@ -309,13 +311,13 @@ class Consumer(Receiving):
     async def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
         """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
         check_generation(self._generation)
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         if txn is not None:
             work = _validation.work_of(txn, self._inner.client)
             await self._inner.acknowledge_in(work, [message_id], cumulative=True)
             return
         receipt = self._loop.create_future() if self._inner.config.ack_receipt_enabled else None
-        self._inner.acknowledge_cumulative(message_id, None if receipt is None else settle(receipt))
+        self._inner.acknowledge_cumulative(message_id, None if receipt is None else completing(receipt))
         if receipt is not None:
             await self._answer(receipt)
 
@@ -328,7 +330,10 @@ class Consumer(Receiving):
         if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
+        if self._inner.is_closed:
+            # Everything unacknowledged comes again anyway.
+            return
         self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     async def reconsume_later(
@@ -351,10 +356,11 @@ class Consumer(Receiving):
         """
         return await self._inner.positions()
 
-    async def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything unacknowledged again, now."""
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Ask for everything unacknowledged again, now; does nothing on a closed consumer. A plain function."""
         check_generation(self._generation)
-        self._inner.redeliver_all()
+        if not self._inner.is_closed:
+            self._inner.redeliver_all()
 
     async def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close; `force` also when others are connected to it.
@@ -423,13 +429,13 @@ class Reader(Receiving):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        await work.settle()
+        await work.refresh_ends()
         stalled_at = self._loop.time() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
                 await work.go_back()
             soon = min(self._loop.time() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_rows() or await self._wait_for(self._inner.take_rows, soon)
+            taken = self._inner.dequeue_rows() or await self._wait_for(self._inner.dequeue_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = self._loop.time() + timeout_millis / 1000
@@ -440,7 +446,7 @@ class Reader(Receiving):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                await work.settle()
+                await work.refresh_ends()
         for batch in work.rest():
             yield batch
 

@@ -17,7 +17,7 @@ from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.send_op import Callback
@@ -74,7 +74,7 @@ class Producer(Closeable):
         ordering_key: str | None = None,
         sequence_id: int | None = None,
         replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
@@ -102,7 +102,7 @@ class Producer(Closeable):
         ordering_key: str | None = None,
         sequence_id: int | None = None,
         replication_clusters: list[str] | None = None,
-        disable_replication: bool = False,
+        disable_replication: bool | None = None,
         event_timestamp: int | None = None,
         deliver_at: int | None = None,
         deliver_after: timedelta | int | None = None,
@@ -235,7 +235,7 @@ class Producer(Closeable):
         slices: Iterator[Slice] | AsyncIterator[Slice],
         progress: Callable[[int], Any] | None,
     ) -> MessageIds:
-        while await work.take_async(slices) if isinstance(slices, AsyncIterator) else work.take(slices):
+        while await work.add_next_async(slices) if isinstance(slices, AsyncIterator) else work.add_next(slices):
             while (full := work.push()) is not None:
                 await self._room(full)
             # The loop reads the receipts of what was sent.
@@ -252,6 +252,8 @@ class Producer(Closeable):
     async def flush(self) -> None:
         """Send the open batch and return when everything sent before is confirmed; raises the last one's error."""
         check_generation(self._generation)
+        if self._inner.is_closed:
+            raise AlreadyClosed("The producer is closed", topic=self.topic())
         futures = []
         for child in self._inner.children:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -268,14 +270,15 @@ class Producer(Closeable):
         await asyncio.gather(*futures)
 
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+        """Flush and close; return what was sent, what failed and what was left.
 
-        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        Raises `AlreadyClosed` when it, or its client, was closed before. Takes up to `timeout` seconds, else the
+        operation time-out; what is not confirmed by then fails.
         """
         limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
         if self._inner.is_closed:
-            return CloseReport()
+            raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = self._loop.time()
         parts = await self._inner.close(limit)
         return CloseReport(seconds=self._loop.time() - began, producers=parts)

@@ -29,12 +29,13 @@ class TableView(Closeable, TableMapping):
     Made by `Client.create_table_view`. Reading it needs no `await` and does no I/O.
     """
 
-    def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
+    def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder, subscription: str | None) -> None:
+        self._subscription = subscription
         self._inner = inner
         self._receiving = Receiving(inner, decoder)
         self._loop = inner.client.engine.loop
         self._generation = generation()
-        self._table = Table()
+        self._table = Table(decoder.info.type)
         self._progress = asyncio.Event()
         self._turn = 0
 
@@ -97,7 +98,10 @@ class TableView(Closeable, TableMapping):
             except TimeoutError:
                 if not await self._inner.has_message_available():
                     # Nothing is left but what the task has in its hands.
-                    ends = self._inner.taken_ids()
+                    ends = self._inner.dequeued_ids()
+
+    def __repr__(self) -> str:
+        return self._shown(self._inner.description, self._subscription)
 
     def topic(self) -> str:
         """Return the topic's full name."""

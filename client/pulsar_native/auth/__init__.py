@@ -1,5 +1,6 @@
-"""Authentication plug-ins: who the client says it is. See `auth.base` for the rules they all follow."""
+"""Authentication plug-ins. See `auth.base` for the rules they all follow."""
 
+import pulsar_native.auth.plugins  # noqa: F401
 from pulsar_native.auth.athenz import AuthenticationAthenz, RoleToken, ZtsClient
 from pulsar_native.auth.base import Authentication, AuthenticationDisabled
 from pulsar_native.auth.basic import AuthenticationBasic

@@ -1,8 +1,8 @@
-"""Athenz: a role token from a ZTS server, fetched with a principal token signed by the service's own key.
+"""Athenz authentication: a role token from a ZTS server, fetched with a principal token signed by the service's key.
 
-Rules: see `auth.base`. What asks the ZTS server is a plug-in of its own (`ZtsClient`); the ready one speaks HTTP and
-signs with the package `cryptography`. A role token is kept until a minute before its end; one fetch at a time; the key
-is read at each fetch, and a fetch that fails while the last token still lives is not an error.
+Rules: see `auth.base`. The ZTS client is pluggable (`ZtsClient`); the built-in one speaks HTTP and signs with the
+package `cryptography`. A role token is cached until a minute before its expiry; one fetch at a time; the key is read at
+each fetch, and a fetch that fails while the last token is still valid is not an error.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ _PARAMETERS = {
 
 
 class RoleToken(NamedTuple):
-    """A role token, and when it ends (seconds since the epoch)."""
+    """A role token and its expiry (seconds since the epoch)."""
 
     token: str
     expiry_time: float
 
 
 class ZtsClient(Protocol):
-    """Fetch role tokens. Called off the event loop, one call at a time, so it may block."""
+    """Client that fetches role tokens. Called off the event loop, one call at a time, so it may block."""
 
     def role_token(self, provider_domain: str) -> RoleToken: ...
 
 
 class AuthenticationAthenz(Authentication):
-    """Identify by an Athenz role token.
+    """Authenticate with an Athenz role token.
 
     `auth_params_string` is a JSON object: "tenantDomain", "tenantService", "providerDomain", "privateKey" (a path,
-    `file:///path`, or `data:application/x-pem-file;base64,...`), "ztsUrl", and as needed "keyId" ("0"),
+    `file:///path`, or `data:application/x-pem-file;base64,...`), "ztsUrl", and optionally "keyId" ("0"),
     "principalHeader", "roleHeader" and "caCert" (the path of the server's authority). With a `zts_client` of your own,
     only "providerDomain" (and "roleHeader") is needed. Nothing is fetched before the first use. Thread-safe.
     """
@@ -109,15 +109,15 @@ class AuthenticationAthenz(Authentication):
         self._lock_pid = os.getpid()
 
     def auth_data(self) -> bytes:
-        """Return the role token, fetched when there is none or the last one is about to end.
+        """Return the role token, fetched when there is none or the last one is about to expire.
 
         Blocking for a fetch, at most 30 s. Raises `AuthenticationError` when the server refuses, `ConnectError` or
-        `Timeout` when it cannot be asked, `ErrorGettingAuthenticationData` when key or answer are no use.
+        `Timeout` when it cannot be reached, `ErrorGettingAuthenticationData` when the key or the response is unusable.
         """
         return self._role_token().encode()
 
     def http_headers(self) -> dict[str, str]:
-        """Return the header of the role token; blocking as `auth_data`."""
+        """Return the header with the role token; blocking as `auth_data`."""
         return {self._role_header: self._role_token()}
 
     def secrets(self) -> list[str]:
@@ -145,7 +145,7 @@ class AuthenticationAthenz(Authentication):
         except PulsarException:
             raise
         except Exception as error:
-            # The client may be the application's own: its error's text may hold the key.
+            # The client may be the application's own: its error's text may contain the key.
             raise ErrorGettingAuthenticationData(f"The ZTS client failed with {type(error).__name__}") from error
         if not found.token or not found.token.isascii() or not found.token.isprintable():
             raise ErrorGettingAuthenticationData("The ZTS client gave no usable role token")
@@ -162,7 +162,7 @@ class AuthenticationAthenz(Authentication):
 
 @dataclass(frozen=True)
 class HttpZtsClient:
-    """Ask a ZTS server over HTTP, as the service `tenant_domain.tenant_service`. Blocking, thread-safe."""
+    """ZTS client over HTTP, for the service `tenant_domain.tenant_service`. Blocking, thread-safe."""
 
     zts_url: str
     tenant_domain: str
@@ -176,7 +176,7 @@ class HttpZtsClient:
         parse_http_url(self.zts_url, "ztsUrl")
 
     def holds_a_literal_key(self) -> bool:
-        """Return whether the key itself is in the parameters."""
+        """True if the key itself is in the parameters."""
         return self.private_key.startswith("data:")
 
     def role_token(self, provider_domain: str) -> RoleToken:
@@ -204,7 +204,7 @@ class HttpZtsClient:
         return RoleToken(token, float(ends))
 
     def principal_token(self) -> str:
-        """Return who we are, signed (RSA with SHA-256, in Athenz's own spelling of base64)."""
+        """Return the principal token, signed (RSA with SHA-256, in Athenz's variant of base64)."""
         now = int(time.time())
         unsigned = (
             f"v=S1;d={self.tenant_domain};n={self.tenant_service};h={socket.gethostname()};"
@@ -226,7 +226,7 @@ class HttpZtsClient:
         except (ValueError, TypeError):
             key = None
         if not isinstance(key, rsa.RSAPrivateKey):
-            # Raised here: the parser's error may repeat parts of the key.
+            # Raised here: the parser's error may contain parts of the key.
             raise ErrorGettingAuthenticationData("The privateKey of AuthenticationAthenz is not an RSA key in PEM")
         return key.sign(content, padding.PKCS1v15(), hashes.SHA256())
 

@@ -1,4 +1,4 @@
-"""What the client needs of an authentication plug-in, and the plug-in that does nothing.
+"""Authentication plug-in interface, and the plug-in without credentials.
 
 Rules for every plug-in: nothing is read, fetched or started in the constructor; `auth_data` and `http_headers` may
 block and are called off the event loop, at every connection and every challenge of the broker; no secret appears in
@@ -8,11 +8,14 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn, Self
+
+from pulsar_native.exceptions import InvalidConfiguration
 
 
 class Authentication:
-    """Identify the client to brokers; base of the ready plug-ins and of your own.
+    """Authenticate the client to brokers; base class of the built-in plug-ins and of your own.
 
     A plug-in is used by many connections at once and must be thread-safe. `method_name` is the name of the broker's
     authentication provider (CommandConnect.auth_method_name).
@@ -20,27 +23,53 @@ class Authentication:
 
     method_name: str = "none"
 
+    def __init__(self, dynamicLibPath: str = "", authParamsString: str = "") -> None:
+        """Name a plug-in and its parameters, as in the official client; subclasses call it without arguments.
+
+        `dynamicLibPath` is token, tls, basic, oauth2 or athenz, or the name of Java's class; a shared library cannot be
+        loaded. `authParamsString` is `token:…`, `file:///…` or `env:…` for a token, `tlsCertFile:…,tlsKeyFile:…` for
+        TLS, else a JSON object. Raises `InvalidConfiguration`.
+        """
+        self._plugin: Authentication | None = None
+        if type(self) is Authentication and (dynamicLibPath or authParamsString):
+            self._plugin = plugin_named(dynamicLibPath, authParamsString)
+            self.method_name = self._plugin.method_name
+
     def auth_data(self) -> bytes:
         """Return the credentials for CONNECT and AUTH_RESPONSE; may block; raises `ErrorGettingAuthenticationData`."""
-        return b""
+        plugin = self._named()
+        return b"" if plugin is None else plugin.auth_data()
 
     def http_headers(self) -> dict[str, str]:
-        """Return the headers that identify a request to the admin interface; may block like `auth_data`."""
-        return {}
+        """Return the headers that authenticate a request to the admin interface; may block like `auth_data`."""
+        plugin = self._named()
+        return {} if plugin is None else plugin.http_headers()
 
     def tls_certificate(self) -> tuple[str, str] | None:
         """Return the paths of the client's certificate and private key for TLS, or None."""
-        return None
+        plugin = self._named()
+        return None if plugin is None else plugin.tls_certificate()
 
     def secrets(self) -> list[str]:
-        """Return every secret text that may show up in logs, derived forms included, for masking. Never raises."""
-        return []
+        """Return every secret text that may appear in logs, derived forms included, for masking. Never raises."""
+        plugin = self._named()
+        return [] if plugin is None else plugin.secrets()
 
     def start(self) -> None:
-        """Be told that a client starts to use the plug-in."""
+        """Start the plug-in: called when a client starts to use it."""
+        plugin = self._named()
+        if plugin is not None:
+            plugin.start()
 
     def close(self) -> None:
-        """Be told that the client is closed."""
+        """Close the plug-in: called when the client is closed."""
+        plugin = self._named()
+        if plugin is not None:
+            plugin.close()
+
+    def _named(self) -> Authentication | None:
+        # A plug-in that does not call the base's constructor has none.
+        return getattr(self, "_plugin", None)
 
     def __copy__(self) -> Self:
         return self
@@ -50,11 +79,30 @@ class Authentication:
         return self
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+        plugin = self._named()
+        return f"{type(self).__name__}()" if plugin is None else repr(plugin)
 
 
 class AuthenticationDisabled(Authentication):
     """Send no credentials; the default of a client."""
+
+
+# Maker of a plug-in from its parameters, by each of its names in small letters; see `auth.plugins`.
+PLUGINS: dict[str, Callable[[str], Authentication]] = {}
+
+
+def plugin_named(dynamicLibPath: str = "", authParamsString: str = "") -> Authentication:
+    """Return the ready plug-in of a name; raises `InvalidConfiguration` for one there is not."""
+    for name, value in (("dynamicLibPath", dynamicLibPath), ("authParamsString", authParamsString)):
+        if not isinstance(value, str):
+            raise InvalidConfiguration(f"{name} of Authentication must be a str, not {type(value).__name__}")
+    maker = PLUGINS.get(dynamicLibPath.lower())
+    if maker is None:
+        raise InvalidConfiguration(
+            f"There is no authentication plug-in {dynamicLibPath!r}: known are token, tls, basic, oauth2, athenz and "
+            "the Java client's classes; shared libraries cannot be loaded"
+        )
+    return maker(authParamsString)
 
 
 def refuse_pickle(what: object, advice: str) -> NoReturn:

@@ -14,7 +14,7 @@ from pulsar_native.auth.reference import SecretReference
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 
 _ADVICE = "Use AuthenticationBasic.from_reference('env:NAME') or ('file:///path'), read where the client is made."
-# The Java client calls the first one userId.
+# The Java client's name of the first one is userId.
 _PARAMETERS = {"username": "username", "userId": "username", "password": "password", "method": "method"}
 
 
@@ -30,7 +30,7 @@ class _Login(NamedTuple):
 
 
 class AuthenticationBasic(Authentication):
-    """Identify by user name and password.
+    """Authenticate with user name and password.
 
     Give both, or `auth_params_string`: JSON with "username" and "password" (and "method"). `method` is the name of the
     broker's provider. Thread-safe; blocks only to read a reference.
@@ -71,7 +71,7 @@ class AuthenticationBasic(Authentication):
         return self._current().pair().encode()
 
     def http_headers(self) -> dict[str, str]:
-        """Return the header of HTTP's basic scheme, and the one that names the broker's provider."""
+        """Return the header of HTTP's basic scheme, and the one with the broker provider's name."""
         return {
             "Authorization": f"Basic {self._current().encoded()}",
             "X-Pulsar-Auth-Method-Name": self.method_name,

@@ -1,8 +1,8 @@
-"""OAuth2 client credentials (RFC 6749, 4.4): fetch a token from an issuer, keep it until shortly before it ends.
+"""OAuth2 client credentials (RFC 6749, 4.4): fetch a token from an issuer, cache it until shortly before its expiry.
 
 Rules: see `auth.base`. The token endpoint is discovered from the issuer at each fetch (OpenID Connect discovery), the
-key file is read at each fetch; secrets go over https only, or to this very machine; one fetch at a time, within 20
-seconds; a fetch that fails while the last token still lives is not an error.
+key file is read at each fetch; secrets are sent over https only, or to the local machine; one fetch at a time, within
+20 seconds; a fetch that fails while the last token is still valid is not an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ADVICE = (
     "Use AuthenticationOauth2.from_reference('env:NAME') or ('file:///path'), or give the secret as a private_key "
     "that is a 'file:///path', read where the client is made."
 )
-# The names of the C++ and Python clients, and the Java client's spellings of the same.
+# Names of the C++ and Python clients, and the Java client's spellings of the same.
 _PARAMETERS = {
     "type": "type",
     "issuer_url": "issuer_url",
@@ -58,7 +58,7 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """The checked parameters; those that may be secret stay out of the repr."""
+    """Checked parameters; those that may be secret stay out of the repr."""
 
     issuer_url: str
     private_key: str = field(repr=False)
@@ -101,20 +101,28 @@ class _Token:
 
 
 class AuthenticationOauth2(Authentication):
-    """Identify by a token of an OAuth2 issuer, fetched with the client credentials grant.
+    """Authenticate with a token of an OAuth2 issuer, fetched with the client credentials grant.
 
     `auth_params_string` is a JSON object: "issuer_url"; "private_key" (a path, `file:///path`, or
     `data:application/json;base64,...` of a JSON with client_id and client_secret) or "client_id" and "client_secret";
-    "audience" and "scope" as the issuer wants. Nothing is fetched before the first use. Thread-safe: callers that
-    come during a fetch wait for its result.
+    "audience" and "scope" as the issuer requires. Nothing is fetched before the first use. Thread-safe: callers during
+    a fetch wait for its result.
     """
 
     method_name = "token"
 
     def __init__(self, auth_params_string: str) -> None:
-        self._parameters: _Parameters | None = _Parameters.parse(
-            auth_params_string, "auth_params_string of AuthenticationOauth2"
-        )
+        if not isinstance(auth_params_string, str):
+            raise InvalidConfiguration(
+                f"The auth_params_string of AuthenticationOauth2 must be a str, not {type(auth_params_string).__name__}"
+            )
+        self._parameters: _Parameters | None = None
+        # Invalid parameters raise at the first use, as in the official client.
+        self._mistake: InvalidConfiguration | None = None
+        try:
+            self._parameters = _Parameters.parse(auth_params_string, "auth_params_string of AuthenticationOauth2")
+        except InvalidConfiguration as error:
+            self._mistake = error
         self._reference: SecretReference | None = None
         self._text = auth_params_string
         self._prepare()
@@ -127,6 +135,7 @@ class AuthenticationOauth2(Authentication):
         """
         made = cls.__new__(cls)
         made._parameters = None
+        made._mistake = None
         made._reference = SecretReference.parse(reference)
         made._text = ""
         made._prepare()
@@ -137,12 +146,17 @@ class AuthenticationOauth2(Authentication):
         self._lock = threading.Lock()
         self._lock_pid = os.getpid()
 
-    def auth_data(self) -> bytes:
-        """Return the access token, fetched when there is none or the last one is about to end.
+    def check(self) -> None:
+        """Raise `InvalidConfiguration` for parameters that cannot be used, without waiting for the first use."""
+        if self._mistake is not None:
+            raise self._mistake
 
-        Blocking for a fetch, at most 20 s (and the name resolution). Raises `AuthenticationError` when the issuer
-        refuses, `ConnectError` or `Timeout` when it cannot be asked, `ErrorGettingAuthenticationData` when its answer
-        is no use.
+    def auth_data(self) -> bytes:
+        """Return the access token, fetched when there is none or the last one is about to expire.
+
+        Blocking for a fetch, at most 20 s (plus the name resolution). Raises `AuthenticationError` when the issuer
+        refuses, `ConnectError` or `Timeout` when it cannot be reached, `ErrorGettingAuthenticationData` when its
+        response is unusable.
         """
         return self._access_token().encode()
 
@@ -151,7 +165,7 @@ class AuthenticationOauth2(Authentication):
         return {"Authorization": f"Bearer {self._access_token()}"}
 
     def secrets(self) -> list[str]:
-        """Return the client secret, the last token, and a private key given as data."""
+        """Return the client secret, the last token, and a private key passed as data."""
         found = [self._token.text] if self._token else []
         try:
             parameters = self._current_parameters()
@@ -176,7 +190,7 @@ class AuthenticationOauth2(Authentication):
             return token.text
 
     def _fork_safe_lock(self) -> threading.Lock:
-        # A child forked during a fetch inherits the lock as taken by a thread it does not have.
+        # A child forked during a fetch inherits the lock as held by a thread it does not have.
         if self._lock_pid != os.getpid():
             self._lock, self._lock_pid = threading.Lock(), os.getpid()
         return self._lock
@@ -184,6 +198,8 @@ class AuthenticationOauth2(Authentication):
     def _current_parameters(self) -> _Parameters:
         if self._parameters is not None:
             return self._parameters
+        if self._mistake is not None:
+            raise AuthenticationError(str(self._mistake)) from self._mistake
         assert self._reference is not None
         return _Parameters.parse(self._reference.read(), str(self._reference))
 
@@ -211,7 +227,7 @@ class AuthenticationOauth2(Authentication):
 
 
 class _Issuer:
-    """The conversation with one issuer during one fetch."""
+    """Requests to one issuer during one fetch."""
 
     def __init__(self, parameters: _Parameters, deadline: float, secrets: Iterable[str]) -> None:
         self._url = parameters.issuer_url
@@ -269,12 +285,12 @@ def _token_of(answer: Mapping[str, object], asked_at: float) -> _Token:
         lifetime = int(lifetime)
     if isinstance(lifetime, bool) or not isinstance(lifetime, int | float) or not lifetime > 0:
         lifetime = 0.0  # unknown: used once, fetched again at the next connection
-    # A tenth of the life, at most a minute, for the way to the broker and for clocks that differ.
+    # A margin of a tenth of the lifetime, at most a minute, for latency to the broker and for clock skew.
     return _Token(text, asked_at + lifetime - min(60.0, lifetime / 10), asked_at + lifetime)
 
 
 def _client_of(parameters: _Parameters) -> tuple[str, str]:
-    """Return client id and secret; reads the key file, so that a replaced one is taken up."""
+    """Return client id and secret; reads the key file, so that a replaced one applies."""
     if not parameters.private_key:
         return parameters.client_id, parameters.client_secret
     key = parse_json_object(_key_text(parameters.private_key)) or {}
@@ -300,7 +316,7 @@ def _key_text(private_key: str) -> str:
 
 
 def _check_url(url: str, what: str) -> None:
-    """Refuse what would send the client secret in plain text over a network."""
+    """Raise for a URL that would send the client secret unencrypted over a network."""
     parts = parse_http_url(url, what)
     if parts.scheme != "https" and not _is_this_machine(parts.hostname or ""):
         raise InvalidUrl(f"The {what} {url} is not https: the client secret would travel in plain text")

@@ -1,6 +1,6 @@
-"""Authentication parameters written as one JSON object of strings, as the official clients' auth_params_string.
+"""Authentication parameters as one JSON object of strings, like the official clients' auth_params_string.
 
-Rules: unknown names are errors that tell the nearest right one; no error repeats a value, nor carries the text along.
+Rules: unknown names are errors that suggest the nearest valid one; no error contains a value or the text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 
 
 def parse_parameters(text: str, names: Mapping[str, str], what: str) -> dict[str, str]:
-    """Return the parameters in a JSON object, renamed by `names` (spelling -> our name).
+    """Return the parameters of a JSON object, renamed by `names` (accepted spelling -> name here).
 
     Raises `InvalidConfiguration` for anything but an object of known names and str values. Does no I/O.
     """

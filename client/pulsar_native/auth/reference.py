@@ -1,7 +1,7 @@
-"""References to secrets: where a secret is kept (an environment variable or a file), never the secret itself.
+"""Secret references: the location of a secret (an environment variable or a file), never the secret itself.
 
-Rules: a reference is small, printable and picklable; the secret is read where and when it is used, every time, so
-that a rotated file or variable is taken up without a restart; no error repeats what was read.
+Rules: a reference is small, printable and picklable; the secret is read where and when it is used, every time, so that
+a rotated file or variable applies without a restart; no error contains what was read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FORM = "write 'file:///absolute/path' or 'env:NAME'"
 
 @dataclass(frozen=True, slots=True)
 class SecretReference:
-    """Name the place of a secret: `env:NAME` or `file:///path`. Immutable, picklable, thread-safe."""
+    """Location of a secret: `env:NAME` or `file:///path`. Immutable, picklable, thread-safe."""
 
     kind: str
     target: str
@@ -33,14 +33,14 @@ class SecretReference:
             target = rest if kind == "env" else _path_of(text)
             if target and "\0" not in target and (kind == "env" or target.startswith("/")):
                 return SecretReference(kind, target)
-        # The text is not repeated: people put the secret itself here by mistake.
+        # The text is not repeated: users put the secret itself here by mistake.
         raise InvalidConfiguration(f"This is not a reference to a secret; {_FORM}")
 
     def read(self) -> str:
-        """Return the secret, without white space around it.
+        """Return the secret, without surrounding white space.
 
-        Blocking for a file (one small read). Raises `ErrorGettingAuthenticationData` naming the reference when there
-        is nothing, more than 1 MiB, or no UTF-8 text.
+        Blocking for a file (one small read). Raises `ErrorGettingAuthenticationData` naming the reference when it is
+        empty, larger than 1 MiB, or not UTF-8 text.
         """
         content = os.environ.get(self.target, "") if self.kind == "env" else self._read_file()
         content = content.strip()
@@ -60,7 +60,7 @@ class SecretReference:
             return content.decode()
         except UnicodeDecodeError:
             readable = False
-        if not readable:  # raised here: a UnicodeDecodeError would carry the bytes along as its context
+        if not readable:  # raised here: a UnicodeDecodeError would carry the bytes as its context
             raise ErrorGettingAuthenticationData(f"The secret {self} is not UTF-8 text")
         return ""
 
@@ -69,7 +69,7 @@ class SecretReference:
 
 
 def is_reference(text: str) -> bool:
-    """Return whether the text is meant as a reference, well formed or not."""
+    """Return True if the text is meant as a reference, well formed or not."""
     return text.startswith(("env:", "file:"))
 
 

@@ -1,7 +1,7 @@
-"""TLS: identification by a client certificate, and the one place where a client's TLS settings become a context.
+"""TLS: authentication by a client certificate, and construction of a client's TLS context.
 
-Rules: certificate files are read when a context is made, at each connection, so replaced files are taken up by the
-next connection. Nothing below TLS 1.2.
+Rules: certificate files are read when a context is created, at each connection, so replaced files apply to the next
+connection. Nothing below TLS 1.2.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import ssl
 
 from pulsar_native.auth.base import Authentication
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import CertificateFileError, InvalidConfiguration
 
 
 class AuthenticationTLS(Authentication):
-    """Identify by a client certificate (mutual TLS); both paths name PEM files.
+    """Authenticate with a client certificate (mutual TLS); both paths name PEM files.
 
     Thread-safe, never blocks, and picklable: paths are references.
     """
@@ -46,7 +46,7 @@ def client_tls_context(
     """Return the TLS context of one connection.
 
     Blocking for reading the files; thread-safe. Without `trust_certs_file_path` the system's authorities are trusted.
-    `allow_insecure_connection` accepts any certificate of any host. Raises `InvalidConfiguration` naming the file that
+    `allow_insecure_connection` accepts any certificate of any host. Raises `CertificateFileError` naming the file that
     cannot be used.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -69,15 +69,15 @@ def _load_authorities(context: ssl.SSLContext, path: str | None) -> None:
     try:
         context.load_verify_locations(cafile=path)
     except OSError as error:  # ssl.SSLError is one
-        raise InvalidConfiguration(f"The trusted certificates {path!r} cannot be used: {_reason(error)}") from error
+        raise CertificateFileError(f"The trusted certificates {path!r} cannot be used: {_reason(error)}") from error
 
 
 def _load_certificate(context: ssl.SSLContext, certificate_path: str, private_key_path: str) -> None:
     try:
-        # Without a password of its own, OpenSSL would stop and ask the terminal for an encrypted key's.
+        # Without a password argument, OpenSSL would prompt on the terminal for an encrypted key's.
         context.load_cert_chain(certificate_path, private_key_path, password="")
     except OSError as error:
-        raise InvalidConfiguration(
+        raise CertificateFileError(
             f"The client certificate {certificate_path!r} with the key {private_key_path!r} cannot be used: "
             f"{_reason(error)}"
         ) from error

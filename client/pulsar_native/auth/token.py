@@ -18,11 +18,10 @@ _ADVICE = "Use AuthenticationToken.from_reference('env:NAME') or ('file:///path'
 
 
 class AuthenticationToken(Authentication):
-    """Identify by a JSON web token.
+    """Authenticate with a JSON web token.
 
-    `token` is the text, or a callable without arguments that returns it: called at each connection and each
-    challenge, off the event loop, possibly from several threads, so it may block and refresh. Thread-safe when the
-    callable is.
+    `token` is the text, or a callable without arguments that returns it: called at each connection and each challenge,
+    off the event loop, possibly from several threads, so it may block and refresh. Thread-safe when the callable is.
     """
 
     method_name = "token"
@@ -55,7 +54,7 @@ class AuthenticationToken(Authentication):
         return {"Authorization": f"Bearer {self._token()}"}
 
     def secrets(self) -> list[str]:
-        """Return the token as it is now; of a supplier the last one it gave, for it is not called here."""
+        """Return the current token; of a supplier the last one it returned, for it is not called here."""
         if isinstance(self._source, str):
             return [self._source]
         if isinstance(self._source, SecretReference):
@@ -77,7 +76,10 @@ class AuthenticationToken(Authentication):
         try:
             token = supplier()
         except Exception as error:
-            raise ErrorGettingAuthenticationData(f"The token supplier failed ({type(error).__name__})") from error
+            # Its text is for the application that wrote the supplier; it must not put the token into it.
+            raise ErrorGettingAuthenticationData(
+                f"The token supplier failed: {error} ({type(error).__name__})"
+            ) from error
         if not isinstance(token, str):
             raise ErrorGettingAuthenticationData(f"The token supplier returned {type(token).__name__}, not str")
         self._last_supplied = token
@@ -87,7 +89,8 @@ class AuthenticationToken(Authentication):
         if isinstance(self._source, SecretReference):
             return (AuthenticationToken.from_reference, (str(self._source),))
         if isinstance(self._source, types.FunctionType) and "<" not in self._source.__qualname__:
-            # A module's function pickles as its name: a reference too. Anything else may carry the secret in its state.
+            # A module's function pickles as its name, so it is a reference too. Any other callable may carry the secret
+            # in its state.
             return (AuthenticationToken, (self._source,))
         refuse_pickle(self, _ADVICE)
 

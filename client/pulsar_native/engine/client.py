@@ -1,7 +1,7 @@
-"""The core of a client: its connections, its ids, and the producers and consumers made with it.
+"""Client core: connections, ids, and the producers and consumers created with it.
 
-Rules: nothing is dialled before the first use; after `close` nothing new is made; closing closes everything that was
-made, bounded in time. On the loop only, except the id generators and the memory limit.
+Rules: nothing is dialled before the first use; after `close` nothing new is created; closing closes everything that was
+created, within a time limit. On the loop only, except the id generators and the memory limit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _EXPLAIN_SECONDS = 3.0
 
 
 class ClientCore:
-    """Everything that lives on one engine for one client."""
+    """Engine side of one client."""
 
     def __init__(self, engine: Engine, config: ClientConfig) -> None:
         self.engine = engine
@@ -82,36 +82,36 @@ class ClientCore:
         self.producers: set[TopicProducer] = set()
         self.consumers: set[MultiTopicsConsumer] = set()
         self.closed = False
-        # Totals of producers and consumers that were closed.
+        # Totals of closed producers and consumers.
         self.retired: Counter[str] = Counter()
         self._stats_clock: StatsClock | None = None
         self._instruments: Instruments | None = None
 
     def next_producer_id(self) -> int:
-        """Return an id no other producer of this client has."""
+        """Return a producer id that is unique in this client."""
         return next(self._producer_ids)
 
     def next_consumer_id(self) -> int:
-        """Return an id no other consumer of this client has."""
+        """Return a consumer id that is unique in this client."""
         return next(self._consumer_ids)
 
     def next_watcher_id(self) -> int:
-        """Return an id no other watcher of this client has."""
+        """Return a watcher id that is unique in this client."""
         return next(self._watcher_ids)
 
     def next_request_id(self) -> int:
-        """Return an id no other request of this client has."""
+        """Return a request id that is unique in this client."""
         return next(self._request_ids)
 
     # --- statistics -------------------------------------------------------------------------------------------------
 
     @property
     def records(self) -> bool:
-        """Whether producers and consumers count what they do."""
+        """True while producers and consumers record statistics."""
         return self.config.stats_interval_in_seconds > 0 or self.config.meter_provider is not None
 
     def _telemetry(self) -> Instruments | None:
-        """Return the OpenTelemetry instruments, made on first use; None without a meter provider."""
+        """Return the OpenTelemetry instruments, created on first use; None without a meter provider."""
         if self._instruments is None and self.config.meter_provider is not None:
             self._instruments = instruments_of(self.config.meter_provider)
             self._instruments.add(self)
@@ -119,34 +119,34 @@ class ClientCore:
         return self._instruments
 
     def count_dead_letter(self, consumer: PartitionConsumer) -> None:
-        """Note that a message was put into the consumer's dead-letter topic."""
+        """Count a message sent to the consumer's dead-letter topic."""
         if self._instruments is not None:
             self._instruments.dead_letter(consumer)
 
     def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None:
-        """Return what counts for a new producer, None when recording is off."""
+        """Return the recorder of a new producer, None when recording is off."""
         if not self.records:
             return None
         telemetry = self._telemetry()
         return ProducerRecorder(time.monotonic(), None if telemetry is None else telemetry.durations_of(topic))
 
     def consumer_recorder(self) -> ConsumerRecorder | None:
-        """Return what counts for a new consumer, None when recording is off."""
+        """Return the recorder of a new consumer, None when recording is off."""
         if not self.records:
             return None
         return ConsumerRecorder(time.monotonic())
 
     def stats(self) -> ClientStats:
-        """Return what was done so far. Thread-safe."""
+        """Return the client's statistics. Thread-safe."""
         return of_client(self)
 
     def _record(self) -> None:
-        """Begin to log records, with the first producer or consumer."""
+        """Start logging statistics, with the first producer or consumer."""
         if self._stats_clock is None and self.config.stats_interval_in_seconds > 0:
             self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
 
     def forget(self, handler: TopicProducer | MultiTopicsConsumer) -> None:
-        """Let go of a producer or consumer that was closed; what it counted stays in the totals."""
+        """Remove a closed producer or consumer; its counts stay in the totals."""
         known: set[Any] = self.producers if isinstance(handler, TopicProducer) else self.consumers
         if handler not in known:
             return
@@ -159,41 +159,41 @@ class ClientCore:
             self.retired.update(counts)
 
     def retire(self, parts: list[PartitionConsumer]) -> None:
-        """Keep in the totals what the consumers of a topic counted that its consumer does not read any more."""
+        """Add the counts of a removed topic's consumers to the totals."""
         if self._instruments is not None:
             self._instruments.retire(lambda: None, parts)
         for part in parts:
             self.retired.update(consumer_counts(part))
 
-    # --- making -----------------------------------------------------------------------------------------------------
+    # --- creation ---------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.closed:
             raise AlreadyClosed("The client is closed")
-        # Before the first connection, which it measures, too.
+        # Before the first connection, which is measured, too.
         self._telemetry()
         self.service.begin_with(self.config.authentication)
 
     def deadline(self) -> float:
-        """Return when an operation begun now times out."""
+        """Return the deadline of an operation that begins now."""
         return self.engine.loop.time() + self.config.operation_timeout_seconds
 
     async def partition_count(self, topic: TopicName, *, auto_create: bool = True) -> int:
-        """Return how many partitions a topic has, 0 for a topic without."""
+        """Return a topic's number of partitions, 0 for an unpartitioned topic."""
         self._check_open()
         if topic.is_partition:
             return 0
         return await self.lookup.partitions(topic, self.deadline(), auto_create=auto_create)
 
     async def topic_partition_count(self, topic: str, *, auto_create: bool) -> int:
-        """Return how many partitions a topic has; the broker is asked of a partition, too: it may not exist."""
+        """Return a topic's number of partitions; queried for a single partition, too: it may not exist."""
         self._check_open()
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
     async def create_producer(
         self, config: ProducerConfig, schema: Schema[Any] | None, chain: ProducerChain | None = None
     ) -> TopicProducer:
-        """Create a producer on the topic, or on each of its partitions; its `schema` is the one to encode with."""
+        """Create a producer on the topic, or on each of its partitions; messages are encoded with its `schema`."""
         self._check_open()
         topic = TopicName.parse(config.topic)
         schema = await self._producer_schema(topic, schema or BytesSchema())
@@ -228,14 +228,14 @@ class ClientCore:
         try:
             return await self.writer_schema(topic.full, None)
         except TopicNotFound:
-            return None  # the broker says so of a topic without a schema, too
+            return None  # the broker returns this for a topic without a schema, too
 
     async def with_both_schemas(
         self, error: IncompatibleSchema, topic: TopicName, given: SchemaInfo
     ) -> IncompatibleSchema:
-        """Return the error with the topic's schema and the one that was given in its message."""
+        """Return the error with the topic's schema and the given one added to its message."""
         registered = None
-        # The refusal matters more than what explains it, and must not wait for it.
+        # The error itself matters more than its explanation, and must not wait for it.
         with contextlib.suppress(PulsarException, TimeoutError):
             async with asyncio.timeout(_EXPLAIN_SECONDS):
                 registered = await self._topic_schema(topic)
@@ -257,7 +257,7 @@ class ClientCore:
         changed: TopicsChanged | None = None,
         activity: ConsumerEvents | None = None,
     ) -> MultiTopicsConsumer:
-        """Subscribe to one or several topics, or to those of a pattern, of whose changes `changed` is told."""
+        """Subscribe to one or several topics, or to those of a pattern; `changed` is called when these change."""
         self._check_open()
         pattern = topics if isinstance(topics, TopicPattern) else None
         partitions: dict[TopicName, int] = {}
@@ -298,19 +298,19 @@ class ClientCore:
         return await self.transactions.begin(timeout_seconds)
 
     async def topic_partitions(self, topic: str) -> list[str]:
-        """Return the names of a topic's partitions, or the topic itself when it has none."""
+        """Return the names of a topic's partitions, or the topic itself when it is unpartitioned."""
         name = TopicName.parse(topic)
         count = await self.partition_count(name)
         return [name.with_partition(index).full for index in range(count)] if count else [name.full]
 
     async def writer_schema(self, topic: str, version: bytes | None) -> SchemaInfo:
-        """Return a registered schema of the topic, the newest or one version."""
+        """Return a registered schema of the topic, the latest or one version."""
         self._check_open()
         answer = await self.lookup.schema(TopicName.parse(topic).base, version, self.deadline())
         return info_from_wire(answer.schema, answer.schema_version)
 
     async def service_info(self) -> ServiceInfo:
-        """Return the cluster the client uses now; raises `Timeout` when its provider does not tell it in time."""
+        """Return the cluster in use; raises `Timeout` when its provider does not return it in time."""
         self._check_open()
         try:
             async with asyncio.timeout(self.config.operation_timeout_seconds):
@@ -321,14 +321,14 @@ class ClientCore:
             raise Timeout("The service URL's provider did not answer within operation_timeout_seconds") from error
 
     async def update_service_url(self, url: str) -> None:
-        """Move to another URL: all connections close, producers and consumers come back there by themselves."""
+        """Move to another URL: all connections close, producers and consumers reconnect there by themselves."""
         await self.service_info()
         self.service.change_url(url)
 
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Close producers (flushing them), consumers and connections; a second call raises `AlreadyClosed`.
 
-        Bounded by `timeout` seconds, else by the operation time-out. The report is logged, too.
+        Limited to `timeout` seconds, else the operation time-out. The report is logged, too.
         """
         if self.closed:
             raise AlreadyClosed("The client is closed already")
@@ -342,7 +342,7 @@ class ClientCore:
         if self.transactions.is_used:
             tasks.append(asyncio.ensure_future(self.transactions.close(limit)))
         if tasks:
-            # They keep to the limit themselves; whoever does not is left to find out by the closed connection.
+            # They respect the limit themselves; one that does not fails with its closed connection.
             await asyncio.wait(tasks, timeout=limit + _GRACE_SECONDS)
         report = CloseReport(
             seconds=self.engine.loop.time() - began,
@@ -353,14 +353,16 @@ class ClientCore:
             task.cancel()
         ended = self.shutdown()
         if ended is not None:
-            # The provider of the service URL is the application's: its error is logged, and it may not hold us.
+            # The service URL provider is the application's: its error is logged, and it may not block the close.
             await asyncio.wait([ended], timeout=limit)
         if is_worth_a_record:
             _log.log(logging.INFO if report.complete else logging.WARNING, "The client %s", report)
         return report
 
     def shutdown(self) -> asyncio.Future[None] | None:
-        """Drop everything without a goodbye; what the service URL's provider needs to end can be waited for."""
+        """Drop everything without a message to the broker; returns a future of the service URL provider's end, if
+        any.
+        """
         self.closed = True
         if self._stats_clock is not None:
             self._stats_clock.stop()
@@ -373,7 +375,7 @@ class ClientCore:
 
 
 def _checked_names(topics: list[str], config: ConsumerConfig) -> list[TopicName]:
-    """Return the topics, each once; raises what can be told without asking a broker."""
+    """Return the topics without duplicates; raises errors that need no broker."""
     names = list(dict.fromkeys(TopicName.parse(topic) for topic in topics))
     if not names:
         raise InvalidConfiguration("A consumer needs at least one topic")

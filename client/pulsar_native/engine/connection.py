@@ -1,7 +1,7 @@
-"""A live connection to a broker: `protocol.connection` on a transport, with its handlers and timers.
+"""Connection to a broker: `protocol.connection` on a transport, with its handlers and timers.
 
-Rules: producers and consumers register under their id and are told of every frame for them, and once when the
-connection is lost. Everything here runs on the loop, except `write`.
+Rules: producers and consumers register under their id and receive every frame for them, and one call when the
+connection is lost. Everything here runs on the loop, except `write` and the inline reads.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pulsar_native import _version
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import Attempt
-from pulsar_native.engine.transport import Piece, Transport, dial
+from pulsar_native.engine.transport import Buffer, Transport, dial
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
+    ConnectTimeout,
     ErrorGettingAuthenticationData,
     InvalidUrl,
     ProtocolViolation,
     PulsarException,
-    Timeout,
     TooManyLookupRequestException,
 )
 from pulsar_native.protocol.connection import (
@@ -47,20 +47,20 @@ _log = logging.getLogger("pulsar_native.connection")
 
 _Answer = TypeVar("_Answer")
 
-# Looked up once: the enumeration looks for a name every time.
+# Cached: each attribute access on the enumeration is a search by name.
 _MESSAGE = Kind.MESSAGE
 _SEND_RECEIPT = Kind.SEND_RECEIPT
-# How long a caller waits at the socket before it waits for the loop to tell it. Long enough for a broker's disk.
-_LEAD_SECONDS = 0.02
+# Time an inline read waits before the caller waits for the loop instead. Long enough for a broker's disk.
+_INLINE_READ_SECONDS = 0.02
 
 CLIENT_VERSION = f"Pulsar-Native-Python-v{_version.__version__}"
 
 
 class ProducerHandler(Protocol):
-    """What a connection tells a producer. Called on the loop."""
+    """Callbacks of a producer, called by a connection on the loop."""
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None: ...
-    def take_receipt(self, receipt: pb.CommandSendReceipt, callback: object) -> bool: ...
+    def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool: ...
     def on_send_error(self, error: pb.CommandSendError) -> None: ...
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
     def on_migrated(self, service: ServiceUrl) -> None: ...
@@ -68,7 +68,7 @@ class ProducerHandler(Protocol):
 
 
 class ConsumerHandler(Protocol):
-    """What a connection tells a consumer. Called on the loop."""
+    """Callbacks of a consumer, called by a connection on the loop."""
 
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None: ...
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None: ...
@@ -79,14 +79,14 @@ class ConsumerHandler(Protocol):
 
 
 class TopicListHandler(Protocol):
-    """What a connection tells a watcher of topic lists. Called on the loop."""
+    """Callbacks of a topic list watcher, called by a connection on the loop."""
 
     def on_topics_update(self, update: pb.CommandWatchTopicUpdate) -> None: ...
     def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
 
 
 class CoordinatorHandler(Protocol):
-    """What a connection tells who talks to a transaction coordinator. Called on the loop."""
+    """Callbacks of a transaction coordinator client, called by a connection on the loop."""
 
     def on_connection_lost(self, connection: Connection, reason: str) -> None: ...
 
@@ -100,14 +100,14 @@ async def credentials_of(authentication: Credentials | None) -> tuple[str, bytes
     except PulsarException:
         raise
     except Exception as error:
-        # The plug-in is the application's own: its error's text may hold the secret, so only its kind is repeated.
+        # The plug-in is the application's own: its error's text may contain the secret, so only its type is repeated.
         raise ErrorGettingAuthenticationData(
             f"The authentication plug-in failed with {type(error).__name__}"
         ) from error
 
 
 class Connection:
-    """One connection that has passed its handshake. On the loop only, except `write`."""
+    """One connection after its handshake. On the loop only, except `write` and the inline reads."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Connection:
         self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self.on_gone: Any = None
-        # Told of the socket's beginning and end, where somebody measures.
+        # Recorder of the connection's metrics, if any.
         self._attempt: Attempt | None = None
 
     @staticmethod
@@ -153,7 +153,7 @@ class Connection:
         authentication: Credentials | None,
         attempt: Attempt | None = None,
     ) -> Connection:
-        """Connect to `physical` and shake hands with the broker `logical` behind it."""
+        """Connect to `physical` and perform the handshake with the broker `logical` behind it."""
         sock = await dial(
             engine, physical, timeout=config.connection_timeout_ms / 1000, tls=tls, server_name=physical.host
         )
@@ -179,13 +179,13 @@ class Connection:
         return connection
 
     async def _handshake_done(self, physical: Address) -> None:
-        # A peer that takes the connection and says nothing is as dead as one that does not take it.
+        # A peer that accepts the connection and sends nothing is treated like one that does not accept it.
         limit = min(self.config.connection_timeout_ms / 1000, self.config.operation_timeout_seconds)
         try:
             async with asyncio.timeout(limit):
                 await self._ready
         except TimeoutError as error:
-            raise Timeout(
+            raise ConnectTimeout(
                 f"The broker accepted the connection but did not answer the handshake within {limit:g} s; is this its "
                 "binary port, and does TLS match the URL's scheme?",
                 broker=str(physical),
@@ -195,15 +195,15 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection can be used."""
+        """True while the connection can be used."""
         return self.core.phase is Phase.READY
 
     def touch(self) -> None:
-        """Note that somebody is about to use the connection."""
+        """Record a use of the connection."""
         self._used_at = self.engine.loop.time()
 
     def idle_seconds(self, now: float) -> float:
-        """Return since when nobody uses the connection, as far as seen by calls of this."""
+        """Return how long the connection has been unused, as far as calls of this method observed it."""
         handlers = self._producers or self._consumers or self._watchers or self._coordinators
         if handlers or self.core.has_requests:
             self._used_at = now
@@ -211,24 +211,24 @@ class Connection:
 
     @property
     def max_message_size(self) -> int:
-        """Bytes a message may have, as the broker said."""
+        """Maximum message size in bytes, from the broker's CONNECTED."""
         return self.core.max_message_size
 
     @property
     def local_port(self) -> int:
-        """The port of our end."""
+        """Local port."""
         return self._transport.local_port if self._transport else -1
 
-    def write(self, pieces: Sequence[Piece]) -> None:
-        """Send one frame. Thread-safe, never blocks; a lost connection drops it, and the handlers are told."""
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send one frame. Thread-safe, never blocks; a lost connection drops it, and the handlers are notified."""
         transport = self._transport
         if transport is not None:
-            transport.write(pieces)
+            transport.write(buffers)
 
     async def request(
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
     ) -> _Answer:
-        """Send a request and return its answer; raises what the broker says, or `Timeout`."""
+        """Send a request and return its response; raises the broker's error, or `Timeout`."""
         future = self.begin_request(request_id, frame, timeout=timeout)
         try:
             answer = await future
@@ -241,7 +241,7 @@ class Connection:
         return answer
 
     def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
-        """Send a request at once and return the future of its answer. On the loop."""
+        """Send a request immediately and return the future of its response. On the loop."""
         future: asyncio.Future[Any] = self.engine.loop.create_future()
         self.core.register(request_id, future, self.engine.loop.time(), timeout)
         self._arm_deadline()
@@ -249,78 +249,78 @@ class Connection:
         return future
 
     def add_producer(self, producer_id: int, handler: ProducerHandler) -> None:
-        """Tell the handler of frames for this producer from now on."""
+        """Register the handler of this producer's frames."""
         self._producers[producer_id] = handler
 
     def add_consumer(self, consumer_id: int, handler: ConsumerHandler) -> None:
-        """Tell the handler of frames for this consumer from now on."""
+        """Register the handler of this consumer's frames."""
         self._consumers[consumer_id] = handler
 
     def add_watcher(self, watcher_id: int, handler: TopicListHandler) -> None:
-        """Tell the handler of changes in the list it watches from now on."""
+        """Register the handler of this watcher's updates."""
         self._watchers[watcher_id] = handler
 
     def remove_watcher(self, watcher_id: int) -> None:
-        """Stop telling the watcher."""
+        """Remove the watcher's handler."""
         self._watchers.pop(watcher_id, None)
 
     def add_coordinator(self, number: int, handler: CoordinatorHandler) -> None:
-        """Tell the handler when the connection to this transaction coordinator is lost."""
+        """Register the handler of this transaction coordinator; it is notified when the connection is lost."""
         self._coordinators[number] = handler
 
     def remove_coordinator(self, number: int) -> None:
-        """Stop telling the coordinator's handler."""
+        """Remove the coordinator's handler."""
         self._coordinators.pop(number, None)
 
     def has_producer(self, producer_id: int) -> bool:
-        """Return whether the producer is told of its frames still: not after the broker has closed it."""
+        """Return True while the producer is registered: not after the broker has closed it."""
         return producer_id in self._producers
 
     def has_consumer(self, consumer_id: int) -> bool:
-        """Return whether the consumer is told of its frames still: not after the broker has closed it."""
+        """Return True while the consumer is registered: not after the broker has closed it."""
         return consumer_id in self._consumers
 
     def remove_producer(self, producer_id: int) -> None:
-        """Stop telling the producer."""
+        """Remove the producer's handler."""
         self._producers.pop(producer_id, None)
 
     def remove_consumer(self, consumer_id: int) -> None:
-        """Stop telling the consumer."""
+        """Remove the consumer's handler."""
         self._consumers.pop(consumer_id, None)
 
     def close(self, reason: str = "the client closed it") -> None:
-        """Close at once; unanswered requests and handlers are told."""
+        """Close immediately; unanswered requests fail and handlers are notified."""
         if self._transport is not None:
             self._transport.close()
         self._on_lost(reason)
 
-    # --- a caller that waits for its receipt reads it itself ----------------------------------------------------------
+    # --- inline reads: a caller that waits for its receipt reads it itself ------------------------------------------
 
-    def begin_lead(self) -> bool:
-        """Have the calling thread look instead of the loop until `end_lead`; return whether it may. Thread-safe."""
+    def begin_inline_read(self) -> bool:
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
         transport = self._transport
-        return transport is not None and transport.begin_lead()
+        return transport is not None and transport.begin_inline_read()
 
-    def lead(self, callback: object) -> None:
-        """Read the receipt of the message with this callback, unless something else comes first or nothing soon.
+    def read_inline(self, callback: object) -> None:
+        """Read the receipt of the message with this callback, if it is the next frame and arrives soon.
 
-        Then the loop does it. By the thread that leads.
+        Otherwise the loop reads it. By the thread that called `begin_inline_read`.
         """
         transport = self._transport
         assert transport is not None
-        data = transport.peek(_LEAD_SECONDS)
+        data = transport.peek(_INLINE_READ_SECONDS)
         receipt = self.core.only_receipt(data) if data else None
         producer = None if receipt is None else self._producers.get(receipt.producer_id)
-        if receipt is not None and producer is not None and producer.take_receipt(receipt, callback):
-            transport.take(len(data))
+        if receipt is not None and producer is not None and producer.complete_inline(receipt, callback):
+            transport.discard(len(data))
         else:
-            transport.pause_leading()
+            transport.pause_inline_reads()
 
-    def end_lead(self) -> None:
-        """Let the loop look again."""
+    def end_inline_read(self) -> None:
+        """Let the loop read again."""
         transport = self._transport
         assert transport is not None
-        transport.end_lead()
+        transport.end_inline_read()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -420,7 +420,9 @@ class Connection:
         return None if url is None else url.addresses[0]
 
     def _url_of(self, text: str) -> ServiceUrl | None:
-        """Return the URL the broker names, None for none or one that is no use: the ordinary lookup is left then."""
+        """Return the URL of the broker's command, None for an absent or invalid one: the ordinary lookup is used
+        then.
+        """
         try:
             return ServiceUrl.parse(text) if text else None
         except InvalidUrl as error:
@@ -479,7 +481,7 @@ class Connection:
             if isinstance(error, AuthenticationError):
                 error.message = f"The broker refused the credentials: {error.message}"
             self._ready.set_exception(error)
-            # The waiter may have gone (time-out): an error nobody retrieves is not a warning then.
+            # The waiter may have gone (time-out): an exception nobody retrieves would be logged as a warning.
             self._ready.exception()
 
     # --- timers ---------------------------------------------------------------------------------------------------

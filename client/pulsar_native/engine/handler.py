@@ -1,8 +1,8 @@
-"""What producers and consumers have in common: being attached to a broker, losing it, and coming back.
+"""Connection handler, the base of producers and consumers: attachment to a broker, and reconnection.
 
-Rules: creation has a deadline of one operation time-out, during which errors that may pass are
-retried; after the first success the handler comes back for ever, with back-off, until it is closed. Errors that cannot
-pass end the creation at once. All state changes happen on the loop.
+Rules: creation has a deadline of one operation time-out, during which transient errors are retried; after the first
+success the handler reconnects without limit, with back-off, until it is closed. Permanent errors end the creation
+immediately. All state changes happen on the loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Answer = TypeVar("_Answer")
 
 
 class State(Enum):
-    """Where in its life a producer or consumer is."""
+    """Life-cycle state of a producer or consumer."""
 
     CONNECTING = auto()
     READY = auto()
@@ -40,7 +40,7 @@ class State(Enum):
     FAILED = auto()
 
 
-# States in which a lost connection is made again.
+# States in which a lost connection is re-established.
 _ALIVE = (State.CONNECTING, State.READY)
 
 
@@ -72,20 +72,20 @@ class Handler(ABC):
 
     @abstractmethod
     async def attach(self, connection: Connection) -> None:
-        """Introduce the handler to the broker; raises what the broker says."""
+        """Create the handler at the broker; raises the broker's error."""
 
     @abstractmethod
     def gave_up(self, error: PulsarException) -> None:
-        """Be told that the handler will not come back."""
+        """Called when the handler will not be reconnected."""
 
     @property
     def waits_for_its_turn(self) -> bool:
-        """Whether the broker may answer the first attachment after any length of time."""
+        """True if the broker's response to the first attachment has no time limit."""
         return False
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker knows the handler now. Thread-safe."""
+        """True while the broker has the handler. Thread-safe."""
         return self.state is State.READY and self.connection is not None and self.connection.is_open
 
     async def open(self) -> None:
@@ -114,12 +114,12 @@ class Handler(ABC):
         self._attached.set()
 
     async def _find_broker(self) -> BrokerOfTopic:
-        """Return where to attach: where the broker has sent us, once, else what the lookup says."""
+        """Return the broker to attach to: the one assigned by the broker, once, else the lookup's."""
         assigned, self._assigned = self._assigned, None
         if assigned is not None:
             return BrokerOfTopic(assigned, self._through or assigned)
         migrated, generation = self._migrated
-        # When the whole client has moved since, that counts for more.
+        # When the whole client has moved since, its cluster takes precedence.
         at = migrated if generation == self.client.service.generation else None
         found = await self.client.lookup.broker_of(self.topic, at=at)
         self._through = found.physical if found.physical != found.logical else None
@@ -129,19 +129,19 @@ class Handler(ABC):
         if self.state not in _ALIVE:
             raise self.failure or AlreadyClosed(f"{self.describe()} is closed", topic=self.topic.full)
 
-    # --- losing and coming back ---------------------------------------------------------------------------------------
+    # --- disconnection and reconnection -----------------------------------------------------------------------------
 
     def on_connection_lost(self, connection: Connection, reason: str) -> None:
-        """Be told that the connection is gone."""
+        """Called when the connection is lost."""
         if connection is self.connection:
             self.detached()
             _log.info("%s lost its connection to %s: %s", self.describe(), connection.broker, reason)
             self.reconnect()
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
-        """Be told that the broker closed the handler but not the connection (unload, seek, termination).
+        """Called when the broker closed the handler but not the connection (unload, seek, termination).
 
-        When it tells which broker has the topic now, that one is tried at once, without a lookup.
+        If it assigns a broker, that one is tried immediately, without a lookup.
         """
         if connection is self.connection:
             self.detached()
@@ -149,19 +149,19 @@ class Handler(ABC):
             self.reconnect(None if assigned is None else 0.0)
 
     def on_migrated(self, service: ServiceUrl) -> None:
-        """Be told that the topic lives in another cluster from now on; the broker closes the handler next."""
+        """Called when the topic has migrated to another cluster; the broker closes the handler next."""
         _log.info("%s moves to the cluster at %s", self.describe(), service)
         self._migrated = (service, self.client.service.generation)
 
     def detached(self) -> None:
-        """Forget the connection; what is sent meanwhile is queued."""
+        """Forget the connection; messages sent meanwhile are queued."""
         self.connection = None
         self._attached.clear()
         if self.state is State.READY:
             self.state = State.CONNECTING
 
     def reconnect(self, delay: float | None = None) -> None:
-        """Come back, after the back-off's delay or the given one, unless that is under way."""
+        """Reconnect, after the back-off's delay or the given one, unless that is in progress."""
         if self.state not in _ALIVE or (self._reconnecting is not None and not self._reconnecting.done()):
             return
         self._reconnecting = self.engine.spawn(self._reconnect(delay))
@@ -190,15 +190,15 @@ class Handler(ABC):
                 _log.info("%s is connected again", self.describe())
 
     def not_back_yet(self, error: PulsarException) -> None:
-        """Be told why the handler could not be attached again this time."""
+        """Called when an attempt to reconnect failed."""
         return
 
     def is_final(self, error: PulsarException) -> bool:
-        """Return whether an error at reconnecting ends the handler; most do not, as the cluster may be half up."""
+        """Return True if an error at reconnecting ends the handler; most do not, as the cluster may be starting."""
         return False
 
     async def ready(self, timeout: float) -> Connection:
-        """Return the connection, waiting for a reconnect that is under way up to `timeout` seconds."""
+        """Return the connection, waiting up to `timeout` seconds for a reconnect in progress."""
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -210,7 +210,7 @@ class Handler(ABC):
             raise NotConnected(f"{self.describe()} is not connected to a broker", topic=self.topic.full) from error
 
     async def ask(self, request_id: int, frame: bytes, connection: Connection, expected: type[_Answer]) -> _Answer:
-        """Send a request on the connection; an error knows the topic."""
+        """Send a request on the connection; an error contains the topic."""
         try:
             return await connection.request(request_id, frame, expected)
         except Timeout as error:
@@ -225,7 +225,7 @@ class Handler(ABC):
             raise
 
     def leave(self) -> None:
-        """Stop coming back, and wake whoever waits for that."""
+        """Stop reconnecting, and wake those who wait for it."""
         if self._reconnecting is not None:
             self._reconnecting.cancel()
         self.connection = None

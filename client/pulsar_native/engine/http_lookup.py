@@ -1,9 +1,9 @@
-"""The questions of a lookup asked of the brokers' web service: for service URLs that begin with http.
+"""HTTP lookup over the brokers' web service, for service URLs that begin with http.
 
 Rules: hosts are tried in turn like those of the binary protocol; a redirect (the broker's 307 to a topic's owner) keeps
-the path and never leads from https to http; credentials go as the plug-in's headers and its TLS certificate. Requests
-run in threads, each bounded by the operation time-out. Answers mean the same as those of the binary protocol, so that
-nobody else can tell the difference. On the loop only.
+the path and never goes from https to http; credentials are the plug-in's headers and its TLS certificate. Requests run
+in threads, each limited by the operation time-out. Results are the same as those of the binary protocol, so that
+callers cannot tell the difference. On the loop only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HttpLookup:
         return ServiceUrl.parse(url).addresses[0]
 
     async def partitions(self, topic: TopicName, auto_create: bool) -> int:
-        """Return how many partitions the topic has."""
+        """Return the topic's number of partitions."""
         query = {"checkAllowAutoCreation": str(auto_create).lower()}
         answer = _object(await self._get(f"/admin/v2/{topic.lookup_path}/partitions", query, topic.full), topic.full)
         count = answer.get("partitions")
@@ -85,14 +85,14 @@ class HttpLookup:
         return found
 
     async def schema(self, topic: TopicName, version: bytes | None) -> pb.CommandGetSchemaResponse:
-        """Return the topic's schema as the binary protocol would."""
+        """Return the topic's schema in the form of the binary protocol."""
         path = f"/admin/v2/schemas/{topic.lookup_path.partition('/')[2]}/schema"
         if version is not None:
             path += f"/{int.from_bytes(version, 'big', signed=True)}"
         found = _object(await self._get(path, {}, topic.full), topic.full)
         return _schema_response(topic, found)
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     async def _get(self, path: str, query: Mapping[str, str], topic: str | None) -> HttpAnswer:
         service, loop = self._service, self._engine.loop
@@ -126,7 +126,7 @@ class HttpLookup:
 def _followed(
     config: ClientConfig, base: str, target: str, authentication: Credentials | None, tls: ssl.SSLContext | None
 ) -> HttpAnswer:
-    """Ask one host, follow its redirects, and return the last answer. Blocking."""
+    """Send a request to one host, follow its redirects, and return the last response. Blocking."""
     deadline = time.monotonic() + config.operation_timeout_seconds
     connect_deadline = time.monotonic() + config.connection_timeout_ms / 1000
     url = base + target
@@ -148,14 +148,14 @@ def _headers_of(authentication: Credentials | None) -> dict[str, str]:
     except PulsarException:
         raise
     except Exception as error:
-        # The plug-in is the application's own: its error's text may hold the secret, so only its kind is repeated.
+        # The plug-in is the application's own: its error's text may contain the secret, so only its type is repeated.
         raise ErrorGettingAuthenticationData(
             f"The authentication plug-in failed with {type(error).__name__}"
         ) from error
 
 
 def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication: Credentials | None) -> PulsarException:
-    # A plug-in of the application's own may have no such list.
+    # A plug-in of the application may not have this method.
     secrets: Callable[[], list[str]] = getattr(authentication, "secrets", list)
     reason, from_broker = reason_of(answer, secrets())
     message = f"{reason} (HTTP {answer.status})"
@@ -173,7 +173,7 @@ def _refused(answer: HttpAnswer, topic: str | None, broker: str, authentication:
     return error
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------------------
 
 
 def _parsed(answer: HttpAnswer, topic: str | None = None) -> object:
@@ -218,7 +218,7 @@ _WIRE_KINDS = {name.lower(): value for name, value in pb.Schema.Type.items()} | 
 
 
 def _key_value_data(data: str) -> bytes:
-    """Return the protocol's form of a key-value definition, of which the web service makes one JSON object."""
+    """Return the protocol's form of a key-value definition, which the web service returns as one JSON object."""
     try:
         return definition_from_rest(data.encode())
     except InvalidRecord as error:

@@ -1,8 +1,9 @@
-"""Calling interceptors: chains that survive what raises, and a producer that leads every message through one.
+"""Interceptors: chains that isolate exceptions, and a producer that passes every message through a chain.
 
-Rules: without interceptors nothing of this is in the way; with them a producer is an `InterceptedProducer`, a consumer
-has a chain its API calls. `before_send` runs once a message, also when the message has to wait for room. A message is
-its own again with its receipt or failure. Chains hold the live object weakly: it holds them.
+Rules: without interceptors none of this is involved; with them a producer is an `InterceptedProducer`, a consumer has a
+chain its API calls. `before_send` runs once per message, also when the message has to wait for memory or queue
+capacity. `on_send_acknowledgement` runs with its receipt or failure. Chains reference the live object weakly, since it
+references them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor,
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -54,25 +55,25 @@ class _Chain:
         self.on_bound: Callable[[], None] | None = None
 
     def bind(self, live: Any) -> None:
-        """Name the producer, consumer or reader that interceptors are to be given."""
+        """Set the producer, consumer or reader that interceptors receive as an argument."""
         self._live = weakref.ref(live)
         self.is_bound = True
         if self.on_bound is not None:
             self.on_bound()
 
-    def tell(self, name: str, *arguments: Any) -> None:
-        """Call a method of each with the live object; what raises is logged."""
+    def notify(self, name: str, *arguments: Any) -> None:
+        """Call a method of each with the live object; exceptions are logged."""
         live = self._live()
         for each in self.interceptors:
             self._guarded(each, name, live, *arguments)
 
-    def tell_plain(self, name: str, *arguments: Any) -> None:
-        """Call a method of each without the live object; what raises is logged."""
+    def notify_plain(self, name: str, *arguments: Any) -> None:
+        """Call a method of each without the live object; exceptions are logged."""
         for each in self.interceptors:
             self._guarded(each, name, *arguments)
 
     def pass_on(self, name: str, kind: type, item: Any) -> Any:
-        """Lead an item through a method of each, in order; what raises or returns something else is left out."""
+        """Pass an item through a method of each, in order; one that raises or returns another type is skipped."""
         live = self._live()
         for each in self.interceptors:
             found = self._guarded(each, name, live, item)
@@ -81,10 +82,10 @@ class _Chain:
         return item
 
     def close(self) -> None:
-        """Tell them once that it is over."""
+        """Call `close` of each, once."""
         if not self._closed:
             self._closed = True
-            self.tell_plain("close")
+            self.notify_plain("close")
 
     def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
         try:
@@ -95,15 +96,15 @@ class _Chain:
 
 
 class ProducerChain(_Chain):
-    """The interceptors of a producer."""
+    """Interceptor chain of a producer."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor], encode: Callable[[OutgoingMessage], bytes]) -> None:
         super().__init__(interceptors, ProducerInterceptor)
-        # How a message's optional fields are written once the interceptors are done with it.
+        # Encoder of a message's optional fields, called after the interceptors.
         self.encode = encode
 
     def before_send(self, message: OutgoingMessage) -> tuple[OutgoingMessage, list[ProducerInterceptor]]:
-        """Return the message to send, and those who want to hear of it."""
+        """Return the message to send, and the interceptors to notify of its outcome."""
         live = self._live()
         caring = []
         for each in self.interceptors:
@@ -122,21 +123,21 @@ class ProducerChain(_Chain):
         message_id: MessageId | None,
         error: Exception | None,
     ) -> None:
-        """Tell what became of a message."""
+        """Notify interceptors of a message's outcome."""
         live = self._live()
         for each in caring:
             self._guarded(each, "on_send_acknowledgement", live, message, message_id, error)
 
 
 class ConsumerChain(_Chain):
-    """The interceptors of a consumer or reader."""
+    """Interceptor chain of a consumer or reader."""
 
     def __init__(
         self, interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
     ) -> None:
         super().__init__(interceptors, ReaderInterceptor if reads else ConsumerInterceptor)
         self._reads = reads
-        # Messages are opened as they arrive only for those who want to see that.
+        # Messages are decoded on arrival only for interceptors that implement `on_arrival`.
         self.sees_arrival = any(
             isinstance(each, ConsumerInterceptor) and type(each).on_arrival is not ConsumerInterceptor.on_arrival
             for each in interceptors
@@ -147,18 +148,18 @@ class ConsumerChain(_Chain):
         return [self.pass_on("on_arrival", Message, message) for message in messages]
 
     def arrived(self, message: Message) -> Message:
-        """Return the message to hand out."""
+        """Return the message to return from receive."""
         found: Message = self.pass_on("before_read" if self._reads else "before_consume", Message, message)
         return found
 
     def said(self, name: str, *arguments: Any) -> None:
-        """Tell what was said about messages; readers say nothing."""
+        """Notify interceptors of an acknowledgement or redelivery; readers have none."""
         if not self._reads:
-            self.tell(name, *arguments)
+            self.notify(name, *arguments)
 
 
 class InterceptedProducer(TopicProducer):
-    """A topic's producer whose messages go through a chain first."""
+    """Producer of a topic whose messages pass through a chain first."""
 
     def __init__(
         self,
@@ -183,47 +184,47 @@ class InterceptedProducer(TopicProducer):
         flush: bool = False,
         child: PartitionProducer | None = None,
     ) -> Backpressure | None:
-        """Take a message through the interceptors, or tell why not yet."""
+        """Pass a message through the interceptors and send it; return the backpressure when it was not accepted."""
         message, caring = self.chain.before_send(extras if extras is not None else OutgoingMessage(payload))
-        told = _Told(self.chain, caring, message, as_callback(callback))
+        notifying = _NotifyingCallback(self.chain, caring, message, as_callback(callback))
         if extras is not None:
-            # Theirs to change is the message, not where it belongs.
+            # Interceptors may change the message, but not its transaction.
             message.transaction = extras.transaction
 
         def attempt() -> Backpressure | None:
             own_fields = self.chain.encode(message)
             chosen = super(InterceptedProducer, self).route(message.payload, message)
-            return chosen.enqueue(message.payload, own_fields, message, told, flush=flush)
+            return chosen.enqueue(message.payload, own_fields, message, notifying, flush=flush)
 
-        return told.tried(attempt)
+        return notifying.tried(attempt)
 
     def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
-        """Return the way through the interceptors."""
+        """Return the path through the interceptors."""
         return lambda payload, callback: self.enqueue(payload, b"", None, callback)
 
     def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
-        """Return the way through the interceptors."""
+        """Return the path through the interceptors."""
         return lambda payload, wait: self.enqueue(payload, b"", None, wait, flush=True)
 
     def route(self, payload: bytes, extras: OutgoingMessage | None) -> PartitionProducer:
-        """Return what stands for the partition: it is chosen when the interceptors have seen the message."""
+        """Return a substitute of the partition's producer: the partition is chosen after the interceptors have run."""
         return self._intercepted_send  # type: ignore[return-value]
 
     async def update_partitions(self) -> None:
-        """Join new partitions and tell the interceptors."""
+        """Join new partitions and notify the interceptors."""
         before = len(self.children)
         await super().update_partitions()
         if len(self.children) != before:
-            self.chain.tell_plain("on_partitions_change", self.topic.full, len(self.children))
+            self.chain.notify_plain("on_partitions_change", self.topic.full, len(self.children))
 
     def ended(self) -> None:
-        """Let go, and tell the interceptors."""
+        """Release everything, and notify the interceptors."""
         super().ended()
         self.chain.close()
 
 
 class _InterceptedSend:
-    """Stands for a partition's producer, before it is known which."""
+    """Substitute of a partition's producer before the partition is known."""
 
     __slots__ = ("_producer",)
 
@@ -239,11 +240,11 @@ class _InterceptedSend:
         *,
         flush: bool = False,
     ) -> Backpressure | None:
-        """Take a message through the interceptors."""
+        """Pass a message through the interceptors and send it."""
         return self._producer.enqueue(payload, fields, extras, callback, flush=flush)
 
     def enqueue_entry(self, *_: Any) -> int:
-        """Tell that messages go one by one."""
+        """Return 0: messages are sent one by one."""
         return 0
 
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
@@ -260,7 +261,9 @@ class _InterceptedSend:
 
 
 class InterceptedConsumer(MultiTopicsConsumer):
-    """A consumer whose interceptors hear what is said about messages; the APIs show them what arrives."""
+    """Consumer whose interceptors are notified of acknowledgements and redeliveries; the APIs pass arriving messages to
+    them.
+    """
 
     def __init__(
         self,
@@ -275,7 +278,7 @@ class InterceptedConsumer(MultiTopicsConsumer):
         super().__init__(client, config, topics, schema, wire_schema)
         self.chain = chain
         if chain.sees_arrival:
-            # What arrived before the API had its consumer was left until now.
+            # Decoding of deliveries before the API had its consumer object was deferred until now.
             chain.on_bound = lambda: client.engine.call(self._open_all_arrived)
 
     def _open_all_arrived(self) -> None:
@@ -302,27 +305,27 @@ class InterceptedConsumer(MultiTopicsConsumer):
     def _say(
         self, method: str, ids: Iterable[MessageId], act: Callable[[Done | None], None], done: Done | None
     ) -> None:
-        """Do it and tell of it; with a receipt, when that has come, ahead of who waits for it."""
+        """Acknowledge and notify; with a receipt, when that has arrived, before the callback that waits for it."""
 
-        def told(error: Exception | None) -> None:
+        def notifying(error: Exception | None) -> None:
             for message_id in ids:
                 self._hears.said(method, message_id, error)
 
         def answered(error: PulsarException | None) -> None:
-            told(error)
+            notifying(error)
             assert done is not None
             done(error)
 
         try:
             act(None if done is None else answered)
         except Exception as raised:
-            told(raised)
+            notifying(raised)
             raise
         if done is None:
-            told(None)
+            notifying(None)
 
     def _offer_fast_acks(self, children: Iterable[PartitionConsumer]) -> None:
-        """Offer none: interceptors hear of each."""
+        """Offer none: interceptors are notified of each message."""
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
         """Acknowledge one received message; `done` waits for the receipt."""
@@ -342,35 +345,35 @@ class InterceptedConsumer(MultiTopicsConsumer):
     async def acknowledge_in(
         self, work: TransactionWork, ids: Sequence[MessageId], *, cumulative: bool = False
     ) -> None:
-        """Acknowledge messages in a transaction, and tell of it."""
+        """Acknowledge messages in a transaction, and notify the interceptors."""
         method = "on_acknowledge_cumulative" if cumulative else "on_acknowledge"
 
-        def told(error: PulsarException | None) -> None:
+        def notifying(error: PulsarException | None) -> None:
             for message_id in ids:
                 self._hears.said(method, message_id, error)
 
         try:
             await super().acknowledge_in(work, ids, cumulative=cumulative)
         except PulsarException as error:
-            told(error)
+            notifying(error)
             raise
-        told(None)
+        notifying(None)
 
     async def update_partitions(self, topic: TopicName) -> None:
-        """Join new partitions and tell the interceptors."""
+        """Join new partitions and notify the interceptors."""
         before = self.topics[topic]
         await super().update_partitions(topic)
         if self.topics.get(topic, before) != before:
-            self._hears.tell_plain("on_partitions_change", topic.full, self.topics[topic])
+            self._hears.notify_plain("on_partitions_change", topic.full, self.topics[topic])
 
     def ended(self) -> None:
-        """Let go, and tell the interceptors."""
+        """Release everything, and notify the interceptors."""
         super().ended()
         self._hears.close()
 
 
-class _Told:
-    """A message's callback that tells the interceptors first."""
+class _NotifyingCallback:
+    """Callback of a message that notifies the interceptors first."""
 
     __slots__ = ("_callback", "_caring", "_chain", "_message")
 
@@ -392,12 +395,12 @@ class _Told:
             self._callback(error, message_id)
 
     def report(self, message_id: MessageId | None, error: Exception | None) -> None:
-        """Tell the interceptors, once."""
+        """Notify the interceptors, once."""
         caring, self._caring = self._caring, []
         self._chain.on_receipt(caring, self._message, message_id, error)
 
     def tried(self, attempt: Callable[[], Backpressure | None]) -> Backpressure | None:
-        """Try, and tell the interceptors when it fails for good."""
+        """Try to send, and notify the interceptors when it fails permanently."""
         try:
             full = attempt()
         except Exception as error:

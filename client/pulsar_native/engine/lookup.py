@@ -1,9 +1,9 @@
-"""Finding things out before a producer or consumer exists: which broker serves a topic, how many partitions it has.
+"""Lookup: the broker that serves a topic, numbers of partitions, namespace topics, schemas.
 
-Rules: every lookup starts at the service URL; a redirect is followed with the `authoritative` flag of the answer, at
-most `max_lookup_redirects` times; what may pass (broker starting, bundle moving) is tried again with back-off until
-the operation time-out, what cannot pass fails at once. Simultaneous lookups are bounded, and so are those that wait.
-With an http(s) service URL the web service is asked instead. On the loop only.
+Rules: every lookup starts at the service URL; a redirect is followed with the response's `authoritative` flag, at most
+`max_lookup_redirects` times; transient errors (broker starting, bundle moving) are retried with back-off until the
+operation time-out, permanent ones fail immediately. Concurrent lookups are limited, and so are waiting ones. With an
+http(s) service URL the web service is used instead. On the loop only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
     BrokerMetadataError,
+    ConnectError,
+    ConnectTimeout,
     LookupError,
     PulsarException,
     ServiceUnitNotReady,
@@ -41,14 +43,14 @@ T = TypeVar("T")
 
 
 class BrokerOfTopic(NamedTuple):
-    """Where a topic is served: the broker's own address, and the one to dial."""
+    """Addresses of the broker that serves a topic: its own, and the one to dial."""
 
     logical: Address
     physical: Address
 
 
 class _QueueIsFull(TooManyLookupRequestException):
-    """Tell that the client's own limit is reached: waiting here would be what the limit is against."""
+    """Raised when the client's own lookup limit is reached, which is not retried."""
 
 
 class Lookup:
@@ -74,9 +76,9 @@ class Lookup:
         self._room = max(0, config.max_lookup_requests - config.concurrent_lookup_requests)
 
     async def _admitted(self, kind: str, question: Callable[[], Awaitable[T]], at: ServiceUrl | None = None) -> T:
-        """Ask when it is its turn; raises `TooManyLookupRequestException` at once when too many wait already.
+        """Run a lookup when the limit allows; raises `TooManyLookupRequestException` when too many wait already.
 
-        `kind` is what PIP-342 calls the question, `at` where it goes if not to the client's cluster.
+        `kind` is the lookup type of PIP-342, `at` the cluster if it is not the client's.
         """
         if self._running.locked():
             if self._waiting >= self._room:
@@ -105,7 +107,7 @@ class Lookup:
             failed = False
             return answer
         finally:
-            # A cancelled one has failed, too: so does the operation time-out end it.
+            # A cancelled one has failed, too: the operation time-out ends it that way.
             is_http = at.is_http if at is not None else self._service.is_known and self._service.url.is_http
             meter.looked_up(kind, "http" if is_http else "binary", self._engine.loop.time() - began, failed=failed)
 
@@ -119,7 +121,7 @@ class Lookup:
     async def broker_of(
         self, topic: TopicName, deadline: float | None = None, *, at: ServiceUrl | None = None
     ) -> BrokerOfTopic:
-        """Return which broker serves the topic. One attempt without `deadline`, else retried until then.
+        """Return the broker that serves the topic. One attempt without `deadline`, else retried until then.
 
         `at` is the service URL of another cluster than the client's, to which the topic has migrated.
         """
@@ -150,7 +152,7 @@ class Lookup:
             )
             answer = await self._ask(connection, request_id, frame, topic, pb.CommandLookupTopicResponse)
             address = self._address(answer, topic)
-            # Behind a proxy (and on a standalone, which says so too) the service URL is the one that can be reached.
+            # Behind a proxy (and on a standalone, which sets the flag too) only the service URL can be reached.
             physical = service if answer.proxy_through_service_url else address
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 return BrokerOfTopic(address, physical)
@@ -169,9 +171,9 @@ class Lookup:
         return ServiceUrl.parse(url).addresses[0]
 
     async def partitions(self, topic: TopicName, deadline: float, *, auto_create: bool = True) -> int:
-        """Return the topic's number of partitions, 0 for a topic without; retried until the deadline.
+        """Return the topic's number of partitions, 0 for an unpartitioned topic; retried until the deadline.
 
-        With `auto_create=False` a topic that does not exist raises `TopicNotFound`.
+        With `auto_create=False` a missing topic raises `TopicNotFound`.
         """
         return await self.retry(
             lambda: self._admitted("metadata", lambda: self._partitions(topic, auto_create)), topic, deadline
@@ -198,10 +200,10 @@ class Lookup:
     ) -> TopicListing:
         """Return the full names of a namespace's topics, partitions each by its own; retried until the deadline.
 
-        The broker may apply the pattern (`filtered` tells), and may leave the list out when its hash is the known one
-        (`changed` is False then). A pattern it does not understand is left out.
+        The broker may apply the pattern (then `filtered` is True), and may omit the list when its hash is the known one
+        (then `changed` is False). A pattern it does not support is omitted.
         """
-        # The errors of a lookup tell a topic; here any of that namespace stands for it.
+        # Errors of a lookup contain a topic; this one stands for the namespace.
         anybody = TopicName.parse(f"persistent://{namespace}/topics")
 
         async def ask(asked: str | None) -> TopicListing:
@@ -217,7 +219,7 @@ class Lookup:
             try:
                 return await ask(pattern)
             except BrokerMetadataError:
-                # So it answers to what RE2 has no word for, such as a look-ahead.
+                # The retry without it also works for patterns RE2 has no syntax for, such as a look-ahead.
                 if pattern is None:
                     raise
                 return await ask(None)
@@ -225,7 +227,7 @@ class Lookup:
         return await self.retry(lambda: self._admitted("list-topics", once), anybody, deadline)
 
     async def schema(self, topic: TopicName, version: bytes | None, deadline: float) -> pb.CommandGetSchemaResponse:
-        """Return the topic's schema, the newest or one version; raises `TopicNotFound` when it has none."""
+        """Return the topic's schema, the latest or one version; raises `TopicNotFound` when it has none."""
 
         async def once() -> pb.CommandGetSchemaResponse:
             if await self._is_http(None):
@@ -252,9 +254,10 @@ class Lookup:
     async def retry(
         self, attempt: Callable[[], Awaitable[T]], topic: TopicName, deadline: float, *, patient: bool = False
     ) -> T:
-        """Try until it works, the deadline passes, or the error is one that no waiting mends.
+        """Retry until it succeeds, the deadline passes, or the error is permanent.
 
-        A patient attempt may outlast the deadline: it bounds its own requests; only trying again is bounded here.
+        A broker that does not answer within the connect time-out ends it, one that refuses a connection does not. A
+        patient attempt may outlast the deadline: it bounds its own requests; only trying again is bounded here.
         """
         loop = self._engine.loop
         backoff = Backoff(
@@ -267,8 +270,11 @@ class Lookup:
             try:
                 async with asyncio.timeout_at(None if patient else deadline):
                     return await attempt()
+            except ConnectTimeout as error:
+                error.topic, error.attempts = topic.full, attempts
+                raise
             except TimeoutError as error:
-                # Our own deadline, or a broker that did not answer: what went wrong before tells more.
+                # The deadline set here, or a broker that did not respond: the error before it is more helpful.
                 if isinstance(error, PulsarException):
                     last = error
                 elif last is None:
@@ -283,6 +289,15 @@ class Lookup:
             last.attempts = attempts
             delay = backoff.next(loop.time())
             if loop.time() + delay >= deadline:
-                raise last
+                raise _in_time(last)
             await asyncio.sleep(delay)
         raise AssertionError("unreachable")
+
+
+def _in_time(error: PulsarException) -> PulsarException:
+    """Return the last error at the deadline: where no broker could be reached it is a time-out, too."""
+    if type(error) is not ConnectError:
+        return error
+    late = ConnectTimeout(error.message, topic=error.topic, broker=error.broker, attempts=error.attempts)
+    late.__cause__ = error
+    return late

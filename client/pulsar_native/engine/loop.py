@@ -1,10 +1,9 @@
-"""Where the engine runs: on a daemon thread of its own for the sync API, on the caller's loop for the asyncio
-API.
+"""Event loop of the engine: a daemon thread of its own for the sync API, the caller's loop for the asyncio API.
 
-Rules: nothing starts before the first use. One thread per process serves all blocking clients and ends with the last
-of them. After a fork the child drops the parent's engine without a word on the shared sockets (a goodbye from the
-child would close the parent's producers): file descriptors are closed, nothing is sent, no lock is taken. A client
-remembers the generation of the process it was made in, and refuses to work in another.
+Rules: nothing starts before the first use. One thread per process serves all blocking clients and ends with the last of
+them. After a fork the child drops the parent's engine without writing to the shared sockets (a close from the child
+would close the parent's producers): file descriptors are closed, nothing is sent, no lock is acquired. A client records
+the generation of the process it was created in, and raises in another.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 
 T = TypeVar("T")
@@ -27,13 +27,14 @@ _READ_BUFFER_BYTES = 1024 * 1024
 
 
 class _Process:
-    """What belongs to this process: replaced as a whole in a forked child."""
+    """State of this process: replaced as a whole in a forked child."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
-        # Set in a child: what was made before the fork asks its own process's object, which costs the hot path least.
+        # Set in a child: objects created before the fork check the state object of their own process, the cheapest
+        # check for the hot path.
         self.is_over = False
-        # Re-entrant: a client that is garbage-collected while this thread holds it gives the engine back, too.
+        # Re-entrant: a client that is garbage-collected while this thread holds it releases the engine, too.
         self.lock = threading.RLock()
         self.engine: Engine | None = None
         self.users = 0
@@ -43,7 +44,7 @@ _process = _Process(0)
 # Engines of the parent, kept so that no destructor touches its loop in the child.
 _abandoned: list[object] = []
 _sockets: weakref.WeakSet[Any] = weakref.WeakSet()
-# What lets the APIs do something without asking first whether they are still in the process they were made in.
+# Consumers whose buffers the APIs use without a check for a fork.
 _tracked: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -53,12 +54,12 @@ def generation() -> int:
 
 
 def this_process() -> _Process:
-    """Return what tells, by `is_over`, that the process has forked since."""
+    """Return the state object whose `is_over` becomes True in a forked child."""
     return _process
 
 
 def check_generation(made_in: int) -> None:
-    """Raise when an object made before a fork is used after it; cheap enough for the hot path."""
+    """Raise when an object created before a fork is used after it; cheap enough for the hot path."""
     if made_in != _process.generation:
         raise AlreadyClosed(
             "This client was made before the process forked; its connections belong to the parent. Create a new client "
@@ -67,12 +68,12 @@ def check_generation(made_in: int) -> None:
 
 
 def track_socket(sock: Any) -> None:
-    """Remember a socket, so that a forked child can let go of it."""
+    """Register a socket, so that a forked child can close its descriptor."""
     _sockets.add(sock)
 
 
 def track_fork(consumer: Any) -> None:
-    """Have `clear_after_fork()` called in a forked child: what it has lent belongs to the parent."""
+    """Have `clear_after_fork()` called in a forked child: the buffered messages belong to the parent."""
     _tracked.add(consumer)
 
 
@@ -83,7 +84,8 @@ def _after_fork_in_child() -> None:
     _abandoned.append((_process, list(_sockets)))
     for sock in list(_sockets):
         with contextlib.suppress(OSError):
-            # Only our copy of the descriptor goes: no TLS goodbye, no FIN, as the parent still holds the connection.
+            # Only the child's copy of the descriptor is closed: no TLS close, no FIN, as the parent still has the
+            # connection.
             os.close(sock.detach())
     _sockets = weakref.WeakSet()
     _process.is_over = True
@@ -95,7 +97,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Engine:
-    """An event loop with what all its connections share. Thread-safe where said."""
+    """Event loop with the state all its connections share. Thread-safe where said."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
         self.loop = loop
@@ -106,13 +108,15 @@ class Engine:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._gate = threading.RLock()
         self._ended = False
+        # The thread it has for itself, if it has one.
+        self.own_thread: threading.Thread | None = None
 
     def on_loop(self) -> bool:
-        """Return whether the caller runs on the engine's thread. Thread-safe."""
+        """Return True if the caller runs on the engine's thread. Thread-safe."""
         return threading.get_ident() == self.thread
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
-        """Run a function on the loop: at once when already there. Thread-safe; silent after the loop has ended."""
+        """Run a function on the loop: immediately when already there. Thread-safe; ignored after the loop has ended."""
         if self.on_loop():
             function(*args)
             return
@@ -127,7 +131,7 @@ class Engine:
         return task
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C ends the wait at once."""
+        """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C raises `Interrupted`."""
         check_generation(self.generation)
         if self.on_loop():
             coroutine.close()
@@ -136,22 +140,27 @@ class Engine:
                 "use the *_async form there, or another thread"
             )
         # Order of events: what passes the gate is queued before the loop is told to stop, so that its last round starts
-        # it and the end cancels it; what comes later is refused. Between the two a call would wait for ever.
+        # it and the end cancels it; a later call raises. A call between the two would wait indefinitely.
         with self._gate:
             future = None if self._ended else asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         if future is None:
             coroutine.close()
             raise AlreadyClosed("The client is closed")
+        wait = Wait()
+        future.add_done_callback(lambda _: wait.wake())
         try:
-            return future.result(timeout)
-        except (KeyboardInterrupt, concurrent.futures.TimeoutError):
+            if not wait.wait(timeout):
+                future.cancel()
+                raise TimeoutError
+            return future.result()
+        except KeyboardInterrupt:
             future.cancel()
             raise
         except concurrent.futures.CancelledError as error:
             raise AlreadyClosed("The client was closed while the call was waiting") from error
 
     def end(self) -> None:
-        """End the loop of an engine that has a thread of its own; later calls are refused. Thread-safe."""
+        """End the loop of an engine that has a thread of its own; later calls raise. Thread-safe."""
         with self._gate:
             self._ended = True
         with contextlib.suppress(RuntimeError):
@@ -162,24 +171,28 @@ def acquire_thread_engine() -> Engine:
     """Return the process's engine thread, started on first use. Pair with `release_thread_engine`. Thread-safe."""
     process = _process
     with process.lock:
-        # Counted first: a client collected meanwhile must not end the engine under our hands.
+        # Counted first: a client collected meanwhile must not end the engine concurrently.
         process.users += 1
         if process.engine is None:
             process.engine = _start_thread()
         return process.engine
 
 
-def release_thread_engine(made_in: int) -> None:
-    """Give the engine back; the last user ends its thread. Thread-safe, does nothing in a forked child."""
+def release_thread_engine(made_in: int) -> threading.Thread | None:
+    """Give the engine back; the last user ends its thread, which is returned. Thread-safe, nothing in a forked child.
+
+    It may be called by the garbage collector, anywhere; so waiting for the thread's end is the caller's affair.
+    """
     process = _process
     if made_in != process.generation:
-        return
+        return None
     with process.lock:
         process.users -= 1
         if process.users > 0 or process.engine is None:
-            return
+            return None
         engine, process.engine = process.engine, None
     engine.end()
+    return engine.own_thread
 
 
 def _start_thread() -> Engine:
@@ -188,7 +201,9 @@ def _start_thread() -> Engine:
     def body() -> None:
         loop = asyncio.new_event_loop()
         try:
-            ready.set_result(Engine(loop, threading.get_ident()))
+            engine = Engine(loop, threading.get_ident())
+            engine.own_thread = threading.current_thread()
+            ready.set_result(engine)
             loop.run_forever()
             _finish(loop)
         finally:

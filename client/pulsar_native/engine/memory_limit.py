@@ -1,10 +1,10 @@
-"""The client's limit on bytes it holds: messages that wait for their receipts, and received entries to be taken.
+"""Memory limit controller: the client's limit on the bytes of pending messages and of received entries not dequeued.
 
-Rules: a message is accepted while the sum is below the limit, so one may overshoot it; a
-limit of 0 is off. Received entries count for consumers whose queue scales, and push consumers that ask for it; they are
-already here, so they are counted, never refused: consumers ask the broker for no more instead. What is received never
-keeps producers from having one message on its way, nor the other way round: so whoever receives in order to send goes
-on, however small the limit. What is taken is given back on receipt or failure, or when the application takes the entry.
+Rules: a message is accepted while the sum is below the limit, so one may exceed it; a limit of 0 is off. Received
+entries count for consumers with an auto-scaled queue, and push consumers configured so; they are in memory already, so
+they are counted, never refused: consumers grant the broker no more permits instead. Received bytes never keep producers
+from having one message pending, nor the other way round: so an application that receives in order to send makes
+progress with any limit. Bytes are released on receipt or failure, or when the application dequeues the entry.
 Thread-safe.
 """
 
@@ -16,18 +16,18 @@ from collections.abc import Callable
 
 
 class MemoryLimit:
-    """Count bytes against a limit and wake those who wait for room, first come first served."""
+    """Counter of bytes with a limit; wakes those who wait for memory, first come first served."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        # The part of it that was received.
+        # The received part of `used`.
         self.received = 0
         self._lock = threading.Lock()
         self._waiters: deque[Callable[[], None]] = deque()
 
     def try_reserve(self, size: int) -> bool:
-        """Take `size` bytes for a message to be sent, unless the limit is reached."""
+        """Reserve `size` bytes for a message to send; return False when the limit is reached."""
         if not self.limit:
             return True
         with self._lock:
@@ -37,9 +37,9 @@ class MemoryLimit:
             return True
 
     def reserve_ahead(self, most: int) -> int:
-        """Take bytes for messages to come and return how many, up to `most`: few, and none once half the limit is used.
+        """Reserve up to `most` bytes for later messages and return how many: few, and none once half the limit is used.
 
-        So that what is put by does not refuse others. Without a limit it is all of it.
+        So the reservation does not block others. Without a limit it is all of `most`.
         """
         if not self.limit:
             return most
@@ -51,27 +51,27 @@ class MemoryLimit:
             return size
 
     def reserve(self, size: int) -> None:
-        """Take `size` bytes whether there is room or not."""
+        """Reserve `size` bytes, also beyond the limit."""
         if self.limit:
             with self._lock:
                 self.used += size
 
     def release(self, size: int) -> None:
-        """Give bytes back and wake the waiters when there is room again."""
-        self._give_back(size, 0)
+        """Release bytes and wake the waiters when there is memory again."""
+        self._release(size, 0)
 
     def receive(self, size: int) -> None:
-        """Count bytes that were received, whether there is room or not."""
+        """Count received bytes, also beyond the limit."""
         if self.limit:
             with self._lock:
                 self.used += size
                 self.received += size
 
-    def take(self, size: int) -> None:
-        """Count bytes no more that were received: taken or dropped. Wakes the waiters when there is room again."""
-        self._give_back(size, size)
+    def release_received(self, size: int) -> None:
+        """Release received bytes whose entry was dequeued or dropped. Wakes the waiters when there is memory again."""
+        self._release(size, size)
 
-    def _give_back(self, size: int, received: int) -> None:
+    def _release(self, size: int, received: int) -> None:
         if not self.limit:
             return
         with self._lock:
@@ -84,7 +84,7 @@ class MemoryLimit:
             wake()
 
     def wait_for_room(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once there is room for a message to be sent; at once when there is already."""
+        """Call `wake` once there is memory for a message to send; immediately when there is already."""
         with self._lock:
             if self.limit and self.used >= self.limit and self.used > self.received:
                 self._waiters.append(wake)
@@ -92,9 +92,9 @@ class MemoryLimit:
         wake()
 
     def has_room(self, size: int) -> bool:
-        """Return whether so many bytes more would stay within the limit; always without limit."""
+        """Return True if so many more bytes would stay within the limit; always without limit."""
         return not self.limit or self.used + size <= self.limit
 
     def is_over(self, share: float) -> bool:
-        """Return whether a share of the limit, or more, is in use; never without limit."""
+        """Return True if this share of the limit, or more, is in use; never without limit."""
         return bool(self.limit) and self.used >= self.limit * share

@@ -1,9 +1,9 @@
-"""The pool of connections: one per broker (or several), made on demand, shared by all producers and consumers.
+"""Connection pool: one connection per broker (or several), created on demand, shared by all producers and consumers.
 
 Rules: the key is the broker's logical address and a slot; concurrent requests for the same key share one attempt; a
-failed or closed connection leaves the pool, so that the next request dials again, and one that nobody has used for
+failed or closed connection is removed from the pool, so that the next request dials again, and one that is unused for
 `connection_max_idle_seconds` is closed. Behind a proxy the socket goes to the service URL and the handshake names the
-broker. When the client moves to another cluster, everything leaves the pool. On the loop only.
+broker. When the client moves to another cluster, the pool is emptied. On the loop only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConnectionPool:
         return self._service.hosts.next(self._engine.loop.time())
 
     async def to_service(self, at: ServiceUrl | None = None) -> Connection:
-        """Return a connection to any host of the service URL (or of `at`); unreachable hosts are passed over."""
+        """Return a connection to any host of the service URL (or of `at`); unreachable hosts are skipped."""
         if at is None:
             await self._service.known()
         hosts = self._service.hosts if at is None else self._service.rotation(at)
@@ -62,7 +62,7 @@ class ConnectionPool:
         raise error
 
     async def get(self, logical: Address, physical: Address) -> Connection:
-        """Return a connection to the broker `logical`, dialled at `physical` unless there is one."""
+        """Return the connection to the broker `logical`; dial `physical` when there is none."""
         if self._closed:
             raise AlreadyClosed("The client is closed")
         slots = self._config.connections_per_broker
@@ -76,7 +76,7 @@ class ConnectionPool:
         task = self._connections.get(key)
         if task is None or (task.done() and not _usable(task)):
             task = self._engine.loop.create_task(self._dial(key))
-            # All who waited may have been cancelled: a failure nobody asks for any more is not worth a warning.
+            # All waiting callers may have been cancelled: a failure without a waiter is not worth a warning.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._connections[key] = task
         # One caller's cancellation must not end the attempt the others wait for.
@@ -85,7 +85,7 @@ class ConnectionPool:
             connection.touch()
             return connection
         except PulsarException as error:
-            # Several may wait for one attempt, and each adds to its error what it was about.
+            # Several callers may wait for one attempt, and each adds its own context to the error.
             raise copy.copy(error) from error
 
     async def _dial(self, key: _Key) -> Connection:
@@ -93,7 +93,7 @@ class ConnectionPool:
         try:
             connection = await self._open(key[0], key[1])
         except BaseException:
-            # After a change of the cluster the place may be another attempt's already.
+            # After a cluster change the key may belong to another attempt already.
             if self._connections.get(key) is mine:
                 del self._connections[key]
             raise
@@ -138,12 +138,12 @@ class ConnectionPool:
             raise ConnectError("The client has moved to another cluster meanwhile", broker=str(logical))
         return connection
 
-    # --- leaving ------------------------------------------------------------------------------------------------------
+    # --- cluster change ---------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Close all connections, since the client has moved; attempts under way fail by themselves when done."""
+        """Close all connections, since the client has moved; attempts in progress fail by themselves when done."""
         connections = self.connections()
-        # Taken out first: whoever comes back at once must find none of these.
+        # Cleared first: a handler that reconnects immediately must find none of these.
         self._connections.clear()
         self._unpooled.clear()
         for connection in connections:
@@ -170,7 +170,7 @@ class ConnectionPool:
         return pooled + [connection for connection in list(self._unpooled) if connection.is_open]
 
     def close(self) -> None:
-        """Close every connection and give up the attempts under way."""
+        """Close every connection and cancel the attempts in progress."""
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()

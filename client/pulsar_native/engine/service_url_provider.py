@@ -1,7 +1,7 @@
-"""Where the client's cluster is now: supplied, watched and changed while the client lives.
+"""Service URL provider: the cluster in use, watched and changed during the client's life.
 
-Rules: nothing is asked or watched before the first use. A change closes all connections and everybody comes back by
-looking up anew; what was begun against the cluster before a change is known by its generation and not used. Providers
+Rules: nothing is queried or watched before the first use. A change closes all connections and every handler reconnects
+by a new lookup; results of requests begun before a change are recognised by their generation and discarded. Providers
 and plug-ins are called off the loop; their errors never end the client. On the loop only, except `push`.
 """
 
@@ -36,7 +36,7 @@ _log = logging.getLogger("pulsar_native.service")
 
 
 class ServiceUrlProvider:
-    """The cluster of one client. On the loop only, except `push`."""
+    """Cluster of one client. On the loop only, except `push`."""
 
     def __init__(self, engine: Engine, config: ClientConfig) -> None:
         self._engine = engine
@@ -55,10 +55,10 @@ class ServiceUrlProvider:
     def _by_config(self, url: str) -> ServiceInfo:
         return ServiceInfo(url, self._config.authentication, self._config.tls_trust_certs_file_path)
 
-    # --- knowing ----------------------------------------------------------------------------------------------------
+    # --- current cluster --------------------------------------------------------------------------------------------
 
     async def known(self) -> ServiceInfo:
-        """Return where the cluster is; asks the provider at the first call, and raises when that fails."""
+        """Return the cluster; calls the provider at the first use, and raises when that fails."""
         if not self.is_known:
             async with self._starting:
                 if not self.is_known:
@@ -78,7 +78,7 @@ class ServiceUrlProvider:
             self._use(info)
             self._watching = self._engine.spawn(self._poll(polled))
         else:
-            # Noted first: closing the client ends it, however far it has come.
+            # Stored first: closing the client closes it, also during its start.
             self._provider = provider = cast(ServiceInfoProvider, source)
             info = await self._asked(provider.initial_service_info)
             self._check_open()
@@ -113,14 +113,15 @@ class ServiceUrlProvider:
         url = ServiceUrl.parse(info.service_url)
         config = self._config
         self.info = info
-        self.url = ServiceUrl("pulsar+ssl", url.addresses) if config.use_tls and url.scheme == "pulsar" else url
-        self.use_tls = self.url.use_tls or config.use_tls
+        self.url = url
+        # Of a broker's two addresses that a lookup over HTTP gives, the one with TLS may be wanted.
+        self.use_tls = url.use_tls or (config.use_tls and url.is_http)
         self.hosts = self.rotation(self.url)
         self.generation += 1
         self.is_known = True
 
     def rotation(self, url: ServiceUrl) -> HostRotation[Address]:
-        """Return the order in which the hosts of a URL are tried."""
+        """Return the rotation of a URL's hosts."""
         return HostRotation(
             url.addresses,
             random.random,
@@ -134,7 +135,7 @@ class ServiceUrlProvider:
             self._started.append(authentication)
             authentication.start()
 
-    # --- changing ---------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------------------------
 
     def push(self, info: ServiceInfo) -> None:
         """Move the client to another cluster. Thread-safe; raises ValueError for anything but a ServiceInfo."""
@@ -151,7 +152,7 @@ class ServiceUrlProvider:
         self.on_change()
 
     def change_url(self, url: str) -> None:
-        """Move the client to another URL, with the credentials and trusted certificates it has."""
+        """Move the client to another URL, with its current credentials and trusted certificates."""
         self._check_open()
         self.change(dataclasses.replace(self.info, service_url=url))
 
@@ -192,10 +193,10 @@ class ServiceUrlProvider:
                 return True
         return False
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- close ------------------------------------------------------------------------------------------------------
 
     def close(self) -> asyncio.Future[None] | None:
-        """Stop watching and close plug-ins; returns what the provider's own end can be waited for with."""
+        """Stop watching and close plug-ins; returns a future of the provider's own close."""
         if self._closed:
             return None
         self._closed = True
@@ -207,7 +208,7 @@ class ServiceUrlProvider:
         provider, self._provider = self._provider, None
         if provider is None:
             return None
-        # It may wait for a thread of its own, so not on the loop; the loop's end waits for its executor.
+        # It may join a thread of its own, so not on the loop; the loop's end waits for its executor.
         ended = self._engine.loop.run_in_executor(None, provider.close)
         ended.add_done_callback(_log_failure)
         return ended

@@ -1,8 +1,8 @@
-"""The TLS context of a client's connections: made from its settings, and made anew when their files have changed.
+"""TLS contexts of a client's connections: created from its settings, and again when their files have changed.
 
-Rules: files are looked at before each new connection, off the loop, so a replaced certificate is taken up by the next
-connection; a replacement that cannot be used (half of a pair was written yet) is logged, and the last good one stays.
-A context the user gave is used as it is. On the loop only.
+Rules: files are checked before each new connection, off the loop, so a replaced certificate applies to the next
+connection; an unusable replacement (half of a pair is written) is logged, and the last good context stays. A context
+passed by the user is used as it is. On the loop only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pulsar_native.service_info import ServiceInfo
 
 _log = logging.getLogger("pulsar_native.tls")
 
-# Paths with what tells a file's content has changed.
+# Paths with attributes that change with the file's content.
 _Fingerprint = tuple[object, ...]
 
 
 class TlsContexts:
-    """The contexts of one client. On the loop only."""
+    """TLS contexts of one client. On the loop only."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config

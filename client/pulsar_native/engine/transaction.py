@@ -1,10 +1,10 @@
-"""One transaction at work: `protocol.transactions` with its coordinator, its clock, and those who take part in it.
+"""Transaction of the client: `protocol.transaction` with its coordinator, its clock, and its producers and consumers.
 
-Rules: a partition, and a subscription, is registered once, and answered before the first message or
-acknowledgement of it is written. The end first waits for what is on its way, then seals the transaction, then tells the
-coordinator; what has failed turns a commit into an abort. After an abort the broker delivers what was acknowledged
-again by itself where it can do so entry by entry; elsewhere (Exclusive, Failover) the consumer asks for everything
-unacknowledged, so that the order stays. Counting is thread-safe, under the lock; all else is on the loop.
+Rules: a partition, and a subscription, is registered once, with a response before the first message or acknowledgement
+of it is written. The end first waits for pending operations, then seals the transaction, then sends END_TXN; a failed
+operation turns a commit into an abort. After an abort the broker redelivers the acknowledged messages by itself where
+it can do so entry by entry; elsewhere (Exclusive, Failover) the consumer requests everything unacknowledged, so that
+the order is kept. Counting is thread-safe, under the lock; everything else is on the loop.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import (
     ConnectError,
-    Interrupted,
     InvalidTxnStatusError,
     NotConnected,
     PulsarException,
     TransactionConflict,
     TransactionNotFound,
+    UnknownError,
 )
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_op import Callback
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pulsar_native.transaction")
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
-# Entries an ACK may have.
+# Maximum number of entries in an ACK.
 _BLOCK = 1000
 
 
 class Operation:
-    """Something that was begun in a transaction: its end waits for the outcome. Thread-safe."""
+    """Operation in a transaction, whose end waits for its outcome. Thread-safe."""
 
     __slots__ = ("_is_open", "_work")
 
@@ -59,20 +59,20 @@ class Operation:
         self._is_open = True
 
     def finish(self, error: BaseException | None) -> None:
-        """Note the outcome, once; an error dooms the transaction."""
+        """Record the outcome, once; an error fails the transaction."""
         if self._is_open:
             self._is_open = False
             if error is not None and not isinstance(error, PulsarException):
-                error = Interrupted(f"Something in the transaction failed with {type(error).__name__}")
+                error = UnknownError(f"Something in the transaction failed with {type(error).__name__}")
             self._work.finish(error)
 
     def withdraw(self) -> None:
-        """Have it never begun: nothing of it was taken, and who asked has been told."""
+        """Undo the start: nothing was accepted, and the caller received the error."""
         self.finish(None)
 
 
 class SendOperation(Operation):
-    """One message: used as its callback."""
+    """Sending of one message: used as its callback."""
 
     __slots__ = ("_callback",)
 
@@ -81,7 +81,7 @@ class SendOperation(Operation):
         self._callback = callback
 
     def __call__(self, error: PulsarException | None, message_id: MessageId | None) -> None:
-        """Take the receipt, or the failure."""
+        """Record the receipt, or the failure."""
         try:
             if self._callback is not None:
                 self._callback(error, message_id)
@@ -90,7 +90,7 @@ class SendOperation(Operation):
 
 
 class TransactionWork:
-    """The engine's transaction."""
+    """Engine side of a transaction."""
 
     def __init__(
         self,
@@ -116,21 +116,21 @@ class TransactionWork:
     def _seconds_left(self) -> float:
         return max(0.0, self.core.deadline - time.monotonic())
 
-    # --- what is done in it (thread-safe) ---------------------------------------------------------------------------
+    # --- operations (thread-safe) -----------------------------------------------------------------------------------
 
     def begin(self) -> Operation:
-        """Count something that is to be done; raises when the transaction takes nothing any more."""
+        """Count a new operation; raises when the transaction accepts none."""
         self._begin()
         return Operation(self)
 
     def sending(self, callback: Callback | None) -> SendOperation:
-        """Count a message that is to be sent, and return its callback."""
+        """Count a message to send, and return its callback."""
         self._begin()
         return SendOperation(self, callback)
 
     @contextlib.contextmanager
     def bulk(self, work: BulkSend) -> Iterator[BulkSend]:
-        """Count a bulk send as one thing, which has its outcome when all its messages have theirs."""
+        """Count a bulk send as one operation, which has its outcome when all its messages have theirs."""
         operation = self.begin()
         failed: BaseException | None = None
         try:
@@ -146,7 +146,7 @@ class TransactionWork:
             self.core.begin(time.monotonic())
 
     def finish(self, error: PulsarException | None) -> None:
-        """Note the outcome of something begun."""
+        """Record the outcome of an operation."""
         with self._lock:
             last = self.core.finish(error)
             waits = last and self.core.state is not TransactionState.OPEN
@@ -154,14 +154,14 @@ class TransactionWork:
             self._engine.call(self._look)
 
     def _look(self) -> None:
-        """Tell who waits that nothing is on its way. On the loop."""
+        """Notify the waiting end when no operation is pending. On the loop."""
         if not self.core.pending:
             self._settled.set()
 
-    # --- taking part (loop) -----------------------------------------------------------------------------------------
+    # --- registration (loop) ----------------------------------------------------------------------------------------
 
     async def join(self, producer: PartitionProducer) -> None:
-        """Register a producer's partition; whether it worked is seen by the next attempt to send."""
+        """Register a producer's partition; the next attempt to send raises if it failed."""
         topic = producer.topic.full
         try:
             await self._once(self._partitions, topic, lambda: self._register_partition(topic))
@@ -170,7 +170,8 @@ class TransactionWork:
                 self.core.refused[topic] = error
                 self.core.failure = self.core.failure or error
             return
-        # Order of events: sealed first, then everyone here is told; who comes later sees that it is sealed.
+        # Order of events: sealed first, then all registered producers are notified; one that registers later sees the
+        # seal.
         if not self.core.is_sealed:
             self._producers.add(producer)
             producer.joined(self.core)
@@ -203,7 +204,7 @@ class TransactionWork:
     async def acknowledge(
         self, parts: dict[PartitionConsumer, list[MessageId]], operation: Operation, *, cumulative: bool
     ) -> None:
-        """Acknowledge messages of consumers; returns when the brokers have answered all of it."""
+        """Acknowledge messages of consumers; returns when the brokers have responded to all of it."""
         error: BaseException | None = None
         try:
             for consumer in parts:
@@ -238,7 +239,9 @@ class TransactionWork:
     async def _send_acks(
         self, consumer: PartitionConsumer, items: Sequence[TransactionalAckItem], cumulative: bool
     ) -> None:
-        """Send acknowledgements until they are answered; a lost connection, or an unload, has them sent again."""
+        """Send acknowledgements until they have responses; after a lost connection, or an unload, they are sent
+        again.
+        """
         is_again = False
         while True:
             limit = min(self._seconds_left(), self.client.config.operation_timeout_seconds)
@@ -255,12 +258,13 @@ class TransactionWork:
             except PulsarException as error:
                 if isinstance(error, ConnectError | NotConnected) and not connection.is_open:
                     is_again = True
-                    # The consumer is told of the loss in the same round of the loop; then it comes back.
+                    # The consumer is notified of the loss in the same round of the loop; then it reconnects.
                     await asyncio.sleep(0)
                     continue
                 error.topic = consumer.topic.full
                 if is_again and isinstance(error, TransactionConflict):
-                    # Ours may have been the one that came through. Whether it was cannot be told: begin anew.
+                    # The acknowledgement of this transaction may be the one that succeeded, which cannot be determined:
+                    # start a new one.
                     error.message += " (sent again after its answer was lost: it may be this transaction's own)"
                 raise
             is_again = True
@@ -268,17 +272,17 @@ class TransactionWork:
     # --- the end (loop) ---------------------------------------------------------------------------------------------
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort. A commit of what has failed in part aborts, and raises what failed."""
+        """Commit or abort. A commit of a transaction with a failure aborts, and raises the failure."""
         with self._lock:
             self.core.begin_end(commit=commit)
             pending = self.core.pending
-        # Who cancels the call does not want it half ended: it goes on.
+        # Cancelling the call must not leave the end half done: it continues.
         await asyncio.shield(self._engine.spawn(self._end(pending)))
 
     async def _end(self, pending: int) -> None:
         if pending:
             self._settled.clear()
-            # What waits in open batches goes out now.
+            # Messages in open batches are sent now.
             for producer in self._producers:
                 producer.flush_then(_ignore)
             self._look()
@@ -293,7 +297,7 @@ class TransactionWork:
             self._make_way()
         failure = self.core.failure if asked is TransactionState.COMMITTING and not commit else None
         try:
-            await self._tell(commit=commit)
+            await self._send_end(commit=commit)
         except PulsarException as error:
             self._ended(error)
             if failure is None:
@@ -304,8 +308,8 @@ class TransactionWork:
         if failure is not None:
             raise failure
 
-    async def _tell(self, *, commit: bool) -> None:
-        """Tell the coordinator of the end, until it has answered."""
+    async def _send_end(self, *, commit: bool) -> None:
+        """Send END_TXN to the coordinator, until it has responded."""
         is_again = False
 
         def again() -> None:
@@ -320,75 +324,75 @@ class TransactionWork:
                 unseen=again,
             )
         except TransactionNotFound:
-            # Asked again before the transaction's time was over, the coordinator can have let go of it for one reason
-            # only: our first request was done, and its answer lost.
+            # Sent again before the transaction's time-out, the coordinator can have dropped it for one reason only: the
+            # first request succeeded, and its response was lost.
             if not is_again or not self._seconds_left():
                 raise
 
     def _make_way(self) -> None:
         for consumer in self._consumers:
-            consumer.acks.taken_back(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
+            consumer.acks.before_abort(self.core.acknowledged((consumer.topic.full, consumer.config.subscription_name)))
 
     def _ended(self, error: PulsarException | None) -> None:
-        """Take leave of all who took part."""
+        """Remove the transaction from its producers and consumers."""
         with self._lock:
             self.core.ended(error)
         self._timer.cancel()
         self._forget(self.core.txn_id, None)
         for producer in self._producers:
-            producer.part(self.core)
+            producer.leave_transaction(self.core)
         if error is None:
-            self._tell_consumers(committed=self.core.state is TransactionState.COMMITTED)
+            self._notify_consumers(committed=self.core.state is TransactionState.COMMITTED)
         else:
-            self._engine.spawn(self._settle())
+            self._engine.spawn(self._abort_expired())
 
-    def _tell_consumers(self, *, committed: bool) -> None:
+    def _notify_consumers(self, *, committed: bool) -> None:
         for consumer in self._consumers:
-            # A consumer that was closed meanwhile has nothing to take back.
+            # A consumer that was closed meanwhile has nothing to redeliver.
             with contextlib.suppress(PulsarException):
                 key = (consumer.topic.full, consumer.config.subscription_name)
                 consumer.acks.transaction_ended(self.core.acknowledged(key), committed=committed)
 
     def _expire(self) -> None:
-        """Give up: the broker aborts it about now, too. On the loop."""
+        """Give up at the time-out: the broker aborts it about now, too. On the loop."""
         with self._lock:
             if not self.core.expire():
                 return
         _log.warning("Transaction %s was not ended within %g s", self.core.txn_id, self.core.timeout)
         self._forget(self.core.txn_id, None)
         for producer in self._producers:
-            producer.part(self.core)
+            producer.leave_transaction(self.core)
         self._settled.set()
         self._make_way()
-        self._engine.spawn(self._settle())
+        self._engine.spawn(self._abort_expired())
 
-    async def _settle(self) -> None:
-        """See to it that it is over, and have the consumers ask for what was acknowledged in it only then.
+    async def _abort_expired(self) -> None:
+        """Abort the transaction, and have the consumers request redelivery of its acknowledged messages only then.
 
-        As long as the broker is about to abort it by itself, it gives out nothing of that; and on Exclusive and
-        Failover subscriptions it does not do so afterwards, unless it is asked.
+        As long as the broker is about to abort it by itself, it redelivers nothing of that; and on Exclusive and
+        Failover subscriptions it does not do so afterwards, unless requested.
         """
         loop = self._engine.loop
         until, pause = self.client.deadline(), _FIRST_PAUSE_SECONDS
         while loop.time() < until:
             try:
-                await self._tell(commit=False)
+                await self._send_end(commit=False)
                 break
             except InvalidTxnStatusError:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             except PulsarException:
-                # Not found: it is over. Everything else was tried long enough.
+                # Not found: it has ended. Every other error was retried long enough.
                 break
-        self._tell_consumers(committed=False)
+        self._notify_consumers(committed=False)
 
     async def abort_if_open(self) -> None:
-        """Abort what nobody will end."""
+        """Abort a transaction that is still open."""
         if self.core.state is TransactionState.OPEN:
             await self.end(commit=False)
 
     def give_up(self) -> None:
-        """Let go of it: the client is closed."""
+        """Release it: the client is closed."""
         self._timer.cancel()
         with self._lock:
             self.core.give_up()
@@ -396,10 +400,10 @@ class TransactionWork:
 
 
 def _retrieved(done: asyncio.Future[Any]) -> None:
-    """Look at an outcome that nobody may wait for any more, so that it is no warning."""
+    """Retrieve an outcome that may have no waiter any more, so that it is not logged as a warning."""
     if not done.cancelled():
         done.exception()
 
 
 def _ignore(_error: PulsarException | None) -> None:
-    """Take no notice: each message has its own outcome."""
+    """Ignore the outcome: each message has its own."""

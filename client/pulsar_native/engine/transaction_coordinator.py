@@ -1,10 +1,10 @@
-"""The transaction coordinators a client talks to, and the transactions it has open.
+"""Transaction coordinator client: connections to the coordinators, and the client's open transactions.
 
-Rules: there are as many coordinators as the assign topic has partitions; each is found by the lookup of
-its partition, which also makes its broker load it, and introduced by one TC_CLIENT_CONNECT a connection. New
-transactions go round them. At most 1000 requests a coordinator are unanswered; a lost connection comes back with
-back-off, and a request whose answer was lost goes out again until its deadline, since the coordinator knows its
-transactions by their ids. Nothing is connected before the first transaction. On the loop only, except `join`.
+Rules: there are as many coordinators as the assign topic has partitions; each is located by the lookup of its
+partition, which also makes its broker load it, and connected by one TC_CLIENT_CONNECT per connection. New transactions
+use them in turn. At most 1000 requests per coordinator are unanswered; a lost connection reconnects with back-off, and
+a request whose response was lost is sent again until its deadline, since the coordinator identifies transactions by
+their ids. Nothing is connected before the first transaction. On the loop only, except `join`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ T = TypeVar("T")
 
 
 class Coordinator(Handler):
-    """One coordinator; comes back by itself when its connection is lost."""
+    """One coordinator; reconnects by itself when its connection is lost."""
 
     def __init__(self, client: ClientCore, number: int) -> None:
         super().__init__(client, _ASSIGN.with_partition(number))
         self.number = number
-        # Whoever waits for the coordinator gives up after one operation time-out: well before that it is tried again.
+        # A caller gives up after one operation time-out: the next attempt is made well before that.
         config = client.config
         longest = min(config.max_backoff_interval_ms / 1000, config.operation_timeout_seconds / 10)
         self._backoff = Backoff(config.starting_backoff_interval_ms / 1000, longest, random.random)
@@ -64,7 +64,7 @@ class Coordinator(Handler):
         return f"Transaction coordinator {self.number}"
 
     async def attach(self, connection: Connection) -> None:
-        """Introduce this client to the coordinator."""
+        """Connect this client to the coordinator."""
         request_id = self.client.next_request_id()
         connection.add_coordinator(self.number, self)
         try:
@@ -82,12 +82,12 @@ class Coordinator(Handler):
         self.connection = connection
 
     def gave_up(self, error: PulsarException) -> None:
-        """Be told that the coordinator will not come back."""
+        """Called when the coordinator will not be reconnected."""
         self.state = State.FAILED
         self.leave()
 
     def abandon(self) -> None:
-        """Let go of it."""
+        """Release it."""
         self.state = State.CLOSED
         if self.connection is not None:
             self.connection.remove_coordinator(self.number)
@@ -101,9 +101,9 @@ class Coordinator(Handler):
         *,
         unseen: Callable[[], None] = lambda: None,
     ) -> T:
-        """Send a request, `frame(request_id)`, until it is answered; raises the broker's error, or `Timeout`.
+        """Send a request, `frame(request_id)`, until it has a response; raises the broker's error, or `Timeout`.
 
-        `unseen` is called when an answer was lost: from then on the request may have been done already.
+        `unseen` is called when a response was lost: from then on the request may have been executed already.
         """
         backoff = Backoff(
             self.client.config.starting_backoff_interval_ms / 1000,
@@ -140,7 +140,7 @@ class Coordinator(Handler):
             return True
         moved = isinstance(error, TransactionCoordinatorNotFoundError)
         if moved or (isinstance(error, ConnectError | NotConnected) and not connection.is_open):
-            # It has moved to another broker, or is being loaded: the lookup tells.
+            # It has moved to another broker, or is being loaded: the lookup locates it.
             connection.remove_coordinator(self.number)
             self.detached()
             self.reconnect()
@@ -148,7 +148,7 @@ class Coordinator(Handler):
 
 
 class Transactions:
-    """The coordinators and open transactions of one client."""
+    """Coordinators and open transactions of one client."""
 
     def __init__(self, client: ClientCore) -> None:
         self._client = client
@@ -161,7 +161,7 @@ class Transactions:
         """Begin a transaction that the broker aborts after `timeout` seconds."""
         limit = self._client.deadline()
         coordinator = await self._next_coordinator(limit)
-        # The clock runs from before the request: so the time is over here before it is at the broker.
+        # The clock starts before the request: so the time-out ends here before it does at the broker.
         began = time.monotonic()
 
         def frame(request_id: int) -> bytes:
@@ -186,7 +186,7 @@ class Transactions:
             task = self._client.engine.spawn(_opened(Coordinator(self._client, number)))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._coordinators[number] = task
-        # Another one may wait for it, too.
+        # Another caller may wait for it, too.
         return await asyncio.shield(task)
 
     async def _count_coordinators(self, deadline: float) -> int:
@@ -203,7 +203,7 @@ class Transactions:
         return count
 
     def join(self, transaction: TransactionCore, producer: PartitionProducer, wake: Callable[[], None]) -> None:
-        """Have a producer's partition registered, and call `wake` when that is decided. Thread-safe."""
+        """Register a producer's partition, and call `wake` when that has succeeded or failed. Thread-safe."""
         self._client.engine.call(self._join, transaction, producer, wake)
 
     def _join(self, transaction: TransactionCore, producer: PartitionProducer, wake: Callable[[], None]) -> None:
@@ -215,18 +215,18 @@ class Transactions:
 
     @property
     def is_used(self) -> bool:
-        """Whether any transaction is open."""
+        """True while any transaction is open."""
         return bool(self._open)
 
     async def close(self, seconds: float) -> None:
-        """Abort what is open still, as far as that is possible in time."""
+        """Abort open transactions, as far as that is possible in time."""
         tasks = [self._client.engine.spawn(work.abort_if_open()) for work in list(self._open.values())]
         await asyncio.wait(tasks, timeout=seconds)
         for task in tasks:
             task.cancel()
 
     def abandon(self) -> None:
-        """Let go of everything; the brokers abort what is open when its time is over."""
+        """Release everything; the brokers abort open transactions at their time-out."""
         for work in list(self._open.values()):
             work.give_up()
         self._open.clear()

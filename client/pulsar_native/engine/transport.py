@@ -1,14 +1,14 @@
-"""A non-blocking socket with vectored writes from any thread.
+"""Non-blocking socket with vectored writes from any thread.
 
-The loop reads into the engine's one large buffer and hands it over; a writer's frame goes to the kernel from the
-writer's own thread when nothing is queued, and only what the kernel does not take is queued for the loop. So a
-stalled broker never holds a caller, and nothing is copied on the way out. Rule: frames are written whole and in the
-order of `write`.
+The loop reads into the engine's one large buffer and passes it to the connection; a writer's frame goes to the kernel
+from the writer's own thread when nothing is queued, and only what the kernel does not accept is queued for the loop. So
+a stalled broker never blocks a caller, and outgoing data is not copied. Rule: frames are written whole and in the order
+of `write`.
 
-A thread that waits for one answer may look at the socket in the loop's stead (`begin_lead` to `end_lead`): that saves
-two switches of threads. What comes and is not that answer, whole and alone, it leaves where it is, for the loop. The
-answer is taken off the socket after it was dealt with: interrupted (Ctrl-C) between the two, the loop sees it again and
-has no use for it. Nobody ever waits for `_reading`, so it is in no order of locks.
+A thread that waits for one receipt may read the socket itself (`begin_inline_read` to `end_inline_read`): that saves
+two thread switches. Anything but exactly that receipt it leaves in the socket, for the loop. The receipt is removed
+from the socket after it was processed: interrupted (Ctrl-C) between the two, the loop reads it again and ignores it. No
+thread ever blocks on `_reading`, so it has no place in the lock order.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_native.engine.loop import Engine, track_socket
-from pulsar_native.exceptions import ConnectError
+from pulsar_native.exceptions import ConnectError, ConnectTimeout
 from pulsar_native.service_url import Address
 
-# The kernel refuses more pieces than this in one vectored write (IOV_MAX is 1024 on Linux).
-_MAX_PIECES = 512
+# The kernel rejects more buffers than this in one vectored write (IOV_MAX is 1024 on Linux).
+_MAX_BUFFERS = 512
 
-# How much a leader looks at, more than any receipt has.
-_LEADER_BYTES = 512
-# How many calls leave the looking to the loop after something else came than a leader's answer.
-_PAUSE_OF_LEADING = 100
+# Bytes an inline read peeks at, more than any receipt has.
+_PEEK_BYTES = 512
+# Number of inline reads that are refused after one found something else than its receipt.
+_INLINE_READ_PAUSE = 100
 
-Piece = bytes | memoryview
+Buffer = bytes | memoryview
 
 
 class Transport:
-    """One connected socket. `write` and `close` are thread-safe, all else belongs to the loop."""
+    """One connected socket. `write` and `close` are thread-safe, everything else belongs to the loop."""
 
     def __init__(
         self,
@@ -57,11 +57,12 @@ class Transport:
         self._on_closed = on_closed
         # Also held while a TLS socket is read: OpenSSL does not allow both at once.
         self._lock = threading.Lock()
-        self._backlog: deque[Piece] = deque()
+        self._backlog: deque[Buffer] = deque()
         self._writer_armed = False
         self.closed = False
-        # Held by who reads. The rest is for leaders: what the loop watches instead of the socket once there was one,
-        # how a leader waits, for how many calls nobody is to lead.
+        # Held by the reading thread. The next three are for inline reads: the epoll object the loop watches instead of
+        # the socket after the first one, the poll object an inline read waits with, and the number of inline reads
+        # still to be refused.
         self._reading = threading.Lock()
         self._watch: Any = None
         self._readiness: Any = None
@@ -69,13 +70,13 @@ class Transport:
 
     @property
     def local_port(self) -> int:
-        """The port of our end, which brokers show in their statistics."""
+        """Local port, which brokers show in their statistics."""
         with contextlib.suppress(OSError):
             return int(self._sock.getsockname()[1])
         return -1
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._engine.loop.add_reader(self._fd, self._readable)
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -110,18 +111,18 @@ class Transport:
                 self._lost("the broker closed it")
                 return
             self._on_data(buffer[:count])
-            # A plain socket is asked again by the loop, so that no connection starves the others; bytes that TLS has
+            # The loop calls again for a plain socket, so that no connection starves the others; bytes that TLS has
             # already decrypted would not wake the loop, so they are drained here.
             if not self._is_tls:
                 return
 
-    # --- reading in the loop's stead ----------------------------------------------------------------------------------
+    # --- inline reads -----------------------------------------------------------------------------------------------
 
-    def begin_lead(self) -> bool:
-        """Have the calling thread look instead of the loop until `end_lead`; return whether it may. Thread-safe."""
+    def begin_inline_read(self) -> bool:
+        """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
         watch = self._watch
         if watch is None:
-            self._prepare_lead()
+            self._prepare_inline_read()
             return False
         if self._pause:
             self._pause -= 1
@@ -131,21 +132,21 @@ class Transport:
         try:
             watch.modify(self._fd, 0)
         except (OSError, ValueError):
-            # Closed meanwhile.
+            # Closed concurrently.
             self._reading.release()
             return False
         except BaseException:
-            self.end_lead()
+            self.end_inline_read()
             raise
         return True
 
-    def _prepare_lead(self) -> None:
-        # Reading TLS may need writing, and other systems have no epoll: there the loop reads always.
+    def _prepare_inline_read(self) -> None:
+        # Reading TLS may need writing, and other systems have no epoll: there the loop always reads.
         if not self._is_tls and hasattr(select, "epoll") and not self.closed:
             self._engine.call(self._watch_through)
 
     def _watch_through(self) -> None:
-        """Have the loop watch an epoll object around the socket, which any thread may switch off and on."""
+        """Have the loop watch an epoll object around the socket, which any thread may disable and enable."""
         if self._watch is None and not self.closed:
             watch = select.epoll()
             watch.register(self._fd, select.EPOLLIN)
@@ -156,74 +157,74 @@ class Transport:
             self._watch = watch
 
     def peek(self, seconds: float) -> bytes:
-        """Wait for what comes next and return its beginning without taking it; b"" when nothing came in time."""
-        return self._received(_LEADER_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
+        """Wait for the next bytes and return their beginning without consuming them; b"" when none arrived in time."""
+        return self._received(_PEEK_BYTES, socket.MSG_PEEK) if self._readiness.poll(seconds * 1000) else b""
 
-    def take(self, count: int) -> None:
-        """Take what `peek` showed off the socket."""
+    def discard(self, count: int) -> None:
+        """Remove bytes that `peek` returned from the socket."""
         self._received(count, 0)
 
     def _received(self, count: int, flags: int) -> bytes:
-        # The lock keeps the number of the socket from being closed, and given to another one, under our hands.
+        # The lock keeps the socket's descriptor from being closed, and reused for another socket, during the call.
         with self._lock:
             try:
                 return b"" if self.closed else self._sock.recv(count, flags)
             except OSError:
                 return b""
 
-    def pause_leading(self) -> None:
-        """Leave the looking to the loop for a while."""
-        self._pause = _PAUSE_OF_LEADING
+    def pause_inline_reads(self) -> None:
+        """Refuse inline reads for a while: the loop reads."""
+        self._pause = _INLINE_READ_PAUSE
 
-    def end_lead(self) -> None:
-        """Let the loop look again."""
+    def end_inline_read(self) -> None:
+        """Let the loop read again."""
         try:
             self._watch.modify(self._fd, select.EPOLLIN)
         except (OSError, ValueError):
-            # Closed meanwhile.
+            # Closed concurrently.
             return
         finally:
             self._reading.release()
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, pieces: Sequence[Piece]) -> None:
-        """Send the pieces of one frame, now or as soon as the kernel takes them. Thread-safe, never blocks."""
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send the buffers of one frame, now or as soon as the kernel accepts them. Thread-safe, never blocks."""
         with self._lock:
             if self.closed:
                 return
             if self._backlog:
-                self._backlog.extend(pieces)
+                self._backlog.extend(buffers)
                 return
-            rest = self._send_now(pieces)
+            rest = self._send_now(buffers)
             if rest is None:
                 return
             self._backlog.extend(rest)
         self._engine.call(self._arm_writer)
 
-    def _send_now(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
-        """Give the kernel what it takes and return what is left, None when nothing is."""
+    def _send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
+        """Write what the kernel accepts and return the rest, None when there is none."""
         try:
             if self._is_tls:
-                return self._send_tls(pieces)
-            sent = self._sock.sendmsg(pieces)
+                return self._send_tls(buffers)
+            sent = self._sock.sendmsg(buffers)
         except (BlockingIOError, InterruptedError):
-            return pieces
+            return buffers
         except OSError as error:
             reason = error.strerror or str(error)
-            # Not at once: the lock is held here.
+            # Not immediately: the lock is held here.
             with contextlib.suppress(RuntimeError):
                 self._engine.loop.call_soon_threadsafe(self._lost, reason)
             return None
-        return _after(pieces, sent)
+        return _after(buffers, sent)
 
-    def _send_tls(self, pieces: Sequence[Piece]) -> Sequence[Piece] | None:
-        rest: deque[Piece] = deque(piece for piece in pieces if len(piece))
+    def _send_tls(self, buffers: Sequence[Buffer]) -> Sequence[Buffer] | None:
+        rest: deque[Buffer] = deque(buffer for buffer in buffers if len(buffer))
         while rest:
             try:
                 sent = self._sock.send(rest[0])
             except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                # OpenSSL wants the same bytes again: the head of the backlog stays as it is.
+                # OpenSSL requires the same bytes at the retry: the head of the backlog stays as it is.
                 return list(rest)
             if sent < len(rest[0]):
                 rest[0] = memoryview(rest[0])[sent:]
@@ -239,9 +240,9 @@ class Transport:
     def _writable(self) -> None:
         with self._lock:
             while self._backlog and not self.closed:
-                pieces = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_PIECES))]
-                rest = self._send_now(pieces)
-                taken = len(pieces) - (len(rest) if rest else 0)
+                buffers = [self._backlog[i] for i in range(min(len(self._backlog), _MAX_BUFFERS))]
+                rest = self._send_now(buffers)
+                taken = len(buffers) - (len(rest) if rest else 0)
                 for _ in range(taken):
                     self._backlog.popleft()
                 if rest:
@@ -259,7 +260,7 @@ class Transport:
             self._on_closed(reason)
 
     def close(self) -> None:
-        """Close the socket without waiting; what was not written is dropped. On the loop only."""
+        """Close the socket without waiting; unwritten data is dropped. On the loop only."""
         with self._lock:
             if self.closed:
                 return
@@ -275,12 +276,12 @@ class Transport:
             self._sock.close()
 
 
-def _after(pieces: Sequence[Piece], sent: int) -> list[Piece] | None:
-    """Return what is left of the pieces when the first `sent` bytes are gone."""
-    for index, piece in enumerate(pieces):
-        size = len(piece)
+def _after(buffers: Sequence[Buffer], sent: int) -> list[Buffer] | None:
+    """Return the rest of the buffers after the first `sent` bytes."""
+    for index, buffer in enumerate(buffers):
+        size = len(buffer)
         if sent < size:
-            return [memoryview(piece)[sent:], *pieces[index + 1 :]]
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
         sent -= size
     return None
 
@@ -288,9 +289,9 @@ def _after(pieces: Sequence[Piece], sent: int) -> list[Piece] | None:
 async def dial(
     engine: Engine, address: Address, *, timeout: float, tls: ssl.SSLContext | None, server_name: str | None
 ) -> socket.socket:
-    """Connect to the first address of a name that takes the connection, and finish TLS; raises `ConnectError`.
+    """Connect to the first address of a name that accepts the connection, and finish TLS; raises `ConnectError`.
 
-    The time-out holds for each address, so that one which swallows everything does not use up the time of the others.
+    The time-out applies to each address, so that one that drops all packets does not use up the time of the others.
     """
     last: OSError | None = None
     for family, kind, protocol, _, target in await _resolve(engine, address, timeout):
@@ -308,7 +309,8 @@ async def dial(
         except BaseException:
             sock.close()
             raise
-    raise ConnectError(_why(address, last, timeout), broker=str(address)) from last
+    kind = ConnectTimeout if _is_own_time_out(last) else ConnectError
+    raise kind(_why(address, last, timeout), broker=str(address)) from last
 
 
 async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tuple[Any, ...]]:
@@ -322,11 +324,15 @@ async def _resolve(engine: Engine, address: Address, timeout: float) -> list[tup
         ) from error
 
 
+def _is_own_time_out(error: OSError | None) -> bool:
+    # It has no number, that of the system has one.
+    return isinstance(error, TimeoutError) and error.errno is None
+
+
 def _why(address: Address, error: OSError | None, timeout: float) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS with {address} failed: {error.reason or error}"
-    # Our own time-out has no number, that of the system has one.
-    if isinstance(error, TimeoutError) and error.errno is None:
+    if _is_own_time_out(error):
         return f"Connecting to {address} took longer than connection_timeout_ms ({timeout:g} s)"
     reason = os.strerror(error.errno) if error is not None and error.errno else str(error)
     return f"Cannot connect to {address}: {reason}"

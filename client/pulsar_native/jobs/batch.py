@@ -1,18 +1,19 @@
-"""One consumed batch: its limits, what it holds, and how it is acknowledged.
+"""One consumed batch: its limits, what it holds, what is to be acknowledged.
 
-Rules: what is to be acknowledged is kept as ranges of entries, not as messages, so that a large batch stays small in
-memory and in Airflow's task state; messages taken but not put into the batch are never acknowledged. Does no I/O except
-acknowledging.
+Rules: ids are kept as ranges, so that a large batch stays small in memory and in the caller's state; messages taken but
+not put into the batch are never acknowledged. The output is a sequence of chunks, each in the order of topics and ids:
+so the ids alone tell where each message stands in it. Does no I/O but acknowledging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.jobs import validation
+from pulsar_native.jobs.id_ranges import IdRanges, TopicRanges, ids_of
 
 if TYPE_CHECKING:
     from pulsar_native import Consumer, EntryRange, Message, MessageId
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 # What is received at once as rows, at most.
 _MOST_ROWS = 20_000
 _MOST_BYTES = 8 * 1024 * 1024
+# Ids of one request to the broker.
+_MOST_IDS = 5_000
+# Entries, cut by the end of a batch, that are carried from batch to batch.
+_MOST_CUT = 1_000
 
 
 @dataclass(frozen=True)
@@ -56,87 +61,180 @@ def _number(name: str, value: object, *, least: float = 1) -> float | None:
     return value
 
 
-@dataclass
-class _PartitionRange:
-    """The messages of one topic or partition in the batch.
+class CutEntries:
+    """Batch entries of which only a part was taken, by this batch or earlier ones: which messages those were.
 
-    `entries`: (ledger, entry) to indexes taken and size; `whole`: [ledger, first entry, last entry] taken as a whole.
+    A broker that does not keep acknowledgements of single messages delivers such an entry again as a whole. An entry is
+    known by ledger, number, size and publish time, so that another cluster's entry of the same number is none of these.
     """
+
+    def __init__(self, noted: object = None) -> None:
+        self._known: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+        self._open: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+        for topic, entries in noted.items() if isinstance(noted, Mapping) else ():
+            for ledger, entry, bits, size, time in entries:
+                self._known[topic, ledger, entry] = (int(bits, 16), size, time)
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def is_known(self, message: Message) -> bool:
+        """Return whether an earlier batch holds the message."""
+        message_id = message.message_id()
+        key = (message.topic_name(), message_id.ledger_id(), message_id.entry_id())
+        bits = self.known_indexes(key, message_id.batch_size(), message.publish_timestamp()) if self._known else 0
+        return bool(bits >> max(0, message_id.batch_index()) & 1)
+
+    def known_indexes(self, key: tuple[str, int, int], size: int, publish_time: int) -> int:
+        """Return the bit set of an entry's messages that earlier batches hold."""
+        bits, known_size, known_time = self._known.get(key, (0, 0, 0))
+        return bits if (known_size, known_time) == (size, publish_time) else 0
+
+    def has(self, topic: str, ledger: int, entries: range) -> bool:
+        """Return whether one of the entries was cut by an earlier batch."""
+        return any(name == topic and lid == ledger and entry in entries for name, lid, entry in self._known)
+
+    def take(self, key: tuple[str, int, int], indexes: int, size: int, publish_time: int) -> None:
+        """Note messages of a batch entry that this batch acknowledges."""
+        bits = self._open.get(key, (0, 0, 0))[0] | indexes
+        if key not in self._open:
+            bits |= self.known_indexes(key, size, publish_time)
+        if bits == (1 << size) - 1:
+            self._open.pop(key, None)
+            self._known.pop(key, None)
+        else:
+            self._open[key] = (bits, size, publish_time)
+
+    def as_json(self) -> dict[str, list[list[Any]]]:
+        """Return what the next batch has to know: the newest cut entries."""
+        found: dict[str, list[list[Any]]] = {}
+        newest = sorted({**self._known, **self._open}.items(), key=lambda item: item[0][1:])[-_MOST_CUT:]
+        for (topic, ledger, entry), (bits, size, time) in newest:
+            found.setdefault(topic, []).append([ledger, entry, f"{bits:x}", size, time])
+        return found
+
+
+@dataclass
+class _Partition:
+    """What the output holds of one topic or partition."""
 
     count: int = 0
     first: str | None = None
     last: str | None = None
-    entries: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    whole: list[list[int]] = field(default_factory=list)
 
 
 class Batch:
     """What was taken so far. Not thread-safe."""
 
-    def __init__(self, limits: BatchLimits) -> None:
+    def __init__(self, limits: BatchLimits, cut: CutEntries | None = None) -> None:
         self._limits = limits
-        self._places: dict[str, _PartitionRange] = {}
+        self._partitions: dict[str, _Partition] = {}
+        self._chunk = IdRanges()
+        self._chunks: list[dict[str, list[list[Any]]]] = []
+        self._others = IdRanges()
+        self._taken = self._taken_bytes = self._taken_inline = 0
+        self.cut = CutEntries() if cut is None else cut
         self.messages: list[dict[str, Any]] = []
         self.count = 0
         self.bytes = 0
-        self.inline_bytes = 0
         self.stop_reason: str | None = None
 
     def takes(self, size: int, line: int) -> bool:
-        """Return whether a message still fits, and note the reason when it does not. A first one always fits."""
-        if self._limits.inline_bytes is not None and self.inline_bytes + line > self._limits.inline_bytes:
-            if not self.count:
-                validation.refuse(f"the first message has {line} bytes as JSON: too many for inline=True; give a path")
+        """Take a message out of the limits and return True, or note why none is taken any more. A first one fits."""
+        limits = self._limits
+        if limits.inline_bytes is not None and self._taken_inline + line > limits.inline_bytes:
             self.stop_reason = "inline_limit"
-        elif self.count and self._limits.bytes is not None and self.bytes + size > self._limits.bytes:
+        elif self._taken and limits.bytes is not None and self._taken_bytes + size > limits.bytes:
             self.stop_reason = "max_bytes"
-        return self.stop_reason is None
+        if self.stop_reason is not None:
+            return False
+        self._take(1, size)
+        self._taken_inline += line
+        return True
 
-    def add(self, message: Message, record: dict[str, Any], line: int) -> None:
-        """Take a message into the batch."""
-        message_id = message.message_id()
-        place = self._places.setdefault(message.topic_name(), _PartitionRange())
-        place.count += 1
-        place.last = str(message_id)
-        place.first = place.first or place.last
-        key = (message_id.ledger_id(), message_id.entry_id())
-        bits, size = place.entries.get(key, (0, message_id.batch_size()))
-        place.entries[key] = (bits | 1 << max(0, message_id.batch_index()), size)
+    def _take(self, count: int, size: int) -> None:
+        limits = self._limits
+        self._taken += count
+        self._taken_bytes += size
+        if limits.messages is not None and self._taken >= limits.messages:
+            self.stop_reason = "max_messages"
+        elif limits.bytes is not None and self._taken_bytes >= limits.bytes:
+            self.stop_reason = "max_bytes"
+
+    def is_too_long(self, line: int) -> bool:
+        """Return whether a message is too long to be returned inline, even alone."""
+        return self._limits.inline_bytes is not None and line > self._limits.inline_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was taken yet."""
+        return self._taken == 0
+
+    def add(self, message: Message) -> None:
+        """Put a message that was taken into the output."""
+        self._chunk.add(message)
+        self._note(message.topic_name(), 1, message.message_id(), message.message_id())
+        self._note_entry(message)
         self.count += 1
         self.bytes += len(message)
-        if self._limits.inline_bytes is not None:
-            self.inline_bytes += line
-            self.messages.append(record)
-        self._note_limits()
+
+    def add_other(self, message: Message) -> None:
+        """Acknowledge a message with the batch that is not in its output."""
+        self._others.add(message)
+        self._note_entry(message)
+
+    def _note_entry(self, message: Message) -> None:
+        message_id = message.message_id()
+        if message_id.batch_size() > 1:
+            key = (message.topic_name(), message_id.ledger_id(), message_id.entry_id())
+            index = 1 << max(0, message_id.batch_index())
+            self.cut.take(key, index, message_id.batch_size(), message.publish_timestamp())
 
     def room(self) -> tuple[int, int]:
         """Return how many rows, and bytes of payload, to take next: what is left, and never too much at once."""
         limits = self._limits
-        rows = _MOST_ROWS if limits.messages is None else limits.messages - self.count
-        size = _MOST_BYTES if limits.bytes is None else limits.bytes - self.bytes
+        rows = _MOST_ROWS if limits.messages is None else limits.messages - self._taken
+        size = _MOST_BYTES if limits.bytes is None else limits.bytes - self._taken_bytes
         return min(rows, _MOST_ROWS), min(size, _MOST_BYTES)
 
-    def add_rows(self, entries: EntryRange, size: int) -> None:
-        """Take rows with so many bytes of payload into the batch."""
-        place = self._places.setdefault(entries.topic, _PartitionRange())
-        place.count += len(entries)
-        place.last = str(entries.last_message_id())
-        place.first = place.first or str(entries.first_message_id())
-        if entries.indexes is None:
-            _append(place.whole, entries.ledger_id, entries.first_entry, entries.last_entry)
-        else:
-            key = (entries.ledger_id, entries.first_entry)
-            bits, _ = place.entries.get(key, (0, 0))
-            place.entries[key] = (bits | entries.indexes, entries.batch_size)
+    def takes_rows(self, size: int) -> bool:
+        """Return whether rows with so many bytes of payload fit, or note why not. First ones fit."""
+        if self._taken and self._limits.bytes is not None and self._taken_bytes + size > self._limits.bytes:
+            self.stop_reason = "max_bytes"
+        return self.stop_reason is None
+
+    def add_rows(self, entries: EntryRange, size: int, publish_time: int) -> None:
+        """Put rows with so many bytes of payload into the output."""
+        self._chunk.add_rows(entries)
+        self._note(entries.topic, len(entries), entries.first_message_id(), entries.last_message_id())
+        self._note_rows(entries, publish_time)
+        self._take(len(entries), size)
         self.count += len(entries)
         self.bytes += size
-        self._note_limits()
 
-    def _note_limits(self) -> None:
-        if self._limits.messages is not None and self.count >= self._limits.messages:
-            self.stop_reason = "max_messages"
-        elif self._limits.bytes is not None and self.bytes >= self._limits.bytes:
-            self.stop_reason = "max_bytes"
+    def add_other_rows(self, entries: EntryRange, publish_time: int) -> None:
+        """Acknowledge rows with the batch that are not in its output."""
+        self._others.add_rows(entries)
+        self._note_rows(entries, publish_time)
+
+    def _note_rows(self, entries: EntryRange, publish_time: int) -> None:
+        if entries.indexes is not None and entries.batch_size > 1:
+            key = (entries.topic, entries.ledger_id, entries.first_entry)
+            self.cut.take(key, entries.indexes, entries.batch_size, publish_time)
+
+    def _note(self, topic: str, count: int, first: MessageId, last: MessageId) -> None:
+        own = self._partitions.setdefault(topic, _Partition())
+        own.count += count
+        own.first = own.first or str(first)
+        own.last = str(last)
+
+    def end_chunk(self, records: Iterable[dict[str, Any]] = ()) -> None:
+        """End a chunk of the output; `records` are its messages, kept for an inline result."""
+        if self._chunk:
+            self._chunks.append(self._chunk.as_json())
+            self._chunk = IdRanges()
+        if self._limits.inline_bytes is not None:
+            self.messages.extend(records)
 
     def manifest(self) -> dict[str, Any]:
         """Return counts and ids ("ledger:entry:partition:batch_index"), in a form JSON can hold."""
@@ -144,8 +242,8 @@ class Batch:
             "count": self.count,
             "bytes": self.bytes,
             "partitions": {
-                name: {"count": place.count, "first": place.first, "last": place.last}
-                for name, place in sorted(self._places.items())
+                name: {"count": own.count, "first": own.first, "last": own.last}
+                for name, own in sorted(self._partitions.items())
             },
             "stop_reason": self.stop_reason,
         }
@@ -153,61 +251,43 @@ class Batch:
             found["messages"] = self.messages
         return found
 
-    def entries(self) -> dict[str, list[list[int]]]:
-        """Return what is to be acknowledged, by topic: [ledger, first entry, last entry], or one message of an entry
-        as [ledger, entry, batch index, batch size]; in a form JSON can hold.
-        """
-        return {name: [*place.whole, *_ranges(place.entries)] for name, place in self._places.items()}
+    def chunks(self) -> list[dict[str, list[list[Any]]]]:
+        """Return the ids of the messages of the output, chunk by chunk and by topic."""
+        return self._chunks if not self._chunk else [*self._chunks, self._chunk.as_json()]
+
+    def others(self) -> dict[str, list[list[Any]]]:
+        """Return the ids of what is acknowledged without being in the output."""
+        return self._others.as_json()
 
 
-def _ranges(entries: Mapping[tuple[int, int], tuple[int, int]]) -> list[list[int]]:
-    found: list[list[int]] = []
-    for (ledger, entry), (bits, size) in sorted(entries.items()):
-        if size > 1 and bits != (1 << size) - 1:
-            found.extend([ledger, entry, index, size] for index in range(size) if bits >> index & 1)
-        else:
-            _append(found, ledger, entry, entry)
-    return found
+def acknowledge(consumers: Sequence[Consumer], ranges: Iterable[TopicRanges]) -> None:
+    """Acknowledge ids, received now or by an earlier try; blocks for the broker's receipts.
 
-
-def _append(ranges: list[list[int]], ledger: int, first: int, last: int) -> None:
-    """Add entries to ranges: to the last one if they follow it."""
-    if ranges and len(ranges[-1]) == 3 and ranges[-1][0] == ledger and ranges[-1][2] == first - 1:
-        ranges[-1][2] = last
-    else:
-        ranges.append([ledger, first, last])
-
-
-def acknowledge(consumers: Sequence[Consumer], entries: Mapping[str, Sequence[Sequence[int]]]) -> None:
-    """Acknowledge what `Batch.entries` returned, now or in an earlier try, and close the consumers, which sends it."""
+    The consumers must have `ack_receipt_enabled`: an acknowledgement that the broker refuses raises its error.
+    """
     from pulsar_native.topic import TopicName
 
-    by_topic = {consumer.topic(): consumer for consumer in consumers}
-    for name, ranges in entries.items():
-        topic = TopicName.parse(name)
-        consumer = by_topic.get(name) or by_topic[topic.base.full]
-        for each in ranges:
-            consumer.acknowledge(_ids(topic, each))
-    for consumer in consumers:
-        consumer.close()
-
-
-def _ids(topic: Any, each: Sequence[int]) -> list[Message | MessageId]:
-    from pulsar_native import MessageId
-
-    partition, name = topic.partition, topic.full
-    if len(each) == 4:
-        ledger, entry, index, size = each
-        return [MessageId(partition, ledger, entry, index, batch_size=size, topic=name)]
-    ledger, first, last = each
-    return [MessageId(partition, ledger, entry, -1, topic=name) for entry in range(first, last + 1)]
+    owners = {topic: consumer for consumer in consumers for topic in [*consumer.topics(), consumer.topic()]}
+    wanted: dict[Consumer, list[MessageId]] = {}
+    for each in ranges:
+        for topic, message_id in ids_of(each):
+            owner = owners.get(topic) or owners[TopicName.parse(topic).base.full]
+            own = wanted.setdefault(owner, [])
+            own.append(message_id)
+            if len(own) >= _MOST_IDS:
+                owner.acknowledge(list(wanted.pop(owner)))
+    for owner, own in wanted.items():
+        owner.acknowledge(list(own))
 
 
 # ---- a message as JSON -----------------------------------------------------------------------------------------------
 
 
 def record_of(message: Message, decoder: str) -> dict[str, Any]:
-    """Return a message as a line of the output holds it; raises `InvalidRecord` for a value that cannot be decoded."""
+    """Return a message as a line of the output holds it; raises the decoder's error for a value it cannot read.
+
+    Only what belongs to the message itself is there, so that every reading of it gives the same line.
+    """
     from pulsar_native.jobs.codecs import decode
 
     value, encoding = decode(message, decoder)
@@ -227,8 +307,6 @@ def record_of(message: Message, decoder: str) -> dict[str, Any]:
         record["key_encoding"] = "base64"
     if message.ordering_key():
         record["ordering_key"] = message.ordering_key()
-    if message.redelivery_count():
-        record["redelivery_count"] = message.redelivery_count()
     return record
 
 

@@ -10,7 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -55,7 +55,9 @@ class Codec:
 
     def __init__(self, schema: str | None, definition: Mapping[str, Any] | None, *, from_texts: bool = False) -> None:
         self.to_register: EncodedBytes | None = None
-        self._convert = _conversions(definition) if from_texts and definition else None
+        self.description = json.dumps([schema, definition], sort_keys=True, default=str)
+        self._from_texts = _conversions(definition) if from_texts and definition else None
+        self._from_table = _table_conversions(definition, schema == "avro") if definition else None
         self._encode: Callable[[Any], bytes] = _plain
         real: Schema[Any] | None = None
         if schema == "string":
@@ -63,7 +65,7 @@ class Codec:
         elif schema == "json":
             real = JsonSchema(None, definition)
         elif schema == "avro":
-            real = AvroSchema(None, definition)
+            real = AvroSchema(None, definition, ignore_unknown_fields=False)
         if real is not None:
             self._encode = real.encode
             self.to_register = EncodedBytes(real.schema_info())
@@ -72,11 +74,15 @@ class Codec:
         """Return the bytes of a value, None for a null value; raises ValueError or `InvalidRecord` (one too)."""
         return None if value is None else self._encode(value)
 
-    def typed(self, row: Any) -> Any:
-        """Return a row of texts with the types the definition asks for; anything else as it is. Raises ValueError."""
-        if self._convert is None or not isinstance(row, Mapping):
+    def typed(self, row: Any, rows: str | None) -> Any:
+        """Return a row of texts or of a table with the types the definition asks for; anything else as it is.
+
+        `rows` is that of the source. Raises ValueError.
+        """
+        convert = {"texts": self._from_texts, "table": self._from_table}.get(rows or "")
+        if convert is None or not isinstance(row, Mapping):
             return row
-        return {name: self._convert[name](name, text) if name in self._convert else text for name, text in row.items()}
+        return {name: convert[name](name, each) if name in convert else each for name, each in row.items()}
 
 
 def _plain(value: Any) -> bytes:
@@ -86,9 +92,22 @@ def _plain(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return json.dumps(
+            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value
+        ).encode()
     except (TypeError, ValueError) as error:
         validation.refuse(f"it is neither bytes nor text, and cannot be written in JSON: {error}")
+
+
+def _json_value(value: Any) -> Any:
+    """Return what JSON has for a value of another type: ISO-8601 for times, exact texts for decimals and UUIDs."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 # ---- texts of a CSV file ---------------------------------------------------------------------------------------------
@@ -134,6 +153,52 @@ def _conversion(nullable: bool, convert: Callable[[str], Any]) -> Callable[[str,
             validation.refuse(f"the column {name!r} holds {text[:60]!r}, which is no {convert.__name__.strip('_')}")
 
     return one
+
+
+# ---- rows of a table -------------------------------------------------------------------------------------------------
+
+_UNITS = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _table_conversions(definition: Mapping[str, Any], is_avro: bool) -> dict[str, Callable[[str, Any], Any]]:
+    """Return for each field of a record what makes its value from that of a table's column."""
+    found = {}
+    for each in definition.get("fields", ()):
+        kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
+        kind = next((kind for kind in kinds if kind != "null"), "null")
+        logical = kind.get("logicalType") if isinstance(kind, Mapping) else None
+        plain = kind.get("type") if isinstance(kind, Mapping) else kind
+        found[each["name"]] = _table_conversion(plain, logical, is_avro)
+    return found
+
+
+def _table_conversion(plain: Any, logical: Any, is_avro: bool) -> Callable[[str, Any], Any]:
+    def one(name: str, value: Any) -> Any:
+        if isinstance(value, float) and plain in ("int", "long") and value.is_integer():
+            return int(value)  # pandas keeps integers with a gap among them as floats.
+        if plain == "string" and not isinstance(value, str) and value is not None:
+            return _json_value(value) if isinstance(value, datetime | date | time | Decimal | UUID) else value
+        if isinstance(value, Decimal) and plain in ("float", "double"):
+            return float(value)
+        if isinstance(value, datetime) and plain == "long":
+            return _moment(value, str(logical or "timestamp-millis"), keep=is_avro and logical is not None)
+        if isinstance(value, date) and plain == "int" and not (is_avro and logical == "date"):
+            return value.toordinal() - _EPOCH.toordinal()
+        return value
+
+    return one
+
+
+def _moment(value: datetime, logical: str, *, keep: bool) -> datetime | int:
+    """Return a moment as Avro's logical type wants it: itself with `keep`, else its count of units since 1970."""
+    is_local = logical.startswith("local-")
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    if keep:
+        return aware.replace(tzinfo=None) if is_local else aware
+    since = aware.replace(tzinfo=UTC) - _EPOCH if is_local else aware - _EPOCH
+    micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return micros * _UNITS.get(logical.rpartition("-")[2], 1000) // 1_000_000
 
 
 # ---- after consuming -------------------------------------------------------------------------------------------------

@@ -12,6 +12,10 @@ class JobRefused(PulsarException):
     """Raised when a job is refused before anything is sent or received. Not retryable: the text names the fix."""
 
 
+class JobFailed(PulsarException):
+    """Raised when a job fails in a way that another try may mend."""
+
+
 _HINTS = {
     "AuthenticationError": "check the credentials of the connection",
     "ErrorGettingAuthenticationData": "check the credentials of the connection",

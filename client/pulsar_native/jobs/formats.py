@@ -1,12 +1,14 @@
 """The two forms a consumed batch is written in: JSONL, message by message, and Parquet, column by column.
 
 Rules: a form takes from the flow what the batch has room for, and writes it to the output, which is made durable by
-others. Parquet holds the client's columns as they come; nothing is decoded, and no object is made for each message.
+others. It writes chunk by chunk, each in the order of topics and ids, and tells the batch where a chunk ends. Parquet
+holds the client's columns as they come; nothing is decoded, and no object is made for each message.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native.jobs import validation
@@ -14,11 +16,16 @@ from pulsar_native.jobs import validation
 if TYPE_CHECKING:
     import pyarrow
 
+    from pulsar_native import EntryRange, Message
     from pulsar_native.jobs.batch import Batch
+    from pulsar_native.jobs.message_handling import MessageHandler
     from pulsar_native.jobs.output import AtomicFile
-    from pulsar_native.jobs.receiver import BatchReceiver
+    from pulsar_native.jobs.receiver import BatchReceiver, Part
 
 FORMATS = ("jsonl", "parquet")
+# A chunk of lines is written when it has so many, or so many bytes.
+_CHUNK_LINES = 50_000
+_CHUNK_BYTES = 16 * 1024 * 1024
 # A row group is written when it has so many rows, or bytes in memory.
 _GROUP_ROWS = 100_000
 _GROUP_BYTES = 64 * 1024 * 1024
@@ -37,8 +44,8 @@ class BatchWriter(Protocol):
     def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
         """Take what comes within a time; False when nothing did."""
 
-    def finish(self) -> None:
-        """Write what is left; the output is complete then."""
+    def finish(self, batch: Batch, check: Callable[[], None]) -> None:
+        """Write what is left; the output is complete then. `check` may end the waiting for it."""
 
     def discard(self) -> None:
         """Let go of the output, complete or not, before it is discarded itself."""
@@ -47,30 +54,52 @@ class BatchWriter(Protocol):
 class JsonLinesWriter:
     """A line of JSON for each message."""
 
-    def __init__(self, output: AtomicFile, decoder: str) -> None:
+    def __init__(self, output: AtomicFile, handler: MessageHandler) -> None:
         self._output = output
-        self._decoder = decoder
+        self._handler = handler
+        self._lines: list[tuple[tuple[str, int, int, int], bytes, dict[str, Any]]] = []
+        self._bytes = 0
 
     def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
-        """Take one message; False when none came."""
-        from pulsar_native.jobs.batch import record_of
-        from pulsar_native.jobs.output import json_line
+        """Take one message, or what the handler has done with earlier ones; False when there was neither."""
+        busy = self._handler.is_busy
+        message = None if self._handler.is_full else flow.next(1 if busy else millis)
+        if message is not None:
+            self._handler.start(message, batch)
+        for done, record, line in self._handler.results(batch, millis if message is None else 0):
+            self._add(done, record, line, batch)
+        return busy or message is not None
 
-        message = flow.next(millis)
-        if message is None:
-            return False
-        record = record_of(message, self._decoder)
-        line = json_line(record)
-        if batch.takes(len(message), len(line)):
+    def _add(self, message: Message, record: dict[str, Any], line: bytes, batch: Batch) -> None:
+        message_id = message.message_id()
+        place = (message.topic_name(), message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+        batch.add(message)
+        self._lines.append((place, line, record))
+        self._bytes += len(line)
+        if len(self._lines) >= _CHUNK_LINES or self._bytes >= _CHUNK_BYTES:
+            self._write(batch)
+
+    def _write(self, batch: Batch) -> None:
+        self._lines.sort(key=lambda each: each[0])
+        for _, line, _ in self._lines:
             self._output.write(line)
-            batch.add(message, record, len(line))
-        return True
+        batch.end_chunk(record for _, _, record in self._lines)
+        self._lines, self._bytes = [], 0
 
-    def finish(self) -> None:
-        """Every line is written already."""
+    def finish(self, batch: Batch, check: Callable[[], None]) -> None:
+        """Wait for what the handler still does, and write the last chunk."""
+        # What was handled at once in the last turn is there, too.
+        while True:
+            check()
+            for done, record, line in self._handler.results(batch, 200):
+                self._add(done, record, line, batch)
+            if not self._handler.is_busy:
+                break
+        self._write(batch)
 
     def discard(self) -> None:
-        """Nothing is held."""
+        """End what the handler still does."""
+        self._handler.close()
 
 
 class ParquetWriter:
@@ -79,25 +108,33 @@ class ParquetWriter:
     def __init__(self, output: AtomicFile) -> None:
         self._output = output
         self._writer: Any = None
-        self._waiting: list[pyarrow.RecordBatch] = []
+        self._waiting: list[Part] = []
         self._rows = self._bytes = 0
 
     def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
         """Take some rows; False when none came."""
         parts = flow.next_rows(millis, *batch.room())
-        for entries, rows in parts:
-            size = _payload_bytes(rows)
-            if not batch.takes(size, 0):
-                break
-            batch.add_rows(entries, size)
-            self._waiting.append(rows)
-            self._rows += rows.num_rows
-            self._bytes += rows.nbytes
+        for part in parts:
+            for entries, rows in _without_known(part, batch):
+                size = _payload_bytes(rows)
+                if not batch.takes_rows(size):
+                    return True
+                batch.add_rows(entries, size, _publish_time(entries, rows))
+                self._waiting.append((entries, rows))
+                self._rows += rows.num_rows
+                self._bytes += rows.nbytes
         if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
-            self._write()
+            self._write(batch)
         return bool(parts)
 
-    def _write(self) -> None:
+    def _write(self, batch: Batch) -> None:
+        self._waiting.sort(key=lambda part: _first_place(part[0]))
+        self.write_rows([rows for _, rows in self._waiting])
+        batch.end_chunk()
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+    def write_rows(self, batches: list[pyarrow.RecordBatch]) -> None:
+        """Write rows as one row group, and begin the file where it is not begun."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -106,13 +143,17 @@ class ParquetWriter:
         schema = arrow_schema()
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self._output.file, schema)
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting, schema), row_group_size=self._rows)
-        self._waiting, self._rows, self._bytes = [], 0, 0
+        table = pa.Table.from_batches(batches, schema)
+        if table.num_rows:
+            self._writer.write_table(table, row_group_size=table.num_rows)
 
-    def finish(self) -> None:
+    def finish(self, batch: Batch, check: Callable[[], None]) -> None:
         """Write the last rows, and what makes the file complete."""
-        self._write()
+        self._write(batch)
+        self.close()
+
+    def close(self) -> None:
+        """Write what makes the file complete."""
         self._writer.close()
 
     def discard(self) -> None:
@@ -121,6 +162,38 @@ class ParquetWriter:
             # Of an output that is not wanted any more.
             with contextlib.suppress(Exception):
                 self._writer.close()
+
+
+def _without_known(part: Part, batch: Batch) -> list[Part]:
+    """Return the rows no earlier batch holds; the others are acknowledged with this one."""
+    from pulsar_native.jobs.receiver import select_indexes, split_entries
+
+    entries, _ = part
+    if not batch.cut or not batch.cut.has(entries.topic, entries.ledger_id, entries.entries):
+        return [part]
+    found = []
+    for each, rows in split_entries(part):
+        key, time = (each.topic, each.ledger_id, each.first_entry), _publish_time(each, rows)
+        held = each.indexes if each.indexes is not None else (1 << max(1, each.batch_size)) - 1
+        known = held & batch.cut.known_indexes(key, each.batch_size, time)
+        if known:
+            batch.add_other_rows(select_indexes((each, rows), known)[0], time)
+        if known != held:
+            found.append(select_indexes((each, rows), held & ~known) if known else (each, rows))
+    return found
+
+
+def _publish_time(entries: EntryRange, rows: pyarrow.RecordBatch) -> int:
+    """Return when a batch entry was published, in ms; of several entries nothing is asked."""
+    if entries.batch_size <= 1 or not rows.num_rows:
+        return 0
+    millis: int = round(rows["__publishTime"][0].as_py().timestamp() * 1000)
+    return millis
+
+
+def _first_place(entries: EntryRange) -> tuple[str, int, int, int]:
+    first = entries.first_message_id()
+    return entries.topic, entries.ledger_id, entries.first_entry, first.batch_index()
 
 
 def _payload_bytes(rows: pyarrow.RecordBatch) -> int:

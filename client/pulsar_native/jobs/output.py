@@ -8,17 +8,31 @@ path it takes lines and keeps nothing. Not thread-safe.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import os
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.codecs import json_safe
 
-# Makes the path object of a text: with `open`, `parent`, `name`, `mkdir`, `stat`, `unlink` and `replace` as pathlib's.
+# Makes the path object of a text: with `open`, `parent`, `name`, `iterdir`, `mkdir`, `stat`, `unlink` and `replace` as
+# pathlib's.
 PathFactory = Callable[[str], Any]
+_BLOCK = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Content:
+    """Size in bytes and SHA-256 of a file."""
+
+    size: int
+    sha256: str
 
 
 def local_path(text: str) -> Path:
@@ -37,13 +51,55 @@ def json_line(record: object) -> bytes:
         return json.dumps(safe, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
+def temporary_of(path: Any, tag: str) -> Any:
+    """Return where a file is written before it gets its name."""
+    return path.parent / (f".{path.name}.{tag}.part" if tag else f".{path.name}.part")
+
+
+class _Digesting(io.BufferedIOBase):
+    """A file to write to, in order, that digests what it is given."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def writable(self) -> bool:
+        """Say that it is for writing."""
+        return True
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._size
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        self._digest.update(data)
+        self._file.write(data)
+        size = memoryview(data).nbytes
+        self._size += size
+        return size
+
+    def flush(self) -> None:
+        """Hand on what is buffered."""
+        if not self._file.closed:
+            self._file.flush()
+
+    @property
+    def content(self) -> Content:
+        """What was written so far."""
+        return Content(self._size, self._digest.hexdigest())
+
+
 class AtomicFile:
     """The file being written. `open` may raise OSError, as may all methods but `discard`."""
 
-    def __init__(self, path: str | None, open_path: PathFactory = local_path) -> None:
+    def __init__(self, path: str | None, open_path: PathFactory = local_path, tag: str = "") -> None:
+        """Name the file; writers that may run at once differ in their `tag`, which the temporary name has."""
         self._path = None if path is None else open_path(path)
-        self._temporary: Any = None if self._path is None else self._path.parent / f".{self._path.name}.part"
+        self._temporary: Any = None if self._path is None else temporary_of(self._path, tag)
         self._file: IO[bytes] | None = None
+        self._digesting: _Digesting | None = None
         self._left_over = False
 
     def open(self) -> None:
@@ -51,35 +107,42 @@ class AtomicFile:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._temporary.open("wb")
+            assert self._file is not None
+            self._digesting = _Digesting(self._file)
             self._left_over = True
 
     @property
-    def file(self) -> IO[bytes]:
-        """The open file, for those who write it themselves; they must not close it."""
-        assert self._file is not None
-        return self._file
+    def file(self) -> io.BufferedIOBase:
+        """The open file, for those who write it themselves, in order; they must not close it."""
+        assert self._digesting is not None
+        return self._digesting
 
     def write(self, line: bytes) -> None:
         """Add a line."""
-        if self._file is not None:
-            self._file.write(line)
+        if self._digesting is not None:
+            self._digesting.write(line)
 
-    def commit(self) -> int:
-        """Make the file durable under its name and return its size in bytes."""
-        if self._file is None or self._path is None:
-            return 0
+    def finish(self) -> Content:
+        """Make what was written durable under the temporary name, and return what it is."""
+        if self._file is None or self._path is None or self._digesting is None:
+            return Content(0, "")
         self._file.flush()
         if _is_local(self._path):
             os.fsync(self._file.fileno())
         self._file.close()
         self._file = None
+        return self._digesting.content
+
+    def commit(self) -> None:
+        """Give the file its name. `finish` comes first."""
+        if self._path is None:
+            return
         if _is_local(self._path):
             os.replace(_local_name(self._temporary), _local_name(self._path))
             _sync_folder(os.path.dirname(_local_name(self._path)))
         else:
             self._temporary.replace(self._path)
         self._left_over = False
-        return int(self._path.stat().st_size)
 
     def discard(self) -> None:
         """Remove what is under the temporary name; nothing after a commit."""
@@ -93,12 +156,98 @@ class AtomicFile:
             self._left_over = False
 
 
-def size_of(path: str, open_path: PathFactory = local_path) -> int | None:
-    """Return the size of a file in bytes, None when there is none."""
+def content_of(path: str, open_path: PathFactory = local_path) -> Content | None:
+    """Return size and digest of a file, which is read as a whole; None when there is none."""
+    digest, size = hashlib.sha256(), 0
     try:
-        return int(open_path(path).stat().st_size)
+        with open_path(path).open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+                size += len(block)
     except FileNotFoundError:
         return None
+    return Content(size, digest.hexdigest())
+
+
+def is_there(path: str, open_path: PathFactory = local_path) -> bool:
+    """Return whether there is a file, or anything else, at a path."""
+    try:
+        open_path(path).stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_json(path: str, open_path: PathFactory = local_path) -> dict[str, Any] | None:
+    """Return the JSON object of a file, None when there is none; raises ValueError for any other content."""
+    try:
+        with open_path(path).open("rb") as file:
+            found = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    if not isinstance(found, dict):
+        validation.refuse(f"{path} holds no JSON object")
+    return found
+
+
+def write_json(path: str, value: Mapping[str, Any], open_path: PathFactory = local_path) -> None:
+    """Write a JSON object, durable and in one step."""
+    file = AtomicFile(path, open_path)
+    try:
+        file.open()
+        file.write(json.dumps(value, separators=(",", ":")).encode())
+        file.finish()
+        file.commit()
+    finally:
+        file.discard()
+
+
+def create_json(path: str, value: Mapping[str, Any], open_path: PathFactory = local_path) -> bool:
+    """Write a JSON object unless there is a file; return whether it was written.
+
+    Of several that try at once one succeeds, on a local disk and where the store can create files exclusively.
+    """
+    target = open_path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(value, separators=(",", ":")).encode()
+    if not _is_local(target):
+        return _create_remote(target, data)
+    temporary = f"{_local_name(target.parent)}/.{target.name}.{uuid.uuid4().hex}"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # Unlike a rename, a link never replaces what is there.
+        os.link(temporary, _local_name(target))
+        _sync_folder(_local_name(target.parent))
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return True
+
+
+def _create_remote(target: Any, data: bytes) -> bool:
+    if target.exists():
+        return False
+    try:
+        with target.open("xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    except (ValueError, NotImplementedError):
+        # The store knows no exclusive creation.
+        with target.open("wb") as file:
+            file.write(data)
+    return True
+
+
+def remove(path: str, open_path: PathFactory = local_path) -> None:
+    """Remove a file, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        open_path(path).unlink()
 
 
 def _is_local(path: Any) -> bool:

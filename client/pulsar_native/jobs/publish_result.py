@@ -6,6 +6,7 @@ client's thread while the task's thread asks, hence one lock. Knows nothing of A
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 # What a manifest names one by one; a bigger failure says how many more there are.
 _SHOWN = 1000
+_FEW = 20
+_REASONS = {
+    "MessageTooBig": "it is larger than the broker takes: make it smaller, or raise the broker's maxMessageSize",
+    "AlreadyClosed": "the producer was closed before it was sent",
+}
 
 
 @dataclass
@@ -48,8 +54,12 @@ class PublishResult:
 
     # ---- the sending side --------------------------------------------------------------------------------------------
 
-    def accept(self, size: int, *, keyed: bool) -> None:
-        """Note that a message was taken for sending."""
+    def accept(self, number: int, size: int, *, keyed: bool) -> None:
+        """Note that a message was taken for sending, unless it was refused: then its receipt is here already."""
+        with self._lock:
+            if number in self._failed:
+                self.resolved -= 1
+                return
         self.accepted += 1
         self.sent_bytes += size
         if keyed:
@@ -61,13 +71,13 @@ class PublishResult:
             self._failed[number] = reason
 
     def receipt(self, number: int, result: Result, message_id: MessageId | None) -> None:
-        """Take the broker's answer for one message; called in the client's thread."""
+        """Take the answer for one message: the broker's, in the client's thread, or a refusal, in the sender's."""
         with self._lock:
             self.resolved += 1
-            if message_id is None:
-                self._failed[number] = f"{result.name}: the broker did not confirm it"
-            else:
+            if result.name == "Ok" and message_id is not None:
                 self._keep(number, message_id)
+            else:
+                self._failed[number] = f"{result.name}: {_REASONS.get(result.name, 'the broker did not confirm it')}"
             if self.resolved == self._expected:
                 self._settled.set()
 
@@ -96,6 +106,7 @@ class PublishResult:
             self._expected = self.accepted
             if self.resolved == self._expected:
                 return True
+            self._settled.clear()
         return self._settled.wait(seconds)
 
     # ---- the telling side --------------------------------------------------------------------------------------------
@@ -157,9 +168,18 @@ class PublishResult:
     def stored_ids(self) -> list[str]:
         """Return the ids of what was stored, batches as one ("7:12:0:0..99"); at most 1,000, then how many more."""
         with self._lock:
-            found = [
-                f"{ledger}:{entry}:{index}:{first}" + (f"..{last}" if last > first else "")
-                for index, part in sorted(self._partitions.items())
-                for ledger, entry, first, last in part.entries
-            ]
-        return found if len(found) <= _SHOWN else [*found[:_SHOWN], f"and {len(found) - _SHOWN} more entries"]
+            count = sum(len(part.entries) for part in self._partitions.values())
+            found = self._ids(_SHOWN)
+        return found if count <= _SHOWN else [*found, f"and {count - _SHOWN} more entries"]
+
+    def first_ids(self) -> list[str]:
+        """Return the ids of the first entries, in the form of `stored_ids`."""
+        with self._lock:
+            return self._ids(_FEW)
+
+    def _ids(self, limit: int) -> list[str]:
+        entries = ((index, entry) for index, part in sorted(self._partitions.items()) for entry in part.entries)
+        return [
+            f"{ledger}:{entry}:{index}:{first}" + (f"..{last}" if last > first else "")
+            for index, (ledger, entry, first, last) in itertools.islice(entries, limit)
+        ]

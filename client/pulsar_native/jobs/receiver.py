@@ -2,12 +2,13 @@
 
 Rules: the end is a position asked for when the flow begins; what was published since is left for the next batch. A
 partition is done when its end, or anything behind it, has come; consumers with nothing left are not asked any more.
+What the broker delivers a second time, as it does after a lost connection, is given out once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,8 +24,14 @@ Part = tuple["EntryRange", "pyarrow.RecordBatch"]
 class BatchReceiver:
     """The messages of some consumers. Not thread-safe."""
 
-    def __init__(self, consumers: Sequence[Consumer], *, until_end: bool, idle_seconds: float) -> None:
+    def __init__(
+        self, consumers: Sequence[Consumer], *, until_end: bool, idle_seconds: float, ordered: bool = False
+    ) -> None:
+        """Ask where each partition ends; `ordered` where the subscription gives each partition's messages in order."""
         self._active = list(consumers)
+        self._given = _Given(ordered)
+        # The last id and the acknowledged position of each partition, when the flow began.
+        self.positions: list[tuple[MessageId, MessageId]] = []
         self._idle_seconds = idle_seconds
         self._turn = 0
         # Where each partition that has something ends, and whose it is; None without ends.
@@ -34,6 +41,7 @@ class BatchReceiver:
             self._open = {}
             for consumer in consumers:
                 for last, acknowledged in consumer.get_positions():
+                    self.positions.append((last, acknowledged))
                     if last.entry_id() >= 0 and _entry(acknowledged) < _entry(last):
                         name = last.topic_name() or consumer.topic()
                         self._open[name] = _place(last)
@@ -53,9 +61,11 @@ class BatchReceiver:
     def next(self, millis: float) -> Message | None:
         """Return the next message that belongs to the batch, None when none came in time or the end is reached."""
         message = self._take(millis, _receive)
-        if message is None or self._open is None:
-            return message
+        if message is None:
+            return None
         name, here = message.topic_name(), _place(message.message_id())
+        if self._open is None:
+            return message if self._given.is_new(name, here) else None
         end = self._open.get(name)
         if end is None or here > end:
             # Published since the batch began. Behind the end nothing of this partition is missing any more.
@@ -64,7 +74,7 @@ class BatchReceiver:
         self._quiet_since = time.monotonic()
         if here == end:
             self._close(name)
-        return message
+        return message if self._given.is_new(name, here) else None
 
     def next_rows(self, millis: float, max_rows: int, max_bytes: int) -> list[Part]:
         """Return the next rows that belong to the batch, with their entries; none when none came in time."""
@@ -79,7 +89,7 @@ class BatchReceiver:
         parts = [within for part in received.parts() if (within := self._within(part)) is not None]
         if parts:
             self._quiet_since = time.monotonic()
-        return parts
+        return [new for part in parts for new in self._given.new_rows(part)]
 
     def _within(self, part: Part) -> Part | None:
         """Return what of some rows lies before the end of their partition."""
@@ -113,6 +123,80 @@ class BatchReceiver:
             if taken is not None:
                 return taken
         return None
+
+
+class _Given:
+    """What was given out: in a partition's order the last place tells it, else every entry's messages."""
+
+    def __init__(self, ordered: bool) -> None:
+        self._ordered = ordered
+        self._last: dict[str, tuple[int, int, int]] = {}
+        self._entries: dict[tuple[str, int, int], int] = {}
+
+    def is_new(self, topic: str, place: tuple[int, int, int]) -> bool:
+        """Return whether a message was not given out yet, and note it."""
+        if self._ordered:
+            if place <= self._last.get(topic, (-1, -1, -1)):
+                return False
+            self._last[topic] = place
+            return True
+        ledger, entry, index = place
+        bits, bit = self._entries.get((topic, ledger, entry), 0), 1 << max(0, index)
+        self._entries[topic, ledger, entry] = bits | bit
+        return not bits & bit
+
+    def new_rows(self, part: Part) -> Iterator[Part]:
+        """Yield those of some rows that were not given out yet, and note them."""
+        entries, _ = part
+        last = self._last.get(entries.topic, (-1, -1, -1))
+        if self._ordered and _place(entries.first_message_id()) > last:
+            self._last[entries.topic] = _place(entries.last_message_id())
+            yield part
+            return
+        if not self._ordered and self._add_whole(entries):
+            yield part
+            return
+        for each, rows in split_entries(part):
+            size = each.batch_size
+            indexes = each.indexes if each.indexes is not None else (1 << max(1, size)) - 1
+            fresh = 0
+            for index in range(indexes.bit_length()):
+                place = (each.ledger_id, each.first_entry, index if size else -1)
+                if indexes >> index & 1 and self.is_new(each.topic, place):
+                    fresh |= 1 << index
+            if fresh == indexes:
+                yield each, rows
+            elif fresh:
+                yield select_indexes((each, rows), fresh)
+
+    def _add_whole(self, entries: EntryRange) -> bool:
+        """Note whole entries and return True; False where something of one was given out before."""
+        keys = [(entries.topic, entries.ledger_id, entry) for entry in entries.entries]
+        if entries.indexes is not None or any(key in self._entries for key in keys):
+            return False
+        self._entries.update(dict.fromkeys(keys, (1 << max(1, entries.batch_size)) - 1))
+        return True
+
+
+def split_entries(part: Part) -> Iterator[Part]:
+    """Yield the rows of each entry on their own."""
+    entries, rows = part
+    start = 0
+    for entry in entries.entries:
+        one = replace(entries, first_entry=entry, last_entry=entry)
+        yield one, rows.slice(start, len(one))
+        start += len(one)
+
+
+def select_indexes(part: Part, wanted: int) -> Part:
+    """Return the rows of one batch entry whose index is in a bit set."""
+    import pyarrow as pa
+
+    entries, rows = part
+    held = entries.indexes if entries.indexes is not None else (1 << entries.batch_size) - 1
+    present = [index for index in range(held.bit_length()) if held >> index & 1]
+    mask = pa.array([bool(wanted >> index & 1) for index in present])
+    return replace(entries, indexes=held & wanted), rows.filter(mask)
 
 
 def _receive(consumer: Consumer, timeout: int) -> Message | None:

@@ -1,7 +1,7 @@
-"""Messages to publish, from whatever an author has: values, an envelope each, files, or a callable's result.
+"""Messages to publish, from whatever an author has: values, an envelope each, tables, files, or a callable's result.
 
 May not send anything. Rules: a row that cannot be read is an error that says where, never left out; the order is the
-source's, since sequence ids are counted along it; files and iterators are streamed.
+source's, since sequence ids are counted along it; files, tables and iterators are streamed.
 """
 
 from __future__ import annotations
@@ -9,20 +9,34 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import hashlib
 import io
 import json
+import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from pulsar_native.jobs import validation
+from pulsar_native.jobs import tables, validation
+from pulsar_native.jobs.async_iteration import is_asynchronous, resolved
 from pulsar_native.jobs.output import PathFactory, local_path
 
-FILE_FORMATS = ("jsonl", "csv", "text")
+FILE_FORMATS = ("jsonl", "json", "csv", "text", "parquet")
 _PACKED = (".gz", ".zip")
 ENVELOPE = ("value", "key", "ordering_key", "event_time", "properties", "deliver_at")
-_ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".txt": "text", ".log": "text"}
+_ENDINGS = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".txt": "text",
+    ".log": "text",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_CHUNK = 1 << 20
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class MessageParts(NamedTuple):
@@ -88,45 +102,98 @@ def _field(item: Any, name: str) -> Any:
 
 
 class Source:
-    """Items to publish, in their order. `is_list` says whether they are all in memory, to be read more than once."""
+    """Items to publish, in their order.
 
-    def __init__(self, read: Callable[[], Iterable[Any]], *, is_list: bool) -> None:
+    `is_list` says that all are in memory, `can_reread` that they can be read from the start again, `rows` that they
+    come from a table ("table") or from texts of columns ("texts").
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Iterable[Any]],
+        *,
+        is_list: bool = False,
+        can_reread: bool = False,
+        rows: str | None = None,
+        fingerprint: Callable[[], str] | None = None,
+    ) -> None:
         self._read = read
+        self._fingerprint = fingerprint
         self.is_list = is_list
+        self.can_reread = can_reread or is_list
+        self.rows = rows
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._read())
 
-    @staticmethod
-    def of(given: object) -> Source:
-        """Return the source of the argument `messages`: a list, JSON text of one, or an iterator.
+    def fingerprint(self) -> str | None:
+        """Return a digest of a file's bytes, None for what is no file. Blocks for reading; may raise OSError."""
+        return None if self._fingerprint is None else self._fingerprint()
 
-        A single value is refused, as one text or dict is rather a mistake than a message.
+    @staticmethod
+    def of(given: Any) -> Source:
+        """Return the source of the argument `messages`: a list, JSON text of one, a table, or an iterator.
+
+        The result of a coroutine function or an async generator is one too; blocks for the first. A single value is
+        refused, as one text or dict is rather a mistake than a message, and so is a set, which has no order.
         """
+        if is_asynchronous(given):
+            given = resolved(given)
         if isinstance(given, str):
-            try:
-                given = json.loads(given)
-            except ValueError:
-                validation.refuse(
-                    "messages is a text, but no JSON array. For a path use file=; for another task's result use its "
-                    "output (task.output), or end the template with `| tojson`; one text is a list with one text in it"
-                )
-        if isinstance(given, str | bytes | Mapping) or given is None:
-            validation.refuse(f"messages must be a list or an iterator of messages, not {type(given).__name__}")
-        if isinstance(given, Sequence) or (hasattr(given, "__len__") and hasattr(given, "__iter__")):
-            items: Any = given
-            return Source(lambda: items, is_list=True)
-        if isinstance(given, Iterable):
-            once = iter(given)
-            return Source(lambda: once, is_list=False)
-        validation.refuse(f"messages must be a list or an iterator of messages, not {type(given).__name__}")
+            given = _parsed_list(given)
+        if given is None or isinstance(given, str | bytes | bytearray | memoryview | Mapping):
+            _refuse_type(given, "one message alone is a list with it: [value]")
+        if isinstance(given, Set):
+            _refuse_type(given, "a set has no order, which retries must keep: pass sorted(…) or a list")
+        if (table := tables.reader_of(given)) is not None:
+            read, again = table
+            return Source(read, is_list=again, rows="table")
+        if isinstance(given, Sequence | ValuesView):
+            return Source(lambda: given, is_list=True)
+        if isinstance(given, type) or not isinstance(given, Iterable):
+            _refuse_type(given, "")
+        if hasattr(given, "__len__"):
+            _refuse_type(given, "pass its messages as a list: list(…), or .tolist() of an array or a Series")
+        once = iter(given)
+        return Source(lambda: once)
 
     @staticmethod
     def of_file(path: str, file_format: str | None, open_path: PathFactory = local_path) -> Source:
-        """Return the source of a file; `open_path` makes the path object of its text, local ones by default."""
+        """Return the source of a file; `open_path` makes the path object of its text, local ones by default.
+
+        Without a format the ending decides; then a line of a .jsonl file may not be an array.
+        """
         chosen = file_format or format_of(path)
-        read = {"jsonl": _read_jsonl, "csv": _read_csv, "text": _read_text}[chosen]
-        return Source(lambda: read(path, open_path), is_list=False)
+        if chosen == "parquet" and path.lower().endswith(_PACKED):
+            validation.refuse(f"{path} is packed: a Parquet file is compressed inside, unpack it")
+        readers: dict[str, Callable[[], Iterable[Any]]] = {
+            "jsonl": lambda: _read_jsonl(path, open_path, arrays=file_format is not None),
+            "json": lambda: _read_json(path, open_path),
+            "csv": lambda: _read_csv(path, open_path),
+            "text": lambda: _read_text(path, open_path),
+            "parquet": lambda: tables.read_parquet(path, open_path),
+        }
+        return Source(
+            readers[chosen],
+            can_reread=True,
+            rows={"csv": "texts", "parquet": "table"}.get(chosen),
+            fingerprint=lambda: _digest_of(path, open_path),
+        )
+
+
+def _refuse_type(given: object, hint: str) -> NoReturn:
+    text = f"messages must be a list or an iterator of messages, or a table, not {type(given).__name__}"
+    validation.refuse(f"{text}; {hint}" if hint else text)
+
+
+def _parsed_list(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        validation.refuse(
+            "messages is a text, but no JSON array. For a path use file=; for another task's result use its "
+            "output (task.output), or end the template with `| tojson`; one text is a list with one text in it"
+        )
 
 
 def format_of(path: str) -> str:
@@ -140,6 +207,17 @@ def format_of(path: str) -> str:
     validation.refuse(
         f"the ending of {path!r} says nothing about its format: give file_format, {', '.join(FILE_FORMATS)}"
     )
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _digest_of(path: str, open_path: PathFactory) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    with open_path(path).open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            found.update(chunk)
+    return found.hexdigest()
 
 
 @contextlib.contextmanager
@@ -157,15 +235,77 @@ def _open(path: str, open_path: PathFactory) -> Iterator[io.TextIOBase]:
         yield stack.enter_context(io.TextIOWrapper(stream, encoding="utf-8-sig", newline=""))
 
 
-def _read_jsonl(path: str, open_path: PathFactory) -> Iterator[Any]:
+def _read_jsonl(path: str, open_path: PathFactory, *, arrays: bool) -> Iterator[Any]:
+    """Yield the value of each line; without `arrays` a line that is an array is refused."""
     with _open(path, open_path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                yield json.loads(line)
+                value = json.loads(line)
             except ValueError as error:
                 validation.refuse(f"line {number} of {path} is not JSON: {error}")
+            if not arrays and isinstance(value, list):
+                validation.refuse(
+                    f"line {number} of {path} is an array: for its elements as messages give file_format='json', "
+                    "for each line's array as one message file_format='jsonl'"
+                )
+            yield value
+
+
+def _read_json(path: str, open_path: PathFactory) -> Iterator[Any]:
+    """Yield the elements of a file that is one array, else the value of each line."""
+    with _open(path, open_path) as file:
+        text = ""
+        while not text.strip() and (more := file.read(_CHUNK)):
+            text = more
+        if text.lstrip()[:1] == "[":
+            yield from _elements(path, file, text)
+            return
+    yield from _read_jsonl(path, open_path, arrays=True)
+
+
+def _elements(path: str, file: io.TextIOBase, text: str) -> Iterator[Any]:
+    """Yield the elements of the array that `text` begins and `file` goes on with, keeping only a chunk in memory."""
+    decoder = json.JSONDecoder()
+    at, number, ended = text.index("[") + 1, 0, False
+    while True:
+        at = _past_space(text, at)
+        if number == 0 and text[at : at + 1] == "]":
+            at += 1
+            break
+        found = _element(decoder, text, at)
+        if found is None and ended:
+            validation.refuse(f"element {number} of the array in {path} is not JSON, or the array does not end")
+        if found is None:
+            # An element longer than what was read so far: as much again, so that it is not begun too often.
+            more = file.read(max(_CHUNK, len(text) - at))
+            text, at, ended = text[at:] + more, 0, not more
+            continue
+        value, at = found
+        yield value
+        number += 1
+        if text[at - 1] == "]":
+            break
+    if (text[at:] + file.read(_CHUNK)).strip():
+        validation.refuse(
+            f"{path} goes on behind the array's end: where each line is an array, give file_format='jsonl'"
+        )
+
+
+def _element(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int] | None:
+    """Return the element that begins there and where its delimiter ends; None where there is not enough text."""
+    try:
+        value, end = decoder.raw_decode(text, at)
+    except ValueError:
+        return None
+    end = _past_space(text, end)
+    return (value, end + 1) if text[end : end + 1] in (",", "]") else None
+
+
+def _past_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
 
 
 def _read_csv(path: str, open_path: PathFactory) -> Iterator[dict[str, str]]:

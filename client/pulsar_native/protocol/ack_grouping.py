@@ -1,9 +1,8 @@
-"""Acknowledgements gathered per entry until they are sent.
+"""Acknowledgements grouped per entry until they are sent.
 
-Rules: of cumulative acknowledgements only the furthest is kept; individual ones are a set
-of entries; a batch is acknowledged when all its messages are, or, with batch-index acknowledgement, as the words of
-what is still missing. Nothing is lost by a broken connection: what was gathered stays until it is taken for a live
-one.
+Rules: of cumulative acknowledgements only the highest is kept; individual ones are a set of entries; a batch is
+acknowledged when all its messages are, or, with batch-index acknowledgement, by the 64-bit words of what is still
+unacknowledged. A lost connection loses nothing: acknowledgements stay until they are drained for a live one.
 
 Not thread-safe: the engine holds the consumer's lock.
 """
@@ -13,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pulsar_native.wire.commands import AckItem
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey
 
 _WORD = (1 << 64) - 1
-# Every message of a batch of unknown size.
+# All messages of a batch of unknown size.
 _ALL = -1
 
 
 def words_of(bits: int, size: int) -> list[int]:
-    """Return the 64-bit words (signed, lowest first) of a bit set of `size` bits, as BitSet.toLongArray gives them."""
+    """Return the 64-bit words (signed, lowest first) of a bit set of `size` bits, as Java's BitSet.toLongArray does."""
     words = []
     for shift in range(0, max(size, 1), 64):
         word = bits >> shift & _WORD
@@ -47,66 +45,66 @@ class AckGroup:
         "_batch_index",
         "_complete",
         "_complete_words",
+        "_counted",
         "_cumulative",
         "_cumulative_sent",
         "_partial",
         "_partial_dirty",
-        "_told",
         "taken",
     )
 
     def __init__(self, *, batch_index: bool) -> None:
         self._batch_index = batch_index
-        # With how many messages the entry has.
+        # Complete entries, with their numbers of messages.
         self._complete: dict[EntryKey, int] = {}
-        # Of complete ones of which others have acknowledged a part: what is not ours, to be left out.
+        # For complete entries partly acknowledged by others: the words of their messages, to be excluded.
         self._complete_words: dict[EntryKey, list[int]] = {}
-        # What is open, of how many, and what was open when the entry was last delivered.
+        # Open bits, batch size, and the open bits at the entry's last delivery.
         self._partial: dict[EntryKey, tuple[int, int, int]] = {}
         self._partial_dirty: dict[EntryKey, None] = {}
         self._cumulative: tuple[int, int, int, int] | None = None
         self._cumulative_sent: tuple[int, int] | None = None
-        # For counting: messages taken so far, and how many of them belong to batches that are still partly open.
+        # Statistics: messages drained so far, and how many of them belong to batches that are still partly open.
         self.taken = 0
-        self._told: dict[EntryKey, int] = {}
+        self._counted: dict[EntryKey, int] = {}
 
     def __len__(self) -> int:
         return len(self._complete) + len(self._partial_dirty) + (self._cumulative is not None)
 
     def covers(self, entry: EntryKey) -> bool:
-        """Return whether the whole entry was acknowledged already, so that a late delivery of it is a duplicate."""
+        """Return True if the whole entry is acknowledged, so that a late delivery of it is a duplicate."""
         if entry in self._complete:
             return True
-        # Of the cumulative position's own entry some messages may be open: only entries before it are surely done.
+        # In the entry of the cumulative position some messages may be open: only earlier entries are certainly done.
         last = self._cumulative
         if last is not None and (entry < last[:2] or (entry == last[:2] and last[2] < 0)):
             return True
         return self._cumulative_sent is not None and entry <= self._cumulative_sent
 
     def partial(self, entry: EntryKey) -> int | None:
-        """Return the bit set of a partly acknowledged entry's messages still open, None when nothing is known."""
+        """Return the bit set of a partly acknowledged entry's open messages, None when it is unknown."""
         known = self._partial.get(entry)
         return known[0] if known else None
 
     def open_here(self, entry: EntryKey) -> int | None:
-        """Return the bit set of what was not acknowledged by this consumer, None when nothing of the entry was.
+        """Return the bit set of messages not acknowledged by this consumer, None when none of the entry was.
 
-        What others had acknowledged when the entry was delivered may be open again: in a transaction that was aborted.
+        Messages that others had acknowledged when the entry was delivered may be open again: in an aborted transaction.
         """
         known = self._partial.get(entry)
         return known[0] | ~known[2] if known else None
 
     def size_of(self, entry: EntryKey) -> int:
-        """Return the size of a partly acknowledged batch, 0 when it is not known."""
+        """Return the size of a partly acknowledged batch, 0 when it is unknown."""
         known = self._partial.get(entry)
         return known[1] if known else 0
 
     def add(self, entry: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> bool:
-        """Acknowledge one message, or the whole entry with index -1; return whether the entry is now complete.
+        """Acknowledge one message, or the whole entry with index -1; return True if the entry is now complete.
 
-        With any other index, `several` may be a bit set of indexes that are meant instead.
+        With any other index, `several` may be a bit set of indexes to use instead.
 
-        Size 0 = unknown (an id made elsewhere): such a batch is not complete before its size is learnt.
+        Size 0 = unknown (an id created elsewhere): such a batch is not complete before its size is known.
         """
         if entry in self._complete:
             return True
@@ -116,37 +114,37 @@ class AckGroup:
             self._complete[entry] = batch_size or 1
             return True
         known = self._partial.get(entry)
-        # All but the first of a batch, without a call: it is done for each message.
-        bits, size, told = known if known is not None and known[1] else self._open(entry, batch_size)
+        # Messages of a batch after the first, without a call: this runs for each message.
+        bits, size, opened = known if known is not None and known[1] else self._open(entry, batch_size)
         bits &= ~(several or 1 << batch_index)
         if not bits:
-            theirs = ((1 << size) - 1) & ~told
+            theirs = ((1 << size) - 1) & ~opened
             if theirs:
-                # Theirs may be in a transaction that is not committed yet: it must stay theirs.
+                # The others' acknowledgements may be in an uncommitted transaction: they must not be sent as ours.
                 self._complete_words[entry] = words_of(theirs, size)
             return self.add(entry, -1, size)
-        self._partial[entry] = (bits, size, told)
-        # Words for an unknown size would leave out its upper messages, and what is left out counts as acknowledged.
+        self._partial[entry] = (bits, size, opened)
+        # Words for an unknown size would omit its upper messages, and omitted ones count as acknowledged.
         if self._batch_index and size:
             self._partial_dirty[entry] = None
         return False
 
     def _open(self, entry: EntryKey, batch_size: int) -> tuple[int, int, int]:
-        bits, size, told = self._partial.get(entry, (_ALL, 0, _ALL))
-        return (bits, size, told) if size or not batch_size else (bits & ((1 << batch_size) - 1), batch_size, told)
+        bits, size, opened = self._partial.get(entry, (_ALL, 0, _ALL))
+        return (bits, size, opened) if size or not batch_size else (bits & ((1 << batch_size) - 1), batch_size, opened)
 
     def add_entry(self, entry: EntryKey, bits: int, size: int) -> None:
-        """Note what a delivery says is still unacknowledged of a batch (the broker's ack_set, or all of it)."""
+        """Record the unacknowledged messages of a batch as the broker delivered it (its ack_set, or all)."""
         mine = self.open_here(entry)
         self._partial[entry] = (bits if mine is None else bits & mine, size, bits)
         if self._batch_index:
-            # Those the broker knows of were counted before.
-            self._told.setdefault(entry, size - bits.bit_count())
+            # Those acknowledged at the broker were counted before.
+            self._counted.setdefault(entry, size - bits.bit_count())
 
     def resend(self, entry: EntryKey) -> bool:
-        """Send again what is done of a partly acknowledged batch: the broker delivered it as if it had not heard.
+        """Mark the acknowledged part of a batch for resending: the broker redelivered it without that part.
 
-        Return whether there is something to send.
+        Return True if there is something to send.
         """
         if not self._batch_index or entry not in self._partial:
             return False
@@ -154,23 +152,23 @@ class AckGroup:
         return True
 
     def add_cumulative(self, entry: EntryKey, batch_index: int, batch_size: int) -> None:
-        """Acknowledge everything up to and including a message; only the furthest such position is kept."""
+        """Acknowledge everything up to and including a message; only the highest such position is kept."""
         if self._cumulative_sent is not None and entry <= self._cumulative_sent:
             return
         position = (*entry, batch_index, 0)
         if batch_index >= 0:
-            bits, size, told = self._open(entry, batch_size)
+            bits, size, opened = self._open(entry, batch_size)
             bits &= _ALL << (batch_index + 1)
-            self._partial[entry] = (bits, size, told)
-            # It was the last one, or those behind it were acknowledged one by one before; without the size (an id made
-            # elsewhere) only what lies before the entry is surely covered.
+            self._partial[entry] = (bits, size, opened)
+            # It was the last message, or all behind it were acknowledged individually before; without the size (an id
+            # created elsewhere) only the entries before it are certainly covered.
             position = (*entry, batch_index if bits else -1, size) if size else (entry[0], entry[1] - 1, -1, 0)
         if position[1] >= 0 and (self._cumulative is None or _order(self._cumulative) < _order(position)):
             self._cumulative = position
 
-    def take(self) -> tuple[list[AckItem], AckItem | None]:
-        """Return what is to be sent (individual items, and the cumulative one) and forget it."""
-        cumulative = self._take_cumulative()
+    def drain(self) -> tuple[list[AckItem], AckItem | None]:
+        """Remove and return the acknowledgements to send: individual items, and the cumulative one."""
+        cumulative = self._drain_cumulative()
         if self._cumulative_sent is not None:
             self._forget_up_to(self._cumulative_sent)
         items: list[AckItem] = [(ledger, entry, None) for ledger, entry in self._complete]
@@ -183,16 +181,16 @@ class AckGroup:
             bits, size, _ = self._partial[key]
             items.append((*key, words_of(bits, size)))
             done = size - bits.bit_count()
-            self.taken += done - self._told.get(key, 0)
-            self._told[key] = done
-        if self._told:
-            for key in self._complete.keys() & self._told.keys():
-                self.taken -= self._told.pop(key)
+            self.taken += done - self._counted.get(key, 0)
+            self._counted[key] = done
+        if self._counted:
+            for key in self._complete.keys() & self._counted.keys():
+                self.taken -= self._counted.pop(key)
         self._complete = {}
         self._partial_dirty = {}
         return items, cumulative
 
-    def _take_cumulative(self) -> AckItem | None:
+    def _drain_cumulative(self) -> AckItem | None:
         last = self._cumulative
         if last is None:
             return None
@@ -202,29 +200,29 @@ class AckGroup:
             self._cumulative_sent = (ledger, entry)
             return (ledger, entry, None)
         self._cumulative_sent = (ledger, entry - 1)
-        # Inside a batch the entry's remaining messages go along, as Java 4.x does.
+        # Inside a batch the entry's remaining messages are sent along, as Java 4.x does.
         return (ledger, entry, words_of(((1 << size) - 1) & (_ALL << (index + 1)), size))
 
     def _forget_up_to(self, last: EntryKey) -> None:
-        for known in (self._complete, self._complete_words, self._partial, self._partial_dirty, self._told):
+        for known in (self._complete, self._complete_words, self._partial, self._partial_dirty, self._counted):
             for key in [key for key in known if key <= last]:
                 del known[key]
 
     def reattached(self) -> None:
-        """Forget what was sent over an earlier connection: from now on the broker says what is acknowledged.
+        """Forget what was sent over an earlier connection: from now on the broker reports what is acknowledged.
 
-        What was lost with that connection, or undone by moving the subscription back, is delivered again; to hold it
-        for a duplicate would hide it from the application for good.
+        Acknowledgements lost with that connection, or undone by a seek, cause redelivery; treating that redelivery as a
+        duplicate would hide the message from the application permanently.
         """
         self._cumulative_sent = None
 
     def put_back(self, items: Sequence[AckItem], cumulative: AckItem | None) -> None:
-        """Return what could not be sent, unless something newer took its place."""
+        """Put back what could not be sent, unless something newer replaced it."""
         for ledger, entry, words in items:
             key = (ledger, entry)
             if words is None or key not in self._partial:
                 if key not in self._complete:
-                    # Counted already with all its messages; taken again, it counts as this one.
+                    # Counted already with all its messages; drained again, it counts as one.
                     self._complete[key] = 1
                     self.taken -= 1
                     if words is not None:
@@ -234,7 +232,7 @@ class AckGroup:
         if cumulative is not None:
             ledger, entry, words = cumulative
             bits = bits_of(words or ())
-            # Words begin at the first message that is open, and their highest bit is the batch's last message.
+            # Words begin at the first open message, and their highest bit is the batch's last message.
             index = (bits & -bits).bit_length() - 2 if bits else -1
             position = (ledger, entry, index, bits.bit_length())
             if self._cumulative is None or _order(self._cumulative) < _order(position):
@@ -242,17 +240,17 @@ class AckGroup:
                 self.taken -= 1
 
     def clear(self) -> None:
-        """Forget everything: the subscription's position was moved by a seek."""
+        """Forget everything: a seek moved the subscription's position."""
         self._complete = {}
         self._complete_words = {}
         self._partial = {}
         self._partial_dirty = {}
-        self._told = {}
+        self._counted = {}
         self._cumulative = None
         self._cumulative_sent = None
 
 
 def _order(position: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Return what cumulative positions compare by: index -1, the whole entry, is further than any index in it."""
+    """Return the sort key of a cumulative position: index -1, the whole entry, is above any index in it."""
     ledger, entry, index, _ = position
     return (ledger, entry, int(index < 0), index)

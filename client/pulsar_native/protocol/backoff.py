@@ -1,8 +1,8 @@
-"""Delays between attempts to reconnect: doubling, bounded, with jitter.
+"""Reconnection back-off: doubling, bounded, with jitter.
 
 Rules (Java client 4.x): the first delay is the initial one, each next is double, never above the maximum; up to 10 % is
-taken off at random, never going below the initial delay. A mandatory stop makes one delay end at that moment after the
-first failure, so that a producer tries once more just before its send time-out.
+subtracted at random, never below the initial delay. A mandatory stop makes one delay end at that time after the first
+failure, so that a producer tries once more just before its send time-out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Produce the delays of one series of attempts. Not thread-safe; all times are seconds."""
+    """Delays of one series of attempts. Not thread-safe; all times are seconds."""
 
     __slots__ = ("_first_at", "_initial", "_mandatory_made", "_mandatory_stop", "_maximum", "_next", "_random")
 
@@ -27,7 +27,7 @@ class Backoff:
         self._mandatory_made = False
 
     def next(self, now: float) -> float:
-        """Return how long to wait from `now` before the next attempt."""
+        """Return the delay from `now` to the next attempt."""
         delay = self._next
         self._next = min(self._next * 2, self._maximum)
         if self._first_at is None:
@@ -41,7 +41,7 @@ class Backoff:
         return max(self._initial, delay)
 
     def reset(self) -> None:
-        """Start anew after a success."""
+        """Restart with the initial delay after a success."""
         self._next = self._initial
         self._first_at = None
         self._mandatory_made = False

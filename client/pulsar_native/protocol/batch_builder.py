@@ -1,7 +1,7 @@
-"""Messages collected for one entry, and how an entry's metadata take over what its messages have.
+"""Batch message container: messages collected for one entry, and the entry metadata derived from them.
 
-Rules: the messages of an entry share the version of their schema and their transaction (`BatchKey`); with batches by
-key, one key too.
+Rules: all messages of an entry have the same schema version and the same transaction (`BatchKey`); with key-based
+batching, also the same key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pulsar_native.protocol.send_op import SendCallback
 from pulsar_native.protocol.transaction import TransactionCore
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
-# What the messages of an entry have in common: the version of their schema, and their transaction if any.
+# Attributes all messages of an entry share: schema version, and the transaction if any.
 BatchKey = bytes | None | tuple[bytes | None, TransactionCore]
 
 
@@ -45,12 +45,12 @@ class BatchBuilder:
 
 
 class FastPathBuffer:
-    """Lock-free buffer of messages that are nothing but a payload, the hot path of publishing.
+    """Lock-free buffer of messages that have nothing but a payload, the hot path of publishing.
 
     Writers (no lock): 1. check that the payload is at most `max_payload` and `items` fewer than `capacity`; 2. append
     the payload, or a tuple of it and its callback (`has_callbacks` is set before); 3. if `is_open` is not set, have the
     owner call `drain_late`. Drainers hold the producer's lock and clear `capacity` and `is_open` before they read
-    `items`, so one side always sees a concurrent append. Such latecomers may be more than `capacity`.
+    `items`, so one side always sees a concurrent append. Late appends may exceed `capacity`.
     """
 
     __slots__ = ("capacity", "has_callbacks", "is_open", "items", "max_payload")
@@ -63,24 +63,26 @@ class FastPathBuffer:
         self.has_callbacks = False
 
     def close(self) -> None:
-        """Close the buffer: every writer must have it opened again."""
+        """Close the buffer: the next writer must have it reopened."""
         self.capacity = 0
         self.is_open = False
 
-    def take_all(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
-        """Empty it: payloads, and whom to tell of each when it is anybody. The buffer must have been closed."""
+    def drain(self) -> tuple[list[bytes], list[SendCallback | None] | None]:
+        """Empty the buffer; return the payloads, and their callbacks if there are any. The buffer must have been
+        closed.
+        """
         items = self.items
         taken = items[:]
-        # Others append meanwhile: what was not seen stays.
+        # Writers append concurrently: an item appended after the copy stays in the buffer.
         del items[: len(taken)]
         if not self.has_callbacks:
             return taken, None  # type: ignore[return-value]
-        told = [item[1] if type(item) is tuple else None for item in taken]
-        return [item[0] if type(item) is tuple else item for item in taken], told  # type: ignore[misc]
+        callbacks = [item[1] if type(item) is tuple else None for item in taken]
+        return [item[0] if type(item) is tuple else item for item in taken], callbacks  # type: ignore[misc]
 
 
 def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None) -> None:
-    """Write the fields of a message that is not part of a batch into the entry's metadata."""
+    """Write the fields of an unbatched message into the entry's metadata."""
     if extras is None:
         return
     if extras.properties:
@@ -104,7 +106,7 @@ def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None) 
 
 
 def shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) -> None:
-    """Write the first message's keys into a batch's metadata: by them the broker chooses a Key_Shared consumer."""
+    """Write the first message's keys into the batch metadata: the broker selects the Key_Shared consumer by them."""
     if first is None:
         return
     if first.partition_key is not None:
@@ -116,7 +118,7 @@ def shared_keys(metadata: pb.MessageMetadata, first: OutgoingMessage | None) -> 
 
 
 def split_by_key(batch: BatchBuilder) -> list[BatchBuilder]:
-    """Return a batch for each key (the ordering key, else the partition key), in order of their first messages."""
+    """Return one batch per key (the ordering key, else the partition key), ordered by their first messages."""
     parts: dict[tuple[bool, bytes | str] | None, BatchBuilder] = {}
     for payload, sequence_id, fields, callback in zip(
         batch.payloads, batch.ids, batch.fields, batch.callbacks, strict=True
@@ -140,7 +142,7 @@ def split_by_key(batch: BatchBuilder) -> list[BatchBuilder]:
 
 
 def message_of(single: pb.SingleMessageMetadata) -> OutgoingMessage:
-    """Return a message's own fields, from their form in a batch; the payload is not among them."""
+    """Return the message fields encoded in a batch's single metadata, without the payload."""
     return OutgoingMessage(
         b"",
         properties={pair.key: pair.value for pair in single.properties},

@@ -1,16 +1,17 @@
-"""Chunks put together again: the entries of one large message, which may come interleaved with others, twice, or never.
+"""Chunked message assembly: the entries of one large message, which may arrive interleaved with others, twice, or
+never.
 
 Rules:
-- A message is complete when its last chunk is there, and takes that chunk's place in the topic.
-- A chunk 0 begins anew: a producer that lost its connection sends all chunks again, those of the first attempt are
-  left over. A chunk that is there already is a left-over, too, unless it is the same entry delivered again.
-- Chunks of a message that is complete already are left over as well: the broker's deduplication lets some pass.
-- Any other chunk without the one before it cannot be used: it is an orphan and stays unacknowledged, so that it comes
-  again with the others, until it is older than the expiry time.
-- Beyond `max_pending` incomplete messages the oldest is dropped, acknowledged or not as configured. One that got no
-  further chunk for the expiry time is dropped and acknowledged.
-- The entries of a message that was given out are known until they are acknowledged: they are acknowledged, and asked
-  for again, together.
+- A message is complete when its last chunk is present, and has that chunk's position in the topic.
+- Chunk 0 starts the message again: a producer that lost its connection sends all chunks again, and those of the first
+  attempt are superseded. A chunk that is present already is superseded too, unless it is the same entry redelivered.
+- Chunks of a message that is complete already are superseded as well: the broker's deduplication lets some pass.
+- Any other chunk without its predecessor is an orphan: it stays unacknowledged, so that it is redelivered with the
+  others, until it is older than the expiry time.
+- Beyond `max_pending` incomplete messages the oldest is dropped, acknowledged or not as configured. One that received
+  no further chunk for the expiry time is dropped and acknowledged.
+- The entries of a delivered message are kept until they are acknowledged: they are acknowledged, and redelivered,
+  together.
 
 Not thread-safe: the engine holds the consumer's lock. `now` is monotonic seconds; no clock is read here.
 """
@@ -19,13 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pulsar_native.wire.entry import ParsedEntry
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
 
 class ChunkedMessage:
-    """A message of which chunks are there: all up to the last one received."""
+    """A message whose chunks 0 to n have been received."""
 
     __slots__ = ("count", "entries", "pieces", "touched")
 
@@ -37,7 +36,7 @@ class ChunkedMessage:
 
     @property
     def first(self) -> EntryKey:
-        """The entry of the first chunk."""
+        """Entry of the first chunk."""
         return self.entries[0]
 
     def body(self) -> bytes:
@@ -45,12 +44,12 @@ class ChunkedMessage:
         return b"".join(self.pieces)
 
 
-# Messages whose left-over chunks are still recognised: a producer sends again soon, or not at all.
+# Number of complete messages whose superseded chunks are recognised: a producer resends soon, or never.
 _REMEMBERED = 100
 
 
 class ChunkAssembly:
-    """The incomplete messages of one consumer, and the entries of those it gave out."""
+    """Incomplete messages of one consumer, and the entries of the chunked messages it delivered."""
 
     __slots__ = (
         "_auto_ack",
@@ -59,7 +58,7 @@ class ChunkAssembly:
         "_max_pending",
         "_pending",
         "acknowledge",
-        "given",
+        "delivered",
         "orphans",
         "unusable",
     )
@@ -75,18 +74,18 @@ class ChunkAssembly:
         self._max_pending = max_pending
         self._auto_ack = auto_ack_oldest
         self._expiry = expiry
-        # By uuid, the oldest first.
+        # By uuid, oldest first.
         self._pending: dict[str, ChunkedMessage] = {}
-        # The entries of the last complete messages, by uuid.
+        # Entries of the last complete messages, by uuid.
         self._complete: dict[str, list[EntryKey]] = {}
-        self.given: dict[EntryKey, tuple[EntryKey, ...]] = {}
-        """All entries of the messages that were given out and are not acknowledged, by the last one of each."""
+        self.delivered: dict[EntryKey, tuple[EntryKey, ...]] = {}
+        """All entries of each delivered, unacknowledged message, by its last entry."""
         self.acknowledge: list[EntryKey] = []
-        """Entries nobody can use any more: to be acknowledged by the engine, which empties the list."""
+        """Superseded or expired entries: the engine acknowledges them and empties the list."""
         self.unusable: list[EntryKey] = []
-        """Entries that were dropped without acknowledgement: the broker is to deliver them again in time."""
+        """Entries dropped without acknowledgement: the broker is to redeliver them."""
         self.orphans: dict[str, EntryKey] | None = {} if note_orphans else None
-        """Where the last chunks of messages lie that could not be used, by uuid, when that is to be noted."""
+        """Entry of the last chunk of each message that could not be assembled, by uuid; None when not recorded."""
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -104,12 +103,12 @@ class ChunkAssembly:
     def add(
         self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview, now: float, wall_ms: int
     ) -> ChunkedMessage | None:
-        """Take a chunk, decrypted but not decompressed; return its message when it is complete."""
+        """Add a chunk, decrypted but not decompressed; return its message when it is complete."""
         metadata = parsed.metadata
         uuid, chunk_id = metadata.uuid, metadata.chunk_id
         message = self._pending.get(uuid)
         if message is not None and entry in message.entries:
-            # Delivered again while it is here: the broker counts on it, nothing is left over.
+            # Redelivered while it is present: the broker counts on this entry, so it is not superseded.
             return None
         if chunk_id == 0:
             if message is not None:
@@ -154,13 +153,13 @@ class ChunkAssembly:
         (self.acknowledge if expired else self.unusable).append(entry)
 
     def next_expiry(self) -> float | None:
-        """Return when an incomplete message is to be given up next, None when there is none or they never are."""
+        """Return when the next incomplete message expires, None when there is none or they never do."""
         if not self._pending or not self._expiry:
             return None
         return min(message.touched for message in self._pending.values()) + self._expiry
 
     def expire(self, now: float) -> int:
-        """Give up, and acknowledge, what got no further chunk in time; return how many messages that were."""
+        """Drop, and list for acknowledgement, messages without a further chunk in time; return their number."""
         if not self._expiry:
             return 0
         old = [uuid for uuid, message in self._pending.items() if message.touched + self._expiry <= now]
@@ -169,38 +168,38 @@ class ChunkAssembly:
         return len(old)
 
     def drop_incomplete(self) -> None:
-        """Forget the incomplete messages: all of their chunks are delivered again."""
+        """Forget the incomplete messages: all of their chunks are redelivered."""
         self._pending.clear()
 
     def clear(self) -> None:
         """Forget everything: the subscription's position was moved."""
         self._pending.clear()
         self._complete.clear()
-        self.given.clear()
+        self.delivered.clear()
 
     # --- entries of whole messages ----------------------------------------------------------------------------------
 
     def give(self, message: ChunkedMessage) -> None:
-        """Note that a message goes to the application."""
-        self.given[message.entries[-1]] = tuple(message.entries)
+        """Record that a message is delivered to the application."""
+        self.delivered[message.entries[-1]] = tuple(message.entries)
 
-    def take_entries(self, last: EntryKey) -> tuple[EntryKey, ...]:
-        """Return, and forget, the entries of a message that is acknowledged; none when it is not known."""
-        return self.given.pop(last, ())
+    def pop_entries(self, last: EntryKey) -> tuple[EntryKey, ...]:
+        """Remove and return the entries of an acknowledged message; empty when it is not a chunked one."""
+        return self.delivered.pop(last, ())
 
     def with_chunks(self, entries: Iterable[EntryKey]) -> list[EntryKey]:
-        """Return entries with, for each last chunk, all chunks of its message."""
-        return [each for entry in entries for each in self.given.get(entry, (entry,))]
+        """Return the entries, each last chunk extended by all chunks of its message."""
+        return [each for entry in entries for each in self.delivered.get(entry, (entry,))]
 
     def safe_position(self, position: EntryKey) -> EntryKey:
-        """Return how far everything may be acknowledged up to a position, and forget the messages before it.
+        """Return the position up to which everything may be acknowledged, and forget the messages before it.
 
-        A message that ends behind the position keeps its chunks before it: acknowledged, they would be missing when
-        the message is delivered again.
+        A message that ends behind the position keeps its chunks before it: if they were acknowledged, they would be
+        missing when the message is redelivered.
         """
-        for last in [last for last in self.given if last <= position]:
-            del self.given[last]
+        for last in [last for last in self.delivered if last <= position]:
+            del self.delivered[last]
         open_from = [message.first for message in self._pending.values()]
-        open_from += [entries[0] for entries in self.given.values()]
+        open_from += [entries[0] for entries in self.delivered.values()]
         first = min(open_from, default=None)
         return position if first is None or first > position else (first[0], first[1] - 1)

@@ -1,8 +1,9 @@
-"""One connection to a broker: handshake, keep-alive, and the table of unanswered requests.
+"""Connection state machine: handshake, keep-alive, and the table of unanswered requests.
 
-Bytes in, commands out; bytes to send are collected in `outgoing`. Rules: nothing but the handshake may be sent before
-CONNECTED; a PING is answered at once; an answer to a request that is not in the table is ignored (it was timed out); a
-request that is not answered by its deadline fails alone. Any split of the byte stream gives the same events.
+Input is bytes, output is events; bytes to send are collected in `outgoing`. Rules: only the handshake may be sent
+before CONNECTED; a PING is answered immediately; a response to a request that is not in the table is ignored (it has
+timed out); a request without a response by its deadline fails alone. Every split of the byte stream gives the same
+events.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING, F
 _log = logging.getLogger(__name__)
 
 _REJECTION_WINDOW_SECONDS = 60.0
-# Looked up once: the enumeration looks for a name every time.
+# Cached: each attribute access on the enumeration is a search by name.
 _SEND_RECEIPT = Kind.SEND_RECEIPT
 _DATA = (Kind.MESSAGE, _SEND_RECEIPT)
 
 
 class Phase(Enum):
-    """Where in its life a connection is."""
+    """Life-cycle phase of a connection."""
 
     HANDSHAKE = auto()
     READY = auto()
@@ -43,7 +44,7 @@ class Phase(Enum):
 
 
 class Answered(NamedTuple):
-    """A request has its answer, or its error; `sink` is what the request was registered with."""
+    """Response or error of a request; `sink` is the object the request was registered with."""
 
     sink: Any
     answer: Any
@@ -51,20 +52,20 @@ class Answered(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The broker has accepted the handshake."""
+    """The broker accepted the handshake."""
 
     server_version: str
 
 
 class AuthChallenged(NamedTuple):
-    """The broker wants fresh credentials."""
+    """The broker requests fresh credentials (AUTH_CHALLENGE)."""
 
 
 Event = Frame | Answered | Connected | AuthChallenged
 
 
 class ConnectionCore:
-    """State machine of one connection. Not thread-safe; times are seconds of a monotonic clock."""
+    """Connection state machine. Not thread-safe; times are seconds of a monotonic clock."""
 
     def __init__(self, broker: str, *, keep_alive: float, request_timeout: float, max_rejected: int = 50) -> None:
         self.broker = broker
@@ -78,7 +79,7 @@ class ConnectionCore:
         self._request_timeout = request_timeout
         self._ping_unanswered = False
         self._decoder = FrameDecoder()
-        # When each is given up, after how many seconds that is, and who waits for it.
+        # By request id: deadline, time-out in seconds, sink.
         self._requests: dict[int, tuple[float, float, Any]] = {}
         self._waiting: set[int] = set()
         self._max_rejected = max_rejected
@@ -88,26 +89,27 @@ class ConnectionCore:
     # --- requests -------------------------------------------------------------------------------------------------
 
     def register(self, request_id: int, sink: Any, now: float, timeout: float | None = None) -> None:
-        """Note a request about to be sent; `sink` comes back with its answer."""
+        """Register a request about to be sent; `sink` is returned with its response."""
         if self.phase is not Phase.READY:
             raise NotConnected("The connection is not ready for requests", broker=self.broker)
         limit = self._request_timeout if timeout is None else timeout
         self._requests[request_id] = (now + limit, limit, sink)
 
     def forget(self, request_id: int) -> None:
-        """Drop a request nobody waits for any more; its answer will be ignored."""
+        """Remove a request whose caller has given up; its response will be ignored."""
         self._requests.pop(request_id, None)
         self._waiting.discard(request_id)
 
     @property
     def has_requests(self) -> bool:
-        """Whether any request waits for its answer."""
+        """True while any request waits for its response."""
         return bool(self._requests)
 
     def rejected(self, now: float) -> bool:
-        """Note that the broker refused a request as one too many; return whether to close the connection over it.
+        """Record that the broker rejected a request with TooManyRequests; return True if the connection must be closed.
 
-        That is when it did so more often than allowed within 60 s of the first time (Java client 4.x).
+        That is the case when the broker rejected more than the allowed number within 60 s of the first (Java client
+        4.x).
         """
         if self._rejections == 0 or now - self._first_rejection >= _REJECTION_WINDOW_SECONDS:
             self._rejections, self._first_rejection = 0, now
@@ -129,10 +131,10 @@ class ConnectionCore:
         return events
 
     def close(self, error: PulsarException | None = None) -> list[Answered]:
-        """Fail every unanswered request; nothing is accepted afterwards."""
+        """Fail every unanswered request; no request is accepted afterwards."""
         self.phase = Phase.CLOSED
         error = error or NotConnected("The connection was closed")
-        # An error each: who asked adds to it what it was about.
+        # One error object each: every caller adds the context of its own request.
         events = [
             Answered(sink, None, type(error)(error.message, broker=self.broker, request_id=key))
             for key, (_, _, sink) in self._requests.items()
@@ -144,9 +146,9 @@ class ConnectionCore:
     # --- keep-alive -----------------------------------------------------------------------------------------------
 
     def keep_alive_due(self) -> bool:
-        """Send a PING; return False when the previous one had no answer and the connection must be closed.
+        """Send a PING; return False when the previous one has no PONG and the connection must be closed.
 
-        Called every keep-alive interval, so that a dead peer is found after at most two of them.
+        Called every keep-alive interval, so that a dead peer is detected after at most two of them.
         """
         if self._ping_unanswered:
             return False
@@ -157,7 +159,7 @@ class ConnectionCore:
     # --- bytes ----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
-        """Take bytes of the stream and return what they mean; raises `ProtocolViolation` on hostile ones."""
+        """Parse bytes of the stream and return their events; raises `ProtocolViolation` on malformed input."""
         if self.phase is Phase.CLOSED:
             raise AlreadyClosed("The connection is closed", broker=self.broker)
         events: list[Event] = []
@@ -174,7 +176,7 @@ class ConnectionCore:
         return events
 
     def only_receipt(self, data: bytes) -> pb.CommandSendReceipt | None:
-        """Return the receipt these bytes of the stream are, None when they are anything else: then nothing is taken."""
+        """Return the receipt when these bytes are exactly one SEND_RECEIPT, else None. No state is changed by None."""
         if self.phase is not Phase.READY:
             return None
         command = self._decoder.only_command(data)
@@ -200,11 +202,11 @@ class ConnectionCore:
     def _answered(self, request_id: int, answer: Any, error: PulsarException | None) -> Event | None:
         entry = self._requests.get(request_id)
         if entry is None:
-            _log.debug("Ignoring the answer to request %d, which nobody waits for", request_id)
+            _log.debug("Ignoring the response to unknown or timed-out request %d", request_id)
             return None
         if error is None and getattr(answer, "producer_ready", True) is False:
-            # The producer stands in the queue for exclusive access: a second answer with the same id will follow, after
-            # any length of time, so the request has no deadline from now on.
+            # The producer is queued for exclusive access: a second response with the same request id follows at an
+            # unknown time, so the request has no deadline from now on.
             self._waiting.add(request_id)
             return None
         self.forget(request_id)
@@ -244,5 +246,5 @@ _CONTROL: dict[int, Callable[[ConnectionCore, Frame], Event | None]] = {
 
 
 def connection_lost(broker: str, reason: str) -> ConnectError:
-    """Return the error for a connection that broke."""
+    """Return the error for a lost connection."""
     return ConnectError(f"The connection to the broker was lost: {reason}", broker=broker)

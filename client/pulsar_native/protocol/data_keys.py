@@ -1,11 +1,10 @@
-"""The keys of end-to-end encryption: a producer's data key and its renewal, a consumer's cache of data keys.
+"""Data keys of end-to-end encryption: a producer's data key and its renewal, a consumer's cache of data keys.
 
-Rules: a producer has one data key, encrypted for every named public key, and makes a new
-one every four hours, when the public keys are read again. What blocks (reading keys) stands apart from what is on the
-data path: `Encryptor.renew` and `Decryptor.fetch` block and are called off the loop, `encrypt` and `decrypt` never do.
-An entry whose data key is not known yet raises `KeyWanted`; it is decoded again once the answer is learnt. A failure
-is kept for a second, so that a stream of undecryptable entries does not read the key file for each, and is given out
-at least once however late.
+Rules: a producer has one data key, encrypted for every named public key, and creates a new one every four hours, when
+the public keys are read again. Blocking calls (reading keys) are separate from the data path: `Encryptor.renew` and
+`Decryptor.fetch` block and are called off the loop, `encrypt` and `decrypt` never do. An entry whose data key is not
+cached raises `KeyWanted`; it is decoded again once `learn` has stored the result. A failure is cached for a second, so
+that a stream of undecryptable entries does not read the key file for each, and is reported at least once however late.
 
 The clock (monotonic seconds) and randomness are arguments.
 """
@@ -34,17 +33,17 @@ from pulsar_native.wire.crypto import (
 Clock = Callable[[], float]
 
 RENEWAL_SECONDS = 4 * 3600.0
-"""How long a data key is used, and how long an unused one is kept for reading."""
+"""Lifetime of a producer's data key, and of an unused one in a consumer's cache."""
 
 RETRY_SECONDS = 60.0
-"""When a renewal that failed is tried again; the old data key goes on meanwhile."""
+"""Delay before a failed renewal is tried again; the old data key stays in use meanwhile."""
 
 _FAILURE_SECONDS = 1.0
 _MAX_CACHED = 1000
 
 
 class Encryptor:
-    """What a producer encrypts with. `encrypt` is thread-safe; `renew` is called by one thread at a time."""
+    """Encryption of a producer. `encrypt` is thread-safe; `renew` is called by one thread at a time."""
 
     def __init__(
         self,
@@ -62,19 +61,19 @@ class Encryptor:
         self._reader = reader
         self._clock = clock
         self._random = random
-        # Replaced as a whole, so that a thread that encrypts sees the old pair or the new one.
+        # Replaced as a whole, so that a concurrent `encrypt` uses the old pair or the new one.
         self._current: tuple[Cipher, list[pb.EncryptionKeys]] | None = None
 
     @property
     def overhead(self) -> int:
-        """About how many bytes encryption adds to an entry."""
+        """Upper estimate of the bytes encryption adds to an entry."""
         keys = [] if self._current is None else self._current[1]
         return sum(key.ByteSize() + 8 for key in keys) + VECTOR_BYTES + TAG_BYTES + 8
 
     def renew(self) -> None:
-        """Make a new data key for all names. Blocking: asks the key reader; raises `CryptoError`.
+        """Create a new data key for all names. Blocking: calls the key reader; raises `CryptoError`.
 
-        When any public key cannot be had, the old data key stays in use and `due` tells when to try again.
+        When any public key cannot be read, the old data key stays in use and `due` is the time of the next attempt.
         """
         data_key = self._random(DATA_KEY_BYTES)
         try:
@@ -86,9 +85,9 @@ class Encryptor:
         self.due = self._clock() + RENEWAL_SECONDS
 
     def encrypt(self, metadata: pb.MessageMetadata, body: bytes) -> bytes:
-        """Return the body encrypted, and write into the metadata what readers need.
+        """Return the body encrypted, and write the metadata readers need.
 
-        Without any data key the body stays as it is if the failure action is SEND, else `CryptoError` is raised.
+        Without any data key the body stays unencrypted if the failure action is SEND, else `CryptoError` is raised.
         """
         current = self._current
         if current is None:
@@ -109,7 +108,7 @@ def _wrapped(name: str, data_key: bytes, reader: KeyReader) -> pb.EncryptionKeys
     except CryptoError as error:
         raise CryptoError(f"The data key cannot be encrypted for {name!r}: {error.message}") from error
     except Exception as error:
-        # The reader is the application's; what it raises becomes one kind of error.
+        # The key reader is the application's; any exception of it becomes a CryptoError.
         raise CryptoError(f"The key reader has no public key {name!r}: {type(error).__name__}") from error
     pairs = [pb.KeyValue(key=key, value=text) for key, text in info.metadata.items()]
     return pb.EncryptionKeys(key=name, value=value, metadata=pairs)
@@ -121,11 +120,11 @@ def _checked(info: object) -> EncryptionKeyInfo:
     return info
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- consumers ------------------------------------------------------------------------------------------------------
 
 
 class KeyWanted(Exception):
-    """An entry cannot be decrypted before the key reader was asked."""
+    """Raised when an entry's data key must be fetched from the key reader first."""
 
     def __init__(self, keys: list[EncryptionKey]) -> None:
         super().__init__("the data key is not known yet")
@@ -133,7 +132,7 @@ class KeyWanted(Exception):
 
 
 class Fetched:
-    """The key reader's answer for the keys of one entry: a data key for one of them, or why there is none."""
+    """Result of the key reader for the keys of one entry: a data key for one of them, or the reason for its lack."""
 
     __slots__ = ("cipher", "digests", "error", "index")
 
@@ -145,7 +144,7 @@ class Fetched:
 
 
 class Decryptor:
-    """What a consumer decrypts with. `fetch` may run in any thread; all else under the consumer's lock."""
+    """Decryption of a consumer. `fetch` may run in any thread; all other methods under the consumer's lock."""
 
     def __init__(self, reader: KeyReader | None, action: ConsumerCryptoFailureAction, clock: Clock) -> None:
         if reader is not None:
@@ -153,7 +152,7 @@ class Decryptor:
         self.action = action
         self._reader = reader
         self._clock = clock
-        # By digest of the encrypted data key; the least recently used first. Values: cipher, when it was used last.
+        # By digest of the encrypted data key, least recently used first. Values: cipher, time of the last use.
         self._ciphers: dict[bytes, tuple[Cipher, float]] = {}
         self._failures: dict[bytes, tuple[str, float]] = {}
 
@@ -179,7 +178,8 @@ class Decryptor:
             raise KeyWanted(keys_of(metadata))
         reason, until = failure
         if now >= until:
-            # Old, but not told yet to the entry that asked: told now, and asked for anew by the next one.
+            # Expired, but not reported to the entry that caused the fetch: reported now, and fetched again for the next
+            # one.
             del self._failures[whole]
         raise CryptoError(reason)
 
@@ -191,7 +191,7 @@ class Decryptor:
         return known[0]
 
     def fetch(self, wanted: KeyWanted) -> Fetched:
-        """Ask the key reader for each of the keys until one fits. Blocking; never raises."""
+        """Call the key reader for each of the keys until one fits. Blocking; never raises."""
         digests = [_digest(key) for key in wanted.keys]
         reasons = []
         for index, key in enumerate(wanted.keys):
@@ -200,7 +200,7 @@ class Decryptor:
             except PulsarException as error:
                 reasons.append(f"{key.key!r}: {error.message}")
             except Exception as error:
-                # The reader is the application's; what it raises means that it has no key.
+                # The key reader is the application's; an exception means that it has no key.
                 reasons.append(f"{key.key!r}: the key reader raised {type(error).__name__}")
         return Fetched(digests, 0, None, f"No private key fits ({'; '.join(reasons)})")
 
@@ -210,7 +210,7 @@ class Decryptor:
         return cipher_of(unwrap(key.value, info.key))
 
     def learn(self, fetched: Fetched) -> None:
-        """Take the answer of `fetch` into the cache."""
+        """Store the result of `fetch` in the cache."""
         now = self._clock()
         whole = b"".join(fetched.digests)
         if fetched.cipher is None:
@@ -223,7 +223,7 @@ class Decryptor:
 
 
 NO_KEYS = Decryptor(None, ConsumerCryptoFailureAction.FAIL, lambda: 0.0)
-"""What reads entries that are not encrypted, and refuses the others."""
+"""Decryptor that reads unencrypted entries and refuses all others."""
 
 
 def keys_of(metadata: pb.MessageMetadata) -> list[EncryptionKey]:
@@ -232,7 +232,7 @@ def keys_of(metadata: pb.MessageMetadata) -> list[EncryptionKey]:
 
 
 def context_of(metadata: pb.MessageMetadata, *, failed: bool) -> EncryptionContext | None:
-    """Return what an entry says about its encryption, None when it is not encrypted."""
+    """Return the encryption context of an entry, None when it is not encrypted."""
     if not metadata.encryption_keys:
         return None
     is_batch = metadata.HasField("num_messages_in_batch")

@@ -1,11 +1,11 @@
-"""Dead letters and retry letters: which entries have failed too often, and what a copy of a message says of its origin.
+"""Dead-letter and retry topics: entries redelivered too often, and the properties of a message's copy.
 
-Rules (names and properties as the Java client 4.x writes them): the broker
-counts redeliveries per entry. An entry that arrives with the last count allowed is given out once more and remembered;
-when it is refused again, it goes to the dead-letter topic instead. One that arrives with a higher count goes there at
-once. What is delivered again of an entry that is on its way is dropped, and of one that has arrived acknowledged once
-more, so that no dead letter is sent twice. Retry letters carry their own count, since a copy is a new message for the
-broker.
+Rules (names and properties as the Java client 4.x writes them): the broker counts redeliveries per entry. An entry that
+arrives with the last count allowed is delivered once more and remembered; when it is to be redelivered again, it goes
+to the dead-letter topic instead. One that arrives with a higher count goes there immediately. A redelivery of an entry
+whose dead letter is being sent is dropped, and one of an entry whose dead letter is stored is acknowledged once more,
+so that no dead letter is sent twice. Copies in the retry topic carry a reconsume count of their own, since a copy is a
+new message for the broker.
 
 Not thread-safe: the engine holds the consumer's lock.
 """
@@ -17,23 +17,23 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, TypeVar
 
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.topic import TopicName
+from pulsar_native.wire.entry import EntryKey
 
 T = TypeVar("T")
 
 REAL_TOPIC = "REAL_TOPIC"
 REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-# What older Java clients called it, by a slip of the pen; the newer ones write and read both.
+# Misspelt property name of older Java clients; newer ones write and read both.
 ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
 RECONSUME_TIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
 
-# How many of the entries that became dead letters are known again when a lost acknowledgement brings them back.
+# Number of dead-lettered entries that are recognised when a lost acknowledgement causes their redelivery.
 _KNOWN_AGAIN = 10_000
 
-# The policy of a consumer with retry topic that was given none.
+# For a consumer with a retry topic and no dead-letter policy.
 DEFAULT_MAX_RECONSUME_TIMES = 16
 
 
@@ -48,19 +48,19 @@ def retry_letter_topic(topic: str, subscription: str) -> str:
 
 
 def old_dead_letter_topic(topic: TopicName, subscription: str) -> str:
-    """Return the name clients before 2.8 gave the dead-letter topic; still used where that topic exists."""
+    """Return the dead-letter topic name of clients before 2.8; used where that topic exists."""
     return f"persistent://{topic.namespace}/{subscription}-DLQ"
 
 
 def old_retry_letter_topic(topic: TopicName, subscription: str) -> str:
-    """Return the name clients before 2.8 gave the retry topic; still used where that topic exists."""
+    """Return the retry topic name of clients before 2.8; used where that topic exists."""
     return f"persistent://{topic.namespace}/{subscription}-RETRY"
 
 
 def letter_properties(
     properties: Mapping[str, str], *, topic: str, message_id: MessageId, subscription: str
 ) -> dict[str, str]:
-    """Return the properties of a message's copy: its own, and where it came from, of a copy's copy the first origin."""
+    """Return the properties of a message's copy: its own and its origin; a copy of a copy keeps the first origin."""
     origin = _origin(message_id)
     return {
         REAL_TOPIC: topic,
@@ -72,7 +72,7 @@ def letter_properties(
 
 
 def _origin(message_id: MessageId) -> str:
-    """Return an id as Java's toString gives it: an index only for a message of a batch, chunks from first to last."""
+    """Return an id as Java's toString formats it: batch index only in a batch, chunks from first to last."""
     first = message_id.first_chunk_message_id()
     if first is not None:
         return f"{_origin(first)};{_origin(message_id.without_chunks())}"
@@ -81,26 +81,26 @@ def _origin(message_id: MessageId) -> str:
 
 
 class NextTry(NamedTuple):
-    """What becomes of a message that is to be consumed later."""
+    """Destination and properties of a message passed to `reconsume_later`."""
 
     properties: dict[str, str]
     is_dead: bool
 
 
 def next_try(properties: Mapping[str, str], delay_ms: int, max_redeliver_count: int) -> NextTry:
-    """Count one try more in a letter's properties and tell whether it was the last one allowed."""
+    """Increment the reconsume count in a message's properties and return the destination of its copy."""
     times = _number(properties.get(RECONSUME_TIMES)) + 1
     counted = {**properties, RECONSUME_TIMES: str(times), DELAY_TIME: str(delay_ms)}
     return NextTry(counted, times > max_redeliver_count)
 
 
 def _number(text: str | None) -> int:
-    # A property anyone may have written: what is no count counts as none.
+    # Any producer may have written the property: a value that is no count reads as none.
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 class Verdict(Enum):
-    """What becomes of an entry that has arrived."""
+    """Decision about a delivered entry."""
 
     GIVE = auto()
     SEND = auto()
@@ -108,25 +108,27 @@ class Verdict(Enum):
     ACKNOWLEDGE = auto()
 
 
-class DeadLetters(Generic[T]):
-    """The entries of one consumer that have failed too often, or may have next time; `T` is what is kept of them."""
+class DeadLetterTracker(Generic[T]):
+    """Entries of one consumer that reached the redelivery limit; `T` is the data kept of each."""
 
-    __slots__ = ("_buried", "_maximum", "_remembered", "_sending")
+    __slots__ = ("_dead_lettered", "_maximum", "_remembered", "_sending")
 
     def __init__(self, max_redeliver_count: int) -> None:
         self._maximum = max_redeliver_count
         self._remembered: dict[EntryKey, T] = {}
         self._sending: set[EntryKey] = set()
-        self._buried: dict[EntryKey, None] = {}
+        self._dead_lettered: dict[EntryKey, None] = {}
 
     def __len__(self) -> int:
         return len(self._remembered)
 
     def delivered(self, entry: EntryKey, redelivery_count: int, kept: T) -> Verdict:
-        """Judge an entry: give it out, send it to the dead-letter topic, or be rid of what went there before."""
+        """Return the decision about an entry: deliver it, send it to the dead-letter topic, or drop or acknowledge
+        it.
+        """
         if entry in self._sending:
             return Verdict.DROP
-        if entry in self._buried:
+        if entry in self._dead_lettered:
             return Verdict.ACKNOWLEDGE
         self._remembered.pop(entry, None)
         if redelivery_count < self._maximum:
@@ -138,7 +140,7 @@ class DeadLetters(Generic[T]):
         return Verdict.GIVE
 
     def refused(self, entries: Iterable[EntryKey]) -> tuple[list[tuple[EntryKey, T]], list[EntryKey]]:
-        """Part entries that are to be redelivered into those that are dead now, and those to ask the broker for."""
+        """Split entries to redeliver into those for the dead-letter topic, and those to request from the broker."""
         dead, others = [], []
         for entry in entries:
             kept = self._remembered.pop(entry, None)
@@ -150,25 +152,25 @@ class DeadLetters(Generic[T]):
         return dead, others
 
     def arrived(self, entry: EntryKey) -> None:
-        """Note that an entry is in the dead-letter topic."""
+        """Record that the dead letter of an entry is stored."""
         self._sending.discard(entry)
-        self._buried[entry] = None
-        if len(self._buried) > _KNOWN_AGAIN:
-            del self._buried[next(iter(self._buried))]
+        self._dead_lettered[entry] = None
+        if len(self._dead_lettered) > _KNOWN_AGAIN:
+            del self._dead_lettered[next(iter(self._dead_lettered))]
 
     def failed(self, entry: EntryKey) -> None:
-        """Note that an entry did not get there, and is to be redelivered after all."""
+        """Record that the dead letter of an entry could not be sent: the entry is to be redelivered."""
         self._sending.discard(entry)
 
     def acknowledged(self, entry: EntryKey) -> None:
-        """Forget an entry the application has acknowledged."""
+        """Remove an entry that the application acknowledged."""
         self._remembered.pop(entry, None)
 
     def reattached(self) -> None:
-        """Forget what is remembered: over a new attachment everything comes again, with the broker's count."""
+        """Forget entries at their last delivery: with a new attachment the broker redelivers them with their counts."""
         self._remembered.clear()
 
     def on_seek(self) -> None:
-        """Forget also what went to the dead-letter topic: after a seek it may be wanted again."""
+        """Forget dead-lettered entries too: after a seek the application may want them again."""
         self._remembered.clear()
-        self._buried.clear()
+        self._dead_lettered.clear()

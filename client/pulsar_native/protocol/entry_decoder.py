@@ -1,9 +1,9 @@
-"""From the payload of a MESSAGE to messages: verify, read the metadata, decrypt, decompress, split, filter.
+"""Entry decoder: from the payload of a MESSAGE command to messages (verify, decrypt, decompress, split, filter).
 
-Order of the steps: broker metadata, checksum, metadata, already acknowledged, decrypt, chunk,
-decompress, batch. What cannot be read is `Corrupt`, with the reason the broker is told when it is discarded. No clock,
-no I/O: an entry whose key must be read first raises `KeyWanted`. Runs in the thread that receives, or on the asyncio
-API's loop.
+Order of the steps: broker metadata, checksum, metadata, ack state, decrypt, chunk assembly, decompress, batch split. An
+unreadable entry raises `Corrupt`, with the validation error the broker receives when the entry is discarded. No clock,
+no I/O: an entry whose key must be fetched first raises `KeyWanted`. Runs in the thread that receives, or on the loop of
+the asyncio API.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidMessage,
 from pulsar_native.message import KeyedMessage, Message, SingleFields
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import bits_of
-from pulsar_native.protocol.chunk_assembly import ChunkedMessage, EntryKey
+from pulsar_native.protocol.chunk_assembly import ChunkedMessage
 from pulsar_native.protocol.data_keys import NO_KEYS, Decryptor, context_of
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire._impl import may_be_compacted, payload_bytes, split_batch
 from pulsar_native.wire.codec import COMPACTED_OUT, parse_single, same_size
 from pulsar_native.wire.compression import decompress
-from pulsar_native.wire.entry import ParsedEntry, parse_entry
+from pulsar_native.wire.entry import EntryKey, ParsedEntry, parse_entry
 
 _ValidationError = pb.CommandAck.ValidationError
 
 Together = Callable[[EntryKey, ParsedEntry, bytes | memoryview], ChunkedMessage | None]
-"""Takes a chunk and returns its message when it is complete."""
+"""Function that accepts a chunk and returns its message when all chunks are present."""
 
 
 class Corrupt(Exception):
-    """An entry that cannot be read and is to be discarded; `reason` is the protocol's ValidationError."""
+    """Raised when an entry cannot be read and must be discarded; `reason` is the protocol's ValidationError."""
 
     def __init__(self, reason: int, permits: int, cause: PulsarException) -> None:
         super().__init__(str(cause))
@@ -42,7 +42,7 @@ class Corrupt(Exception):
 
 
 class Undecryptable(Exception):
-    """An entry this consumer has no key for: it is not delivered and stays unacknowledged."""
+    """Raised when this consumer has no key for an entry: it is not delivered and stays unacknowledged."""
 
     def __init__(self, permits: int, cause: CryptoError) -> None:
         super().__init__(cause.message)
@@ -50,7 +50,7 @@ class Undecryptable(Exception):
 
 
 class Delivery:
-    """A MESSAGE as it came in: ids, the broker's remarks, and the payload not yet looked into."""
+    """MESSAGE command as received: ids, redelivery count, ack set, and the undecoded payload."""
 
     __slots__ = ("ack_words", "attachment", "entry_id", "ledger_id", "payload", "redelivery_count")
 
@@ -61,12 +61,12 @@ class Delivery:
         self.redelivery_count = message.redelivery_count
         self.ack_words: Sequence[int] | None = tuple(message.ack_set) or None
         self.payload = payload
-        # Number of the subscription's attachment to a broker: a delivery over an older one gives no permit back.
+        # Number of the subscription's attachment to a broker: a delivery of an older attachment returns no permit.
         self.attachment = attachment
 
 
 class ReceivedEntry:
-    """One entry: shared by its messages, which read their fields from here."""
+    """Decoded entry, shared by its messages, which read their fields from it."""
 
     __slots__ = (
         "batch_size",
@@ -101,17 +101,17 @@ class ReceivedEntry:
 
     @property
     def encryption_context(self) -> EncryptionContext | None:
-        """How the entry was encrypted, None when it was not."""
+        """The entry's encryption context, None when it was not encrypted."""
         return context_of(self.parsed.metadata, failed=self.decryption_failed)
 
     @property
     def key(self) -> tuple[int, int]:
-        """Ledger and entry."""
+        """Ledger id and entry id."""
         return self.ledger_id, self.entry_id
 
     @property
     def publish_time(self) -> int:
-        """The producer's clock in ms since 1970."""
+        """Publish time by the producer's clock, ms since 1970."""
         return self.parsed.metadata.publish_time
 
     @property
@@ -126,36 +126,36 @@ class ReceivedEntry:
 
     @property
     def schema_version(self) -> bytes | None:
-        """The schema version of the entry, None without schema."""
+        """Schema version of the entry, None without a schema."""
         return self.parsed.metadata.schema_version or None
 
     @property
     def broker_timestamp(self) -> int | None:
-        """The broker's clock in ms, None unless exposed."""
+        """Broker timestamp in ms since 1970, None when the broker does not expose it."""
         return self.parsed.broker_timestamp
 
     def index_of(self, batch_index: int) -> int | None:
-        """Return the broker's index of a message: the entry carries that of its last one."""
+        """Return the broker index of a message, derived from the entry's, which is that of its last message."""
         last = self.parsed.index
         return None if last is None else last - self.parsed.num_messages + 1 + max(batch_index, 0)
 
     def fields(self, meta_start: int, payload_start: int) -> SingleFields:
-        """Return a message's own fields: of a batch the single metadata, else the entry's."""
+        """Return a message's own fields: from the single metadata in a batch, else from the entry's metadata."""
         if not self.is_batch:
             return self.parsed.metadata
         return parse_single(self.body[meta_start:payload_start])
 
     def decode(self, data: bytes) -> Any:
-        """Return a payload decoded by the consumer's schema."""
+        """Return a payload decoded with the consumer's schema."""
         return self.schema.decode(data, self.schema_version)
 
 
-Place = tuple[int, int, int]
-"""Where a message lies in its entry's body: start of its metadata, start and end of its payload."""
+MessageSpan = tuple[int, int, int]
+"""Offsets of a message in its entry's body: start of the metadata, start and end of the payload."""
 
 
-class EvenPlaces:
-    """The places of a batch whose messages have metadata of one size and payloads of one length: none is made."""
+class UniformSpans:
+    """Computed offsets of a batch whose messages have metadata of one size and payloads of one size."""
 
     __slots__ = ("_count", "length", "size", "stride")
 
@@ -168,11 +168,11 @@ class EvenPlaces:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[MessageSpan]:
         return zip(*self.columns(0, self._count), strict=True)
 
     def columns(self, first: int, stop: int) -> tuple[range, range, range]:
-        """Return where the metadata, and the payloads, of messages begin, and where the payloads end."""
+        """Return the metadata starts, payload starts and payload ends of the messages from `first` to `stop`."""
         stride = self.stride
         at, behind = first * stride, stop * stride
         return (
@@ -182,22 +182,22 @@ class EvenPlaces:
         )
 
 
-Places = list[Place] | EvenPlaces
+MessageSpans = list[MessageSpan] | UniformSpans
 
 
 class Decoded:
-    """What became of a delivery: the entry and which of its messages are to be given out."""
+    """Decoding result of a delivery: the entry, and which of its messages are to be delivered."""
 
     __slots__ = ("entry", "places", "skip", "wanted")
 
-    def __init__(self, entry: ReceivedEntry, places: Places | None, wanted: int, skip: bytes | None):
+    def __init__(self, entry: ReceivedEntry, places: MessageSpans | None, wanted: int, skip: bytes | None):
         self.entry = entry
         self.places = places
         self.wanted = wanted
         self.skip = skip
 
     def messages(self) -> list[Message]:
-        """Return the messages to be given out, in order."""
+        """Return the messages to deliver, in order."""
         places, skip = self.places, self.skip
         if places is None:
             return [self._kind()(self.entry, -1, 0, 0, len(self.entry.body))] if self.wanted else []
@@ -207,14 +207,14 @@ class Decoded:
         return [kind(entry, index, *place) for index, place in enumerate(places) if not skip[index]]
 
     def messages_between(self, first: int, stop: int) -> list[Message]:
-        """Return the messages of a batch from one index up to another, whether they are to be given out or not."""
+        """Return the messages of a batch with indexes from `first` to `stop`, filtered out or not."""
         places = self.places
         assert places is not None
         columns: Iterable[Iterable[int]]
         columns = (
-            places.columns(first, stop) if isinstance(places, EvenPlaces) else zip(*places[first:stop], strict=True)
+            places.columns(first, stop) if isinstance(places, UniformSpans) else zip(*places[first:stop], strict=True)
         )
-        # Mapped, not written out: a third less for each message there is.
+        # `map` instead of a comprehension: a third less time per message.
         return list(map(self._kind(), repeat(self.entry), range(first, stop), *columns))
 
     def _kind(self) -> type[Message]:
@@ -222,38 +222,38 @@ class Decoded:
 
     @property
     def is_whole_batch(self) -> bool:
-        """Whether it is a batch of which every message is to be given out."""
+        """True for a batch of which every message is to be delivered."""
         return self.skip is None and self.places is not None
 
     def payload_bytes(self) -> int:
-        """Return the bytes of the payloads to be given out."""
+        """Return the payload bytes of the messages to deliver."""
         places, skip = self.places, self.skip
         if places is None:
             return len(self.entry.body)
         if skip is None:
-            if isinstance(places, EvenPlaces):
+            if isinstance(places, UniformSpans):
                 return places.length * len(places)
             return payload_bytes(places)
         return sum(end - start for index, (_, start, end) in enumerate(places) if not skip[index])
 
     def indexes(self, first: int = 0) -> Sequence[int]:
-        """Return the batch indexes of the same messages, from one on; 0 without a batch."""
+        """Return the batch indexes of the messages to deliver, from `first` on; 0 for an unbatched message."""
         count = self.wanted if self.places is None else len(self.places)
         if self.skip is None:
             return range(first, count)
         return [index for index in range(first, count) if not self.skip[index]]
 
     def sizes(self, indexes: Sequence[int]) -> list[int]:
-        """Return the bytes of these messages' payloads."""
+        """Return the payload sizes of these messages, in bytes."""
         places = self.places
         if places is None:
             return [len(self.entry.body)]
-        if isinstance(places, EvenPlaces):
+        if isinstance(places, UniformSpans):
             return [places.length] * len(indexes)
         return [places[index][2] - places[index][1] for index in indexes]
 
     def messages_from(self, first: int) -> list[Message]:
-        """Return the messages to be given out from an index on."""
+        """Return the messages to deliver, from an index on."""
         if self.is_whole_batch:
             return self.messages_between(first, self.wanted)
         messages = self.messages()
@@ -261,9 +261,9 @@ class Decoded:
 
 
 class StartFilter:
-    """Drop what lies before the start of a reader: the broker starts at the whole entry, and always inclusive.
+    """Filter for messages before a reader's start: the broker starts at a whole entry, and always inclusive.
 
-    A message in chunks lies where its last chunk does; earlier chunks are not asked about.
+    A chunked message has the position of its last chunk; its earlier chunks are not compared.
     """
 
     __slots__ = ("_batch_index", "_inclusive", "_key")
@@ -297,13 +297,13 @@ def decode(
     together: Together,
     decryptor: Decryptor = NO_KEYS,
 ) -> Decoded | None:
-    """Return the entry of a delivery with what is to be given out of it; None is a chunk of an incomplete message.
+    """Return the decoded entry of a delivery; None for a chunk of an incomplete message.
 
-    Raises `Corrupt`, `Undecryptable`, or `KeyWanted` before anything is decided. An entry that cannot be decrypted and
-    is to be consumed all the same is one message, its body as it came.
+    Raises `Corrupt`, `Undecryptable` or `KeyWanted`, without side effects. With the crypto failure action CONSUME, an
+    entry that cannot be decrypted is returned as one message with the encrypted body.
 
-    `missing` is the bit set of messages the application has not acknowledged, None when nothing is known of the entry.
-    `together` takes the chunks.
+    `missing` is the bit set of unacknowledged messages, None when nothing of the entry was acknowledged here.
+    `together` assembles chunks.
     """
     try:
         parsed = parse_entry(delivery.payload)
@@ -333,7 +333,7 @@ def decode(
         return Decoded(entry, None, 0 if first else 1, None)
     try:
         uniform = same_size(body, permits)
-        places = split_batch(body, permits) if uniform is None else EvenPlaces(permits, *uniform)
+        places = split_batch(body, permits) if uniform is None else UniformSpans(permits, *uniform)
     except InvalidMessage as error:
         raise Corrupt(_ValidationError.BatchDeSerializeError, permits, error) from error
     skip = _skipped(entry, delivery, places, first, missing)
@@ -342,7 +342,7 @@ def decode(
 
 
 def _decrypt(parsed: ParsedEntry, permits: int, decryptor: Decryptor) -> bool:
-    """Put the decrypted body in the place of the encrypted one; return False when it is to be consumed as it is."""
+    """Replace the body by the decrypted one; return False when it is to be consumed encrypted."""
     try:
         parsed.body = memoryview(decryptor.decrypt(parsed.metadata, bytes(parsed.body)))
     except CryptoError as error:
@@ -355,7 +355,7 @@ def _decrypt(parsed: ParsedEntry, permits: int, decryptor: Decryptor) -> bool:
 
 
 def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
-    """Return a whole entry as one message: what it holds cannot be told."""
+    """Return an encrypted entry as one message: the number of messages in it is unknown."""
     count = entry.parsed.num_messages
     wanted = 1 if start.first_index(entry.key, count) < count else 0
     entry.decryption_failed = True
@@ -365,13 +365,13 @@ def _undecrypted(entry: ReceivedEntry, start: StartFilter) -> Decoded:
 
 
 def _decompressed(parsed: ParsedEntry, body: bytes | memoryview, permits: int, max_message_size: int) -> bytes:
-    """Return the body of an entry, or of the message its chunks make, as the producer's application gave it."""
+    """Return the uncompressed body of an entry, or of the message assembled from its chunks."""
     metadata = parsed.metadata
     kind = CompressionType(metadata.compression)
     if kind is CompressionType.NONE:
         return bytes(body)
-    # The uncompressed size may exceed the broker's maximum (only the compressed one counts there), but not without end.
-    # Of what is known to have come in chunks, no more than as many times as much is believed.
+    # The uncompressed size may exceed the broker's maximum message size, which applies to the compressed one, but is
+    # bounded: to 64 times the size received in chunks, or the maximum message size if that is larger.
     limit = max(max(max_message_size, len(body)) * 64, _plausible(metadata.uncompressed_size))
     try:
         return decompress(kind, body, metadata.uncompressed_size, limit)
@@ -388,11 +388,11 @@ def _plausible(size: int) -> int:
 def _skipped(
     entry: ReceivedEntry,
     delivery: Delivery,
-    places: Places,
+    places: MessageSpans,
     first: int,
     missing: int | None,
 ) -> bytes | None:
-    """Return a byte per message, 1 = not to be given out, or None when all are."""
+    """Return one byte per message, 1 = filtered out, or None when all are to be delivered."""
     count = len(places)
     compacted = entry.parsed.metadata.compacted_batch_indexes
     whole = not first and delivery.ack_words is None and missing is None and not compacted
@@ -414,10 +414,10 @@ def _skipped(
     return bytes(skip) if any(skip) else None
 
 
-def _may_be_compacted(body: bytes, places: Places) -> bool:
-    """Return whether any message may be marked as compacted away; a false alarm only costs a closer look."""
-    if isinstance(places, EvenPlaces):
-        # One look at each byte of the metadata, for all messages together.
+def _may_be_compacted(body: bytes, places: MessageSpans) -> bool:
+    """Return True if any message may have the compacted-out mark; a false positive only costs a slower check."""
+    if isinstance(places, UniformSpans):
+        # One scan over the metadata bytes of all messages.
         stop = len(places) * places.stride
         columns = [body[4 + offset : stop : places.stride] for offset in range(places.size)]
         tag, value = COMPACTED_OUT

@@ -1,7 +1,7 @@
-"""Entries of a producer that wait for their receipts, in the order in which they are written.
+"""Pending queue of a producer: entries that wait for their receipts, in the order in which they are written.
 
-Rules: receipts come in that order. A lower id was given up before, a higher one means that we lost
-step. What belongs to a transaction leaves the queue when it must not be written any more, or not again.
+Rules: receipts arrive in that order. A lower sequence id belongs to an entry that was given up; a higher one means that
+client and broker are out of step. Entries of a transaction are removed when they must not be written, or written again.
 
 Not thread-safe: the engine holds the producer's lock around every call.
 """
@@ -17,7 +17,7 @@ from pulsar_native.protocol.transaction import TransactionCore
 
 
 class SendReceipt(Enum):
-    """What a receipt turned out to be."""
+    """Classification of a receipt."""
 
     COMPLETED = auto()
     IGNORED = auto()
@@ -25,26 +25,26 @@ class SendReceipt(Enum):
 
 
 class PendingEntries:
-    """The queue of a `ProducerCore`, which is one itself."""
+    """Pending queue of a `ProducerCore`, which inherits it."""
 
     def __init__(self, last_published: int) -> None:
         self.pending: deque[SendOp] = deque()
         self.last_published = last_published
-        # The broker's deduplication drops everything up to this id, as far as we were told.
+        # Highest sequence id known to be stored; the broker's deduplication drops everything up to it.
         self._stored = -1
         self._queued_messages = 0
         self._queued_bytes = 0
-        # Transactions whose broker knows that they have messages here, until they end.
+        # Transactions in which the broker has registered this partition, until they end.
         self.transactions: set[TransactionCore] = set()
 
     def disconnected(self) -> None:
-        """Note that the connection is gone: whether the broker has what waits for its receipt, nobody knows."""
+        """Record the loss of the connection: it is unknown which of the pending entries the broker has stored."""
         if self.transactions:
             for op in self.pending:
                 op.may_be_stored = True
 
     def receipt(self, sequence_id: int) -> tuple[SendReceipt, SendOp | None]:
-        """Match a receipt with the oldest entry: a lower id was given up before, a higher one means we lost step."""
+        """Match a receipt with the oldest entry: a lower id was given up before, a higher one means out of step."""
         if not self.pending or sequence_id < self.pending[0].sequence_id:
             return SendReceipt.IGNORED, None
         op = self.pending[0]
@@ -57,15 +57,15 @@ class PendingEntries:
         return SendReceipt.COMPLETED, op
 
     def damaged(self, sequence_id: int) -> None:
-        """Note that the broker refused an entry because it was damaged on its way; it is to be sent again."""
+        """Record that the broker rejected an entry with ChecksumError; it is to be sent again."""
         for op in self.pending:
             if op.sequence_id == sequence_id:
                 op.was_damaged = True
 
     def fail(self, sequence_id: int) -> SendOp | None:
-        """Take the oldest entry out of the queue when it has this id: the broker refuses it for good.
+        """Remove and return the oldest entry if it has this id: the broker rejected it permanently.
 
-        Of a message in chunks the others go with it; the one that answers for the message is returned.
+        The other chunks of a chunked message are removed with it; the last one, which has the callback, is returned.
         """
         if not self.pending or self.pending[0].sequence_id != sequence_id:
             return None
@@ -76,17 +76,19 @@ class PendingEntries:
             self._release(op)
         return op
 
-    def take_doubtful(self, last_sequence_id: int) -> list[SendOp]:
-        """Take what may be stored already, and would be twice in its transaction if it was written again.
+    def remove_doubtful(self, last_sequence_id: int) -> list[SendOp]:
+        """Remove and return entries that may be stored already and would be duplicated in their transaction by a
+        resend.
 
-        `last_sequence_id` is what PRODUCER_SUCCESS told: a broker that deduplicates and has something of this producer
-        tells its highest id, and drops what comes again. One that tells none would store it a second time.
+        `last_sequence_id` is the one of PRODUCER_SUCCESS: a broker with deduplication that has messages of this
+        producer returns its highest id, and drops what is resent. A broker that returns none would store it a second
+        time.
         """
         if last_sequence_id >= 0 or not self.transactions:
             return []
-        return self._take(lambda op: op.may_be_stored and op.transaction is not None)
+        return self._remove(lambda op: op.may_be_stored and op.transaction is not None)
 
-    def _take(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
+    def _remove(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
         taken = [op for op in self.pending if is_wanted(op)]
         if taken:
             gone = set(taken)

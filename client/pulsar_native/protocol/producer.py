@@ -1,15 +1,17 @@
-"""One producer on one topic or partition: sequence ids, the open batch, and the queue of what has no receipt yet.
+"""Producer state machine for one topic or partition: sequence ids, the open batch, and the pending queue.
 
 Rules: the unit is the entry (a batch, or a single message); an entry keeps its exact bytes until its receipt, so that a
-resend has the boundaries the broker's deduplication knows. Order of ids, queue and bytes is the order of `add`. A batch
-of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the broker never
-share a batch with fresh ones, since the broker drops a batch as a whole; nor do messages of different schemas or
-transactions, which are the entry's. A message too large for one entry may become chunks (C80): entries of one sequence
-id that are queued, given up and refused together; each has a receipt of its own, and the last one's answers for the
-message. `_frame` is the one place where a finished body, compressed and cut, becomes the bytes of an entry.
+resend has the batch boundaries the broker's deduplication has recorded. The order of ids, queue and bytes is the order
+of `add`. A batch of one is written as a plain message, as Java 4.x does. Messages whose sequence id may be known to the
+broker never share a batch with new ones, since the broker drops a batch as a whole; nor do messages of different
+schemas or transactions, which are attributes of the entry. A message too large for one entry may be split into chunks:
+entries of one sequence id that are queued, given up and rejected together; each has a receipt of its own, and the last
+chunk's completes the message. `_frame` is the only function that turns a finished body, compressed and split, into the
+bytes of an entry.
 
-Messages that are nothing but a payload come through `fast_path` in bulk. What must be checked for each message,
-`open_fast_path` checks for many; `drain_fast_path`, at the head of whatever depends on it, gives them their place.
+Messages that have nothing but a payload arrive through `fast_path` in bulk. The checks `add` makes per message,
+`open_fast_path` makes once for many; `drain_fast_path` assigns their ids and places in the batch, and runs first in
+every method that depends on those.
 
 Not thread-safe, but for `fast_path`: the engine holds the producer's lock around every call. `now` is monotonic
 seconds, `wall_ms` is milliseconds since 1970.
@@ -46,16 +48,16 @@ from pulsar_native.wire.frames import DEFAULT_MAX_MESSAGE_SIZE
 
 _log = logging.getLogger(__name__)
 
-# An entry of exactly the broker's maximum passes the broker but not its storage: keep clear of it.
+# An entry of exactly the broker's maximum size passes the broker but not its storage: this margin avoids that.
 _SIZE_RESERVE = 128
-# What a batch adds to each message at most, for keeping a batch below the maximum: size, header, sequence id.
+# Upper bound of the batch overhead per message in bytes: size, header, sequence id.
 _PER_MESSAGE = 24
-# The metadata of a chunk count its bytes in an int32.
+# The chunk metadata count the message's bytes in an int32.
 _MAX_CHUNKED = (1 << 31) - 1
 
 
 class NoRoomForChunks(Exception):
-    """The chunks of a message do not fit into the queue now; nothing was taken. `needed` is how many they are."""
+    """Raised when the chunks of a message do not fit into the queue now; none was added. `needed` is their number."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -63,7 +65,7 @@ class NoRoomForChunks(Exception):
 
 
 class ProducerCore(PendingEntries):
-    """State machine of one producer. Not thread-safe."""
+    """Producer state machine. Not thread-safe."""
 
     def __init__(
         self,
@@ -85,15 +87,15 @@ class ProducerCore(PendingEntries):
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
         self.last_pushed = self.last_published
         self._next_sequence_id = self.last_published + 1
-        # Batches that could not be encoded: completed by the engine once it has let go of the lock.
+        # Batches that could not be encoded: completed by the engine after it has released the lock.
         self.failed: list[tuple[SendOp, PulsarException]] = []
-        # Bytes taken of the client's memory limit for messages that are yet to come through the fast path.
+        # Bytes reserved of the client's memory limit for messages still to arrive through the fast path.
         self.reserved_bytes = 0
         self.fast_path = FastPathBuffer()
-        # How many messages of how many bytes the fast path may bring into the open batch, and when that was opened.
+        # Capacity of the open fast path: messages, payload bytes; and when it was opened.
         self._offered = (0, 0)
         self._opened = (0.0, 0)
-        # Entries made of latecomers that nobody was given yet.
+        # Entries built from late appends and not returned yet.
         self._late: list[SendOp] = []
         self.batching = config.batching_enabled
         self._max_messages = config.batching_max_messages
@@ -110,7 +112,7 @@ class ProducerCore(PendingEntries):
     # --- connection -----------------------------------------------------------------------------------------------
 
     def connected(self, name: str, last_sequence_id: int, schema_version: bytes, max_message_size: int) -> None:
-        """Take what PRODUCER_SUCCESS told; the first time, continue from the ids the broker has stored."""
+        """Apply the fields of PRODUCER_SUCCESS; the first time, continue from the sequence id the broker has stored."""
         self.drain_fast_path()
         self.name = name
         self.max_message_size = max_message_size
@@ -131,34 +133,34 @@ class ProducerCore(PendingEntries):
 
     @property
     def batch_is_open(self) -> bool:
-        """Whether messages wait in an unfinished batch."""
+        """True while messages wait in an unfinished batch."""
         return bool(self.open_batch.payloads)
 
     @property
     def pending_messages(self) -> int:
-        """How many messages wait for their receipts."""
-        # What is in entries; the open batch is counted when somebody asks.
+        """Number of messages that wait for their receipts."""
+        # `_queued_messages` counts entries; the open batch and the fast path are counted on demand.
         return self._queued_messages + len(self.open_batch.payloads) + len(self.fast_path.items)
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes wait for their receipts."""
+        """Number of bytes that wait for their receipts."""
         return self._queued_bytes + sum(map(len, self.open_batch.payloads)) + self._coming_bytes()
 
     @property
     def spare_bytes(self) -> int:
-        """How many bytes are taken of the client's memory limit for messages that nobody has put yet."""
+        """Bytes reserved of the client's memory limit for messages not appended yet."""
         return max(0, self.reserved_bytes - self._coming_bytes())
 
     def _coming_bytes(self) -> int:
         return sum(len(item[0]) if type(item) is tuple else len(item) for item in list(self.fast_path.items))
 
     def batch_due(self) -> float:
-        """Return when the open batch must be closed."""
+        """Time at which the open batch must be closed."""
         return self.open_batch.created + self.config.batching_max_publish_delay_ms / 1000
 
     def has_room(self, limit: int) -> bool:
-        """Return whether one more message may wait for its receipt; limit 0 = no limit."""
+        """Return True if one more message may wait for its receipt; limit 0 = no limit."""
         return not limit or self.pending_messages < limit
 
     def add(
@@ -170,11 +172,10 @@ class ProducerCore(PendingEntries):
         now: float,
         wall_ms: int,
     ) -> list[SendOp]:
-        """Take one message and return the entries that became ready, to be written in this order.
+        """Add one message and return the entries that became ready, to be written in this order.
 
         `fields` are the encoded optional fields, `extras` the message itself when it has any. Raises `MessageTooBig`,
-        `NoRoomForChunks` or `NotRegistered` without having taken anything, and what a transaction says when it takes no
-        more.
+        `NoRoomForChunks` or `NotRegistered`, or the transaction's error when it accepts no more, without side effects.
         """
         if self.fast_path.capacity or self.fast_path.items:
             late = self.drain_fast_path()
@@ -205,8 +206,8 @@ class ProducerCore(PendingEntries):
             return self._add_single(payload, extras, kind, callback, sequence_id, now, wall_ms)
         size = len(payload) + len(fields) + _PER_MESSAGE
         duplicate = sequence_id <= self.last_pushed
-        # Too large for any batch: compressed, it may still fit as an entry of its own. Sent before without a receipt:
-        # the broker may have it or not, and would drop a batch for one message that it has.
+        # Too large for any batch: compressed, it may still fit as an entry of its own. Or sent before without a
+        # receipt: the broker may or may not have it, and would drop a whole batch for one message that it has.
         if size > self.max_message_size - _SIZE_RESERVE or (duplicate and sequence_id > self._stored):
             return self._add_single(payload, extras, kind, callback, sequence_id, now, wall_ms)
         batch = self.open_batch
@@ -231,7 +232,7 @@ class ProducerCore(PendingEntries):
         batch.fields.append(fields)
         batch.callbacks.append(callback)
         batch.size += size
-        # As `_note` does, without a call: this is done for each message.
+        # Inlined `_note`, without a call: this runs for each message.
         if sequence_id >= self._next_sequence_id:
             self._next_sequence_id = sequence_id + 1
         if not duplicate:
@@ -241,10 +242,10 @@ class ProducerCore(PendingEntries):
         return ready
 
     def open_fast_path(self, messages: int, payload_bytes: int) -> None:
-        """Let so much come through the fast path, as far as the open batch has room without being full.
+        """Open the fast path for as much as the open batch can hold without being full.
 
-        Nothing where `add` must look at each message: no batch is open, it is of a transaction, another schema or
-        messages the broker may know, or the broker may know the next ids. To be called settled.
+        It stays closed where `add` must check each message: no batch is open; the batch is of a transaction, another
+        schema or messages the broker may know; or the broker may know the next ids. Call it with a drained fast path.
         """
         batch = self.open_batch
         count = len(batch.ids)
@@ -256,24 +257,24 @@ class ProducerCore(PendingEntries):
         lately = list(map(len, batch.payloads[-16:]))
         largest = max(lately)
         if largest != min(lately):
-            # So that few messages are larger; what it is too much by is offered next time.
+            # So that few messages exceed the size; unused capacity is granted at the next opening.
             largest = max(largest, 2 * batch.size // count)
-        room = min(messages, size // (largest + _PER_MESSAGE), payload_bytes // (largest or 1))
-        if room > 0:
+        space = min(messages, size // (largest + _PER_MESSAGE), payload_bytes // (largest or 1))
+        if space > 0:
             self._offered = messages, size
             self.fast_path.max_payload = largest
-            self.fast_path.capacity = room
+            self.fast_path.capacity = space
             self.fast_path.is_open = True
 
     def drain_late(self, now: float, wall_ms: int) -> list[SendOp]:
-        """Take what came into the fast path too late for its batch; return the entries to write."""
+        """Process messages appended too late for their batch; return the entries to write."""
         self._opened = now, wall_ms
         return self.drain_fast_path()
 
     def drain_fast_path(self) -> list[SendOp]:
-        """Withdraw the offer and give what is in the fast path its place; return the entries that became ready.
+        """Close the fast path and add its messages to the open batch; return the entries that became ready.
 
-        These are none but when several threads put more than was offered, or too late.
+        That list is empty unless several threads appended more than the capacity, or too late.
         """
         fast_path = self.fast_path
         fast_path.close()
@@ -281,46 +282,48 @@ class ProducerCore(PendingEntries):
         late, self._late = self._late, []
         if not fast_path.items:
             return late
-        payloads, told = fast_path.take_all()
+        payloads, callbacks = fast_path.drain()
         count, size = len(payloads), sum(map(len, payloads))
         self.reserved_bytes -= size
         size += count * _PER_MESSAGE
         if count > offered[0] or size > offered[1]:
-            return late + self._add_late(payloads, told)
+            return late + self._add_late(payloads, callbacks)
         batch, start = self.open_batch, self._next_sequence_id
         batch.payloads += payloads
         batch.ids += range(start, start + count)
         batch.fields += [b""] * count
-        batch.callbacks += [None] * count if told is None else told
+        batch.callbacks += [None] * count if callbacks is None else callbacks
         batch.size += size
         self._next_sequence_id = start + count
         self.last_pushed = start + count - 1
         return late
 
-    def _add_late(self, payloads: list[bytes], told: list[SendCallback | None] | None) -> list[SendOp]:
+    def _add_late(self, payloads: list[bytes], callbacks: list[SendCallback | None] | None) -> list[SendOp]:
         ready: list[SendOp] = []
         for index, payload in enumerate(payloads):
-            callback = None if told is None else told[index]
+            callback = None if callbacks is None else callbacks[index]
             try:
                 ready += self._add(payload, b"", None, callback, *self._opened)
             except PulsarException as error:
-                # Whoever put it has gone, believing that it was taken.
+                # The caller has returned already, with the message accepted.
                 number = self._next_sequence_id
                 self.failed.append((SendOp(number, number, (), [callback], len(payload), self._opened[0]), error))
         return ready
 
     def kind_in(self, transaction: TransactionCore, version: bytes | None, now: float) -> BatchKey:
-        """Return the kind of a message in a transaction; raises `NotRegistered`, or why it takes no more."""
+        """Return the batch key of a message in a transaction; raises `NotRegistered`, or the error when it accepts no
+        more.
+        """
         transaction.check_writable(self.topic, now)
         if transaction not in self.transactions:
             raise NotRegistered(transaction)
         return version, transaction
 
     def fits(self, payloads: Sequence[bytes], fields: Sequence[bytes] | None, limit: int) -> int:
-        """Return how many messages, from the first on, `add_entry` may take as one entry; fewer than two: none.
+        """Return how many messages, from the first on, `add_entry` may accept as one entry; fewer than two: none.
 
-        None also where each message must be looked at by itself, as `add` does: without batching or with another
-        kind of it, and when the broker may know the next ids.
+        None also where each message must be checked by itself, as `add` does: without batching or with key-based
+        batching, and when the broker may know the next ids.
         """
         plain = self.batching and self.config.batching_type is BatchingType.Default
         if not plain or self._next_sequence_id <= self.last_pushed:
@@ -345,7 +348,7 @@ class ProducerCore(PendingEntries):
         wall_ms: int,
         kind: BatchKey = None,
     ) -> list[SendOp]:
-        """Take as many messages as `fits` said as one entry, behind the open batch; return the entries to write.
+        """Add as many messages as `fits` returned as one entry, behind the open batch; return the entries to write.
 
         `first` has the first message's key. `callback` is called once, with the id of the last message.
         """
@@ -383,7 +386,7 @@ class ProducerCore(PendingEntries):
         metadata, transaction = self._metadata(sequence_id, wall_ms, kind)
         single_fields(metadata, extras)
         body = self._compressed(metadata, payload, 1)
-        if self._chunking and len(body) > min(self._max_chunk, self._room(metadata)):
+        if self._chunking and len(body) > min(self._max_chunk, self._body_limit(metadata)):
             return self._add_chunks(metadata, payload, body, callback, now, transaction)
         parts = self._frame(metadata, body, sequence_id, sequence_id, 1, transaction)
         ready = self._close()
@@ -403,7 +406,7 @@ class ProducerCore(PendingEntries):
         now: float,
         transaction: TransactionCore | None,
     ) -> list[SendOp]:
-        """Cut a message into chunks: all of them are queued, or none."""
+        """Split a message into chunks: all of them are queued, or none."""
         sequence_id = metadata.sequence_id
         size = self._chunk_size(metadata, len(body))
         count = -(-len(body) // size)
@@ -414,7 +417,7 @@ class ProducerCore(PendingEntries):
         ops: list[SendOp] = []
         for chunk_id in range(count):
             metadata.chunk_id = chunk_id
-            # Each chunk is encrypted for itself.
+            # Each chunk is encrypted separately.
             metadata.ClearField("encryption_keys")
             piece = view[chunk_id * size : (chunk_id + 1) * size]
             parts = self._frame(metadata, piece, sequence_id, sequence_id, 1, transaction, is_chunk=True)
@@ -429,21 +432,21 @@ class ProducerCore(PendingEntries):
         return ops
 
     def _chunk_size(self, metadata: pb.MessageMetadata, total: int) -> int:
-        """Return the size of all chunks but the last, having written what the chunks' metadata share."""
+        """Write the metadata the chunks share, and return the size of all chunks but the last."""
         if total > _MAX_CHUNKED:
             raise MessageTooBig(f"A message in chunks can have {_MAX_CHUNKED} bytes, not {total}", topic=self.topic)
         metadata.uuid = f"{self.name}-{metadata.sequence_id}"
         metadata.total_chunk_msg_size = total
-        # The largest these numbers can become: their width counts.
+        # The largest values of these fields: their encoded width counts.
         metadata.num_chunks_from_msg = metadata.chunk_id = total
-        room = self._room(metadata)
-        if room < 1:
+        space = self._body_limit(metadata)
+        if space < 1:
             raise MessageTooBig(
                 f"The metadata of the message alone take more than the {self.max_message_size} bytes of the broker's "
                 "maxMessageSize; send fewer or shorter properties",
                 topic=self.topic,
             )
-        return min(room, self._max_chunk)
+        return min(space, self._max_chunk)
 
     def _check_room_for(self, chunks: int) -> None:
         limit = self._max_pending
@@ -456,33 +459,33 @@ class ProducerCore(PendingEntries):
         if limit and self.pending_messages + chunks > limit:
             raise NoRoomForChunks(chunks)
 
-    def _room(self, metadata: pb.MessageMetadata) -> int:
-        """Return how many bytes the body of an entry with these metadata may have."""
+    def _body_limit(self, metadata: pb.MessageMetadata) -> int:
+        """Return the maximum body size of an entry with these metadata, in bytes."""
         encryption = 0 if self._encryptor is None else self._encryptor.overhead
         return self.max_message_size - _SIZE_RESERVE - metadata.ByteSize() - encryption
 
     def close_batch(self) -> list[SendOp]:
-        """Make an entry of the open batch, or one of each key; none when it is empty."""
+        """Build an entry of the open batch, or one per key; an empty list when there is none."""
         late = self.drain_fast_path()
         return late + self._close()
 
     def _close(self) -> list[SendOp]:
-        """Do so without a look into the fast path: whoever is about to use the next id has settled before."""
+        """As `close_batch`, without draining the fast path: the caller has drained it."""
         batch = self.open_batch
         if not batch.ids:
             return []
         self.open_batch = BatchBuilder()
         if not self._by_key:
             return self._entry_of(batch, batch.ids[0])
-        # The broker's deduplication wants ids that grow. Those of several keys interleave, so each entry goes out under
-        # its highest id only, in that order, as Java's key-based batches do.
+        # The broker's deduplication requires increasing ids. Those of several keys interleave, so each entry is sent
+        # with its highest id only, in that order, as Java's key-based batches are.
         ready: list[SendOp] = []
         for part in sorted(split_by_key(batch), key=lambda part: max(part.ids)):
             ready += self._entry_of(part, max(part.ids))
         return ready
 
     def _entry_of(self, batch: BatchBuilder, sequence_id: int) -> list[SendOp]:
-        """Make an entry of a batch and queue it; what cannot be encoded goes to `failed`."""
+        """Build an entry of a batch and queue it; a batch that cannot be encoded goes to `failed`."""
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
         self._queued_messages += count
@@ -524,7 +527,7 @@ class ProducerCore(PendingEntries):
         return metadata, transaction
 
     def _compressed(self, metadata: pb.MessageMetadata, body: bytes, count: int) -> bytes:
-        """Return the body as it is to be sent, and note in the metadata what was done to it."""
+        """Return the body compressed as configured, and record the compression in the metadata."""
         if self._compression is not CompressionType.NONE and len(body) > self.config.compression_min_msg_body_size:
             metadata.compression = int(self._compression)  # type: ignore[assignment]
             metadata.uncompressed_size = len(body)
@@ -544,7 +547,7 @@ class ProducerCore(PendingEntries):
         *,
         is_chunk: bool = False,
     ) -> list[bytes | memoryview]:
-        """Return the bytes of an entry: its body is compressed and, of a large message, one chunk."""
+        """Return the bytes of an entry: its body is compressed and, of a chunked message, one chunk."""
         if self._encryptor is not None:
             body = self._encryptor.encrypt(metadata, bytes(body))
         encoded = metadata.SerializeToString()
@@ -566,17 +569,17 @@ class ProducerCore(PendingEntries):
             txn_id=None if transaction is None else transaction.txn_id,
         )
 
-    # --- answers --------------------------------------------------------------------------------------------------
+    # --- receipts and time-outs -------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> list[SendOp]:
-        """When the oldest message is overdue, give up everything pending, the open batch too, and return it."""
+        """If the oldest message is overdue, remove and return everything pending, the open batch too."""
         due = self.next_expiry()
         if due is None or now < due:
             return []
         return self.drain()
 
     def next_expiry(self) -> float | None:
-        """Return when the oldest message is overdue, None when nothing waits or no time-out is set."""
+        """Return when the oldest message is overdue, None when nothing is pending or no time-out is set."""
         timeout = self.config.send_timeout_millis / 1000
         if not timeout:
             return None
@@ -585,7 +588,7 @@ class ProducerCore(PendingEntries):
         return self.open_batch.created + timeout if self.open_batch.payloads else None
 
     def drain(self) -> list[SendOp]:
-        """Empty the queue and the open batch and return all of it, oldest first."""
+        """Empty the queue and the open batch and return their entries, oldest first."""
         self.close_batch()
         ops = list(self.pending)
         self.pending.clear()
@@ -593,17 +596,17 @@ class ProducerCore(PendingEntries):
             self._release(op)
         return ops
 
-    def take_ended(self, now: float) -> list[SendOp]:
-        """Take what must not be written any more out of the queue: of transactions that end, or whose time is over."""
+    def remove_ended(self, now: float) -> list[SendOp]:
+        """Remove and return entries of transactions that end or have timed out, which must not be written any more."""
         ended = {each for each in self.transactions if each.is_sealed or now >= each.deadline}
         if not ended:
             return []
         if isinstance(self.open_batch.kind, tuple) and self.open_batch.kind[1] in ended:
             self.close_batch()
         self.transactions -= ended
-        return self._take(lambda op: op.transaction in ended)
+        return self._remove(lambda op: op.transaction in ended)
 
     def timeout_error(self) -> Timeout:
-        """Return the error for messages that had no receipt in time."""
+        """Return the error for messages without a receipt in time."""
         seconds = self.config.send_timeout_millis / 1000
         return Timeout(f"The broker confirmed nothing within send_timeout_millis ({seconds:g} s)", topic=self.topic)

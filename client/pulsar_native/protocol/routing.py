@@ -1,9 +1,10 @@
-"""Which partition a message goes to.
+"""Message routing: choice of the partition of each message.
 
-Rules: a key decides by its hash, whatever the mode (Java's behaviour, same hashes as Java). Without a key: round robin
-changes the partition per message, or with batching per time slice, so that batches fill; single keeps to one partition.
-A message with an explicit sequence id and no key goes to `sequence_id % partitions`: the broker remembers sequence ids
-per partition, so a retry of the same id must meet the same partition to be recognised as a duplicate.
+Rules: a key selects the partition by its hash, in every routing mode (same hash functions as the Java client). Without
+a key, round robin switches the partition per message, or with batching per time slice, so that batches fill; single
+partition keeps the partition chosen at creation. A message with an explicit sequence id and no key goes to partition
+`sequence_id % partitions`: the broker records sequence ids per partition, so a retry of an id must reach the same
+partition to be recognised as a duplicate.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Protocol
 from pulsar_native.config import Router
 from pulsar_native.enums import HashingScheme
 from pulsar_native.exceptions import InvalidConfiguration
-from pulsar_native.message import OutgoingMessage
+from pulsar_native.message import OutgoingMessage, RoutedMessage
 from pulsar_native.wire.hashing import choose_partition
 
 
 class Routing(Protocol):
-    """Choose a partition; `now` is monotonic seconds."""
+    """Message router; `now` is monotonic seconds."""
 
     def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int: ...
     def choose_plain(self, payload: bytes, partitions: int, now: float) -> int:
-        """Choose for a message that is nothing but a payload."""
+        """Return the partition for a message that has nothing but a payload."""
         ...
 
 
@@ -35,7 +36,7 @@ def _by_content(message: OutgoingMessage, partitions: int, scheme: HashingScheme
 
 
 class RoundRobinRouting:
-    """Spread messages without key evenly. With batching the partition changes every `switch_seconds`."""
+    """Round-robin router for messages without a key. With batching the partition changes every `switch_seconds`."""
 
     __slots__ = ("_counter", "_scheme", "_start", "_switch_seconds")
 
@@ -53,7 +54,7 @@ class RoundRobinRouting:
         return self.choose_plain(b"", partitions, now)
 
     def choose_plain(self, _payload: bytes, partitions: int, now: float) -> int:
-        """Return the partition for a message without key and id."""
+        """Return the partition for a message without key and sequence id."""
         if self._switch_seconds > 0:
             return (int(now / self._switch_seconds) + self._start) % partitions
         self._counter += 1
@@ -61,7 +62,7 @@ class RoundRobinRouting:
 
 
 class SingleRouting:
-    """Send messages without key to one partition chosen when the producer is made."""
+    """Router that sends messages without a key to one partition, chosen when the producer is created."""
 
     __slots__ = ("_chosen", "_scheme")
 
@@ -75,12 +76,12 @@ class SingleRouting:
         return chosen if chosen >= 0 else self._chosen % partitions
 
     def choose_plain(self, _payload: bytes, partitions: int, _now: float) -> int:
-        """Return the partition for a message without key and id."""
+        """Return the partition for a message without key and sequence id."""
         return self._chosen % partitions
 
 
 class CustomRouting:
-    """Ask the application's router."""
+    """Router that calls the application's message router."""
 
     __slots__ = ("_router",)
 
@@ -89,11 +90,15 @@ class CustomRouting:
 
     def choose(self, message: OutgoingMessage, partitions: int, now: float) -> int:
         """Return the router's answer; one out of range raises `InvalidConfiguration` before anything is sent."""
-        chosen = self._router(message, partitions)
-        if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < partitions:
-            raise InvalidConfiguration(f"The message router answered {chosen!r}; it must be 0 <= n < {partitions}")
+        answer = self._router(RoutedMessage(message), partitions)
+        try:
+            chosen = int(answer)
+        except (TypeError, ValueError, OverflowError):
+            chosen = -1
+        if not 0 <= chosen < partitions:
+            raise InvalidConfiguration(f"The message router answered {answer!r}; it must be 0 <= n < {partitions}")
         return chosen
 
     def choose_plain(self, payload: bytes, partitions: int, now: float) -> int:
-        """Return the router's answer for a message of this payload."""
+        """Return the application router's partition for a message with this payload."""
         return self.choose(OutgoingMessage(payload), partitions, now)

@@ -1,8 +1,8 @@
-"""Entries on their way: their bytes until the receipt, and whom to tell then.
+"""Send operations: entries with their bytes until the receipt arrives, and the callbacks to call then.
 
-Rules: an entry keeps its exact bytes, so that a resend has the boundaries the broker's deduplication knows; a chunk is
-an entry, and the last one of a message answers for it. An application's callback may stand in a tuple
-by itself: it is called with a result code then, without an object around it for each message.
+Rules: an entry keeps its exact bytes, so that a resend has the batch boundaries the broker's deduplication has
+recorded; a chunk is an entry, and the last chunk of a message carries the message's callback. An application's callback
+may be wrapped in a one-element tuple: it is then called with a result code, which saves one object per message.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from pulsar_native.wire.checksum import crc32c
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[PulsarException | None, MessageId | None], None]
-ResultCallback = Callable[[Result, MessageId | None], Any]
-# Whom to tell of a message: a callback of our own, or one of the official form.
+ResultCallback = Callable[[Result, MessageId], Any]
+# The id of a message that is not stored, for callbacks of the official form: they always get one.
+UNSTORED = MessageId()
+# Callback of a message: an internal one, or a tuple with one of the official client's signature.
 SendCallback = Callback | tuple[ResultCallback]
 
 
-def as_callback(told: SendCallback | None) -> Callback | None:
-    """Return our own form of a callback, for who calls it."""
-    if not isinstance(told, tuple):
-        return told
-    (callback,) = told
+def as_callback(given: SendCallback | None) -> Callback | None:
+    """Return a callback in the internal signature."""
+    if not isinstance(given, tuple):
+        return given
+    (callback,) = given
 
-    def tell(error: PulsarException | None, message_id: MessageId | None) -> None:
-        callback(Result.Ok if error is None else error.result, message_id)
+    def on_result(error: PulsarException | None, message_id: MessageId | None) -> None:
+        callback(Result.Ok if error is None else error.result, message_id or UNSTORED)
 
-    return tell
+    return on_result
 
 
 class SendOp:
-    """One entry on its way: its bytes, and whom to tell."""
+    """One entry that is sent and not confirmed: its bytes and callbacks."""
 
     __slots__ = (
         "callbacks",
@@ -51,7 +53,7 @@ class SendOp:
         "size",
         "transaction",
         "was_damaged",
-        # When it was first written; set by who measures it, and only then.
+        # Time of the first write; set only when latency is measured.
         "written",
     )
     written: float
@@ -74,13 +76,13 @@ class SendOp:
         self.created = created
         # Written to a connection that was lost before the receipt.
         self.may_be_stored = False
-        # The broker refused it for its checksum, so it cannot have it from then.
+        # The broker rejected it with ChecksumError, so that copy was not stored.
         self.was_damaged = False
-        # Resent or not, it stays in the transaction it was sent in.
+        # Also a resent entry stays in the transaction it was sent in.
         self.transaction: TransactionCore | None = None
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
-        """Call the callbacks, each with its own message id; `place` is (partition, ledger, entry)."""
+        """Call the callbacks, each with its own message id; `place` is (partition, ledger id, entry id)."""
         callbacks, count = self.callbacks, self.count
         if not any(callbacks):
             return
@@ -96,18 +98,18 @@ class SendOp:
                     message_id = self._id(place, topic)
             try:
                 if type(callback) is tuple:
-                    callback[0](result, message_id)
+                    callback[0](result, message_id or UNSTORED)
                 else:
                     callback(error, message_id)  # type: ignore[operator]
             except Exception:
-                # The application's callback is not ours to trust: the other messages' callbacks are still owed.
+                # An application's callback may raise: the callbacks of the other messages must still be called.
                 _log.exception("A send callback failed for a message to %s", topic)
 
     def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:
         return MessageId(*place, -1, topic=topic)
 
     def is_intact(self) -> bool:
-        """Return whether the bytes still have the checksum they were given: if so, they were damaged on the way."""
+        """Return True if the bytes still have their checksum: then they were damaged in transit."""
         head, body = self.parts
         start = 8 + int.from_bytes(head[4:8], "big") + 2
         return crc32c(body, crc32c(head[start + 4 :])) == int.from_bytes(head[start : start + 4], "big")
@@ -116,7 +118,7 @@ class SendOp:
 class ChunkOp(SendOp):
     """One chunk of a message; the last one carries the message's callback and size.
 
-    All chunks share the sequence id, so only the last may count as published: the others name the id before.
+    All chunks have the same sequence id, and only the last may count as published: the others report the previous id.
     """
 
     __slots__ = ("_places", "is_last")
@@ -134,18 +136,18 @@ class ChunkOp(SendOp):
     ) -> None:
         super().__init__(sequence_id, sequence_id if is_last else sequence_id - 1, parts, [callback], size, created)
         self.is_last = is_last
-        # Shared by the message's chunks: where those with a receipt lie.
+        # Shared by the chunks of a message: the positions of those with a receipt.
         self._places = places
 
     def complete(self, error: PulsarException | None, place: tuple[int, int, int] | None, topic: str) -> None:
-        """Note the chunk's place; call the callback with the message's when this is the last one."""
+        """Record the chunk's position; on the last chunk call the callback with the message's id."""
         if place is not None:
             self._places.append(place)
         super().complete(error, place, topic)
 
     def _id(self, place: tuple[int, int, int], topic: str) -> MessageId:
-        # Of a message it has already, the broker drops the last chunk only, and says so at once, before the receipts of
-        # the others: whichever it was taken for, the message is a duplicate.
+        # Of a duplicate message the broker drops the last chunk only, and sends its receipt immediately, before the
+        # receipts of the other chunks. Whichever chunk that receipt was matched with, the message is a duplicate.
         for each in self._places:
             if each[1] < 0:
                 return MessageId(*each, -1, topic=topic)

@@ -1,13 +1,13 @@
-"""Choice of the host of a service URL to try next, and of the cluster in use.
+"""Service name resolver: the next host of a service URL to try, and cluster failover.
 
-Hosts (as the Java client 4.x): the first one is random, then they follow in the order they are written. A host that
+Hosts (as the Java client 4.x): the first one is random, the next ones follow in the order they are written. A host that
 failed is skipped for the initial quarantine duration, doubled at each further failure up to the maximum; a success ends
-it. When all are in quarantine, all are tried in turn: something must be. A single host is never put there.
+it. When all hosts are in quarantine, all are tried in turn. A single host is never quarantined.
 
-Clusters: the cluster in use is probed; after so many failures in a row the client moves to the first of the others, in
-their order, that answers. Away from the primary, the primary is probed too, and after so many successes in a row it is
-used again. Probing is the caller's: a check yields the number of a cluster (0 = primary) and is sent whether it
-answers.
+Failover: the cluster in use is probed; after the configured number of consecutive failures the client moves to the
+first of the others, in their order, that answers. Away from the primary, the primary is probed too, and after the
+configured number of consecutive successes it is used again. The caller probes: a check yields the number of a cluster
+(0 = primary) and is sent whether it answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class HostRotation(Generic[T]):
-    """The hosts of one service URL. Not thread-safe; times are seconds of a monotonic clock."""
+    """Hosts of one service URL. Not thread-safe; times are seconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -33,14 +33,14 @@ class HostRotation(Generic[T]):
         self._next = int(random() * len(self._hosts))
         self._initial = quarantine_initial
         self._maximum = max(quarantine_maximum, quarantine_initial)
-        # Host -> until when it is passed over, and for how long that was.
+        # Host -> end of its quarantine, and the quarantine's duration.
         self._bad: dict[T, tuple[float, float]] = {}
 
     def __len__(self) -> int:
         return len(self._hosts)
 
     def next(self, now: float) -> T:
-        """Return the host to try now."""
+        """Return the host to try next."""
         for offset in range(len(self._hosts)):
             index = (self._next + offset) % len(self._hosts)
             if not self.is_quarantined(self._hosts[index], now):
@@ -51,11 +51,11 @@ class HostRotation(Generic[T]):
         return host
 
     def is_quarantined(self, host: T, now: float) -> bool:
-        """Return whether the host is passed over now."""
+        """Return True if the host is in quarantine."""
         return host in self._bad and now < self._bad[host][0]
 
     def failed(self, host: T, now: float) -> None:
-        """Note that the host could not be reached; failures during its quarantine do not lengthen it."""
+        """Record that the host could not be reached; failures during its quarantine do not lengthen it."""
         if host not in self._hosts or len(self._hosts) == 1 or self._initial <= 0 or self.is_quarantined(host, now):
             return
         before = self._bad.get(host)
@@ -63,12 +63,12 @@ class HostRotation(Generic[T]):
         self._bad[host] = (now + lasts, lasts)
 
     def succeeded(self, host: T) -> None:
-        """Note that the host was reached."""
+        """Record that the host was reached."""
         self._bad.pop(host, None)
 
 
 class FailoverCore:
-    """Decides for one client which of `clusters` is in use. Not thread-safe."""
+    """Decision which of `clusters` one client uses. Not thread-safe."""
 
     def __init__(self, clusters: int, *, failover_threshold: int, switch_back_threshold: int) -> None:
         self.current = 0
@@ -79,7 +79,7 @@ class FailoverCore:
         self._primary_successes = 0
 
     def check(self) -> Generator[int, bool, bool]:
-        """Go through one check; its value is whether `current` has changed."""
+        """Run one check as a generator; its return value is True if `current` has changed."""
         alive = yield self.current
         if not alive:
             self._failures += 1

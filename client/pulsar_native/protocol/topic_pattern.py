@@ -1,9 +1,9 @@
-"""Which topics a pattern means, and how that list changes: pure, no I/O, no clock.
+"""Topics pattern: the topics a regular expression matches, and changes of that list. Pure: no I/O, no clock.
 
-Rules: tenant and namespace are read from the pattern's text and are literal; the domain is
-left out on both sides before names are compared, so that the subscription's mode decides about it; a name matches as a
-whole or not at all. The broker lists partitions, each by its name: they are collapsed into their topic. The broker's
-regular expressions are RE2's; where ours cannot be told to it, it is asked for more and the filter here decides alone.
+Rules: tenant and namespace are read from the pattern's text and are literal; the domain is removed on both sides before
+names are compared, so that the subscription's mode decides about it; a name matches as a whole or not at all. The
+broker lists partitions, each by its name: they are collapsed into their topic. The broker's regular expressions are
+RE2's; where ours cannot be expressed in them, the broker is asked for a superset and the filter here decides alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.topic import TopicName
 
-# Names the broker makes for itself in users' namespaces.
+# System topics the broker creates in users' namespaces.
 _OF_THE_BROKER = frozenset(
     {
         "__change_events",
@@ -29,7 +29,7 @@ _PENDING_ACKS = "__transaction_pending_ack"
 
 
 class TopicListing(NamedTuple):
-    """The broker's answer about the topics of a namespace."""
+    """Broker's response with the topics of a namespace."""
 
     topics: list[str]
     filtered: bool = False
@@ -48,7 +48,7 @@ class TopicPattern:
 
     @staticmethod
     def parse(pattern: re.Pattern[str] | str) -> TopicPattern:
-        """Return the pattern of a text, or raise `InvalidConfiguration`. Does no I/O."""
+        """Return the pattern of a text, or raise `InvalidConfiguration` or `InvalidTopicName`. Does no I/O."""
         try:
             compiled = re.compile(pattern)
         except re.error as error:
@@ -61,27 +61,28 @@ class TopicPattern:
         return TopicPattern(
             text,
             namespace,
-            # Flags have no place in the text the broker gets: it is asked for all, and the filter here decides.
+            # Flags cannot be expressed in the text the broker receives: all topics are requested, and the filter here
+            # decides.
             without_domain if not flags else f"{namespace}/.*",
             re.compile(without_domain, compiled.flags),
         )
 
     def matches(self, topic: TopicName) -> bool:
-        """Return whether a topic, or the topic a partition is of, has a name the pattern means."""
+        """Return True if the pattern matches a topic, or the topic of a partition."""
         name = topic.base
         return self._compiled.fullmatch(f"{name.namespace}/{name.local_name}") is not None
 
     def collapsed(self, names: Iterable[str]) -> dict[TopicName, set[int]]:
-        """Return the topics that match, each with the partitions that were listed; without partitions, an empty set.
+        """Return the matching topics, each with its listed partitions; an empty set for an unpartitioned topic.
 
-        A partition counts by its own name as well, since the broker compares that: `a-partition-1` may be meant alone.
+        A partition also matches by its own name, since the broker compares that: `a-partition-1` alone may match.
         """
         found: dict[TopicName, set[int]] = {}
         for text in names:
             try:
                 name = TopicName.parse(text)
             except InvalidTopicName:
-                # The four-part names of old clusters.
+                # Four-part topic names (with a cluster) of old versions.
                 continue
             if _is_of_the_broker(name.base.local_name):
                 continue
@@ -99,7 +100,7 @@ def _split(text: str) -> tuple[str, str]:
     domain, separator, behind = rest.partition("://")
     if separator:
         if domain not in ("persistent", "non-persistent"):
-            raise InvalidConfiguration(
+            raise InvalidTopicName(
                 f"Invalid domain {domain!r} in the topic pattern {text!r}: it must be persistent or non-persistent, "
                 "and flags belong into re.compile"
             )
@@ -108,7 +109,7 @@ def _split(text: str) -> tuple[str, str]:
     if len(parts) == 1 and not separator:
         parts = ["public", "default", rest]
     if len(parts) != 3 or not parts[2]:
-        raise InvalidConfiguration(
+        raise InvalidTopicName(
             f"Invalid topic pattern {text!r}: write 'topic', 'tenant/namespace/topic' or "
             "'persistent://tenant/namespace/topic', where the topic is the regular expression"
         )
@@ -116,7 +117,7 @@ def _split(text: str) -> tuple[str, str]:
     try:
         checked = TopicName.parse(f"persistent://{tenant}/{namespace}/any")
     except InvalidTopicName as error:
-        raise InvalidConfiguration(
+        raise InvalidTopicName(
             f"Invalid topic pattern {text!r}: tenant and namespace must be plain names ({error.message})"
         ) from error
     return checked.namespace, f"{tenant}/{namespace}/{local}"
@@ -127,7 +128,7 @@ def _is_of_the_broker(local_name: str) -> bool:
 
 
 class TopicChange(NamedTuple):
-    """What to do so that the subscription covers the list."""
+    """Topics to subscribe to, to leave, and to extend by partitions."""
 
     added: list[TopicName]
     removed: list[TopicName]
@@ -135,40 +136,40 @@ class TopicChange(NamedTuple):
 
 
 class WantedTopics:
-    """The topics a pattern means at present. Not thread-safe."""
+    """Topics a pattern currently matches. Not thread-safe."""
 
     def __init__(self, pattern: TopicPattern) -> None:
         self._pattern = pattern
         self._names: set[str] = set()
         self._topics: dict[TopicName, set[int]] = {}
         self._left: set[TopicName] = set()
-        # The broker's hash of the list, by which it may leave the list out of its answer.
+        # Hash of the topic list; a broker whose list has the same hash omits the list from its response.
         self.hash = ""
 
     def replace(self, names: Iterable[str], hash_of_list: str) -> None:
-        """Take a complete list."""
-        self._take(set(names), hash_of_list)
+        """Replace the list by a complete one."""
+        self._apply(set(names), hash_of_list)
 
     def update(self, new: Iterable[str], deleted: Iterable[str], hash_of_list: str) -> None:
-        """Take what has changed since the list before."""
-        self._take((self._names - set(deleted)) | set(new), hash_of_list)
+        """Apply the changes since the previous list."""
+        self._apply((self._names - set(deleted)) | set(new), hash_of_list)
 
-    def _take(self, names: set[str], hash_of_list: str) -> None:
+    def _apply(self, names: set[str], hash_of_list: str) -> None:
         self._names = names
         self._topics = self._pattern.collapsed(names)
         self.hash = hash_of_list
         self._left &= self._topics.keys()
 
     def leave(self, topic: TopicName) -> None:
-        """Leave a topic out until it has vanished and come again: the application unsubscribed from it."""
+        """Exclude a topic until it was deleted and created again: the application unsubscribed from it."""
         self._left.add(topic)
 
     def stay(self, topic: TopicName) -> None:
-        """Take `leave` back."""
+        """Undo `leave`."""
         self._left.discard(topic)
 
     def change(self, subscribed: Mapping[TopicName, int]) -> TopicChange:
-        """Return what to do, given the topics subscribed to and how many partitions each has."""
+        """Return the changes needed, given the subscribed topics with their partition counts."""
         wanted = self._topics
         return TopicChange(
             sorted((topic for topic in wanted if topic not in subscribed and topic not in self._left), key=str),

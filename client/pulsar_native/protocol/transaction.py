@@ -1,10 +1,10 @@
-"""One transaction, as its client sees it: its state, what is on its way in it, and what may still be written.
+"""Transaction state machine of the client: state, pending operations, and which writes are still allowed.
 
-Rules: a message sent in a transaction the broker does not have, or has no longer, blocks its topic for
-good. So nothing may be written for a partition before the broker has confirmed that it belongs to the transaction,
-nothing once the end has begun (`is_sealed`), and nothing past the time-out, which runs here from before the broker's
-own clock began. The end waits for everything that was begun; whatever of it fails dooms the transaction: it can only
-be aborted then. No clock, no I/O.
+Rules: a message sent in a transaction the broker does not have, or no longer has, blocks its topic permanently. So
+nothing may be written for a partition before the broker has confirmed that it belongs to the transaction, nothing once
+the end has begun (`is_sealed`), and nothing past the time-out, which starts here before the broker's own clock. The end
+waits for every pending operation; a failure of one fails the transaction: it can only be aborted then. No clock, no
+I/O.
 
 Not thread-safe but for `check_writable`, which only reads: the engine holds the transaction's lock. `now` is monotonic
 seconds.
@@ -19,10 +19,10 @@ from pulsar_native.exceptions import InvalidTxnStatusError, PulsarException, Tra
 from pulsar_native.protocol.ack_grouping import words_of
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire.commands import TransactionalAckItem
+from pulsar_native.wire.entry import EntryKey
 
-EntryKey = tuple[int, int]
-# Index and size of messages in a batch; index -1 is the whole entry.
-Place = tuple[EntryKey, int, int]
+# Entry, batch index and batch size; index -1 is the whole entry.
+AckPosition = tuple[EntryKey, int, int]
 
 _ENDS = {
     TransactionState.COMMITTING: TransactionState.COMMITTED,
@@ -31,7 +31,7 @@ _ENDS = {
 
 
 class NotRegistered(Exception):
-    """The partition is not known to be in the transaction yet; nothing was taken."""
+    """Raised when the partition is not registered in the transaction yet; no message was accepted."""
 
     def __init__(self, transaction: TransactionCore) -> None:
         super().__init__(transaction)
@@ -46,44 +46,44 @@ class TransactionCore:
         self.timeout = timeout
         self.deadline = began + timeout
         self.state = TransactionState.OPEN
-        # Why it cannot be committed: the first failure of what was done in it.
+        # First failure of an operation in the transaction; with one it cannot be committed.
         self.failure: PulsarException | None = None
-        # Messages and acknowledgements that have no outcome yet.
+        # Messages and acknowledgements without an outcome yet.
         self.pending = 0
-        # Nothing is written any more.
+        # No more writes are allowed.
         self.is_sealed = False
-        # Partitions the broker would not take.
+        # Partitions whose registration the broker rejected.
         self.refused: dict[str, PulsarException] = {}
         self._acked: dict[tuple[str, str], dict[EntryKey, int]] = {}
 
-    # --- what is done in it -----------------------------------------------------------------------------------------
+    # --- operations in the transaction ------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Count something that is to be done in it; raises when it takes nothing any more."""
+        """Count a new operation; raises when the transaction accepts none."""
         if self.state is not TransactionState.OPEN or now >= self.deadline:
             raise self.refusal()
         self.pending += 1
 
     def finish(self, error: PulsarException | None) -> bool:
-        """Note the outcome of something begun; return whether it was the last one."""
+        """Record the outcome of an operation; return True if it was the last pending one."""
         self.pending -= 1
         if self.failure is None:
             self.failure = error
         return not self.pending
 
     def check_writable(self, topic: str, now: float) -> None:
-        """Raise when nothing more may be written to a partition."""
+        """Raise when no more messages may be written to a partition."""
         if self.is_sealed or now >= self.deadline:
             raise self.refusal()
         refused = self.refused.get(topic)
         if refused is not None:
             raise refused
 
-    def acknowledge(self, subscription: tuple[str, str], places: Iterable[Place]) -> list[TransactionalAckItem]:
-        """Note messages as acknowledged in it, and return what is to be sent.
+    def acknowledge(self, subscription: tuple[str, str], places: Iterable[AckPosition]) -> list[TransactionalAckItem]:
+        """Record messages as acknowledged in the transaction, and return the items to send.
 
-        Raises `TransactionConflict`, having noted nothing, when one was acknowledged in it before: it was delivered
-        twice, so what was made of it is in the transaction twice.
+        Raises `TransactionConflict`, and records nothing, when one was acknowledged in it before: it was delivered
+        twice, so the results derived from it are in the transaction twice.
         """
         known = self._acked.get(subscription, {})
         asked: dict[EntryKey, tuple[int, int]] = {}
@@ -93,8 +93,8 @@ class TransactionCore:
             if (before | known.get(key, 0)) & bits:
                 place = f"{key[0]}:{key[1]}" + (f":{index}" if index >= 0 else "")
                 raise TransactionConflict(
-                    f"Message {place} is acknowledged in transaction {self.txn_id} already: it was delivered again "
-                    "meanwhile. Abort, and begin anew",
+                    f"Message {place} is acknowledged in transaction {self.txn_id} already: it was redelivered "
+                    "meanwhile. Abort, and begin a new transaction",
                     topic=subscription[0],
                 )
             asked[key] = (before | bits, size)
@@ -107,30 +107,30 @@ class TransactionCore:
         return items
 
     def acknowledged(self, subscription: tuple[str, str]) -> dict[EntryKey, int]:
-        """Return which entries of a subscription were acknowledged in it, with the bit sets of their messages."""
+        """Return the entries of a subscription acknowledged in the transaction, with the bit sets of their messages."""
         return self._acked.get(subscription, {})
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- commit and abort -------------------------------------------------------------------------------------------
 
     def begin_end(self, *, commit: bool) -> None:
-        """Take nothing more: from now on what is on its way is waited for. Raises when it is not open."""
+        """Accept no more operations; pending ones are waited for. Raises when the transaction is not open."""
         if self.state is not TransactionState.OPEN:
             raise self.refusal()
         self.state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
 
     def seal(self) -> bool:
-        """Let nothing be written any more; return whether it is to be committed, False for an abort."""
+        """Forbid further writes; return True to commit, False to abort."""
         self.is_sealed = True
         if self.failure is not None and self.state is TransactionState.COMMITTING:
             self.state = TransactionState.ABORTING
         return self.state is TransactionState.COMMITTING
 
     def ended(self, error: PulsarException | None) -> None:
-        """Note the broker's answer to the end."""
+        """Record the broker's response to the end."""
         self.state = TransactionState.ERROR if error is not None else _ENDS.get(self.state, self.state)
 
     def expire(self) -> bool:
-        """Note that its time is over; False when that comes too late to matter."""
+        """Record the time-out; return False when the end has been decided already."""
         if self.is_sealed:
             return False
         self.is_sealed = True
@@ -138,13 +138,13 @@ class TransactionCore:
         return True
 
     def give_up(self) -> None:
-        """Note that nobody will end it: the client is closed."""
+        """Record that the client was closed before the end."""
         self.is_sealed = True
         if self.state in (TransactionState.OPEN, *_ENDS):
             self.state = TransactionState.ERROR
 
     def refusal(self) -> PulsarException:
-        """Return the error for what comes too late."""
+        """Return the error for an operation after the end."""
         state = self.state
         if state is TransactionState.TIME_OUT or state is TransactionState.OPEN:
             return InvalidTxnStatusError(

@@ -1,8 +1,8 @@
-"""Acknowledgement time-outs: entries the application has not acknowledged in time are redelivered.
+"""Unacked message tracker: entries not acknowledged within the ack time-out are redelivered.
 
 Rules: the unit is the entry, as the broker redelivers whole entries. The tracker is a ring of slices of one tick: an
-entry comes due between the time-out and one tick later. With a back-off the delay follows from how often the entry was
-redelivered, which only the broker counts, and only on Shared and Key_Shared.
+entry comes due between the time-out and one tick later. With a redelivery back-off the delay depends on the entry's
+redelivery count, which only the broker keeps, and only on Shared and Key_Shared.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from collections import deque
 from collections.abc import Iterable
 
 from pulsar_native.config import RedeliveryBackoff
-
-EntryKey = tuple[int, int]
+from pulsar_native.wire.entry import EntryKey
 
 
 class UnackedMessageTracker:
-    """Entries given to the application and not acknowledged, in slices of one tick. Not thread-safe; seconds."""
+    """Delivered, unacknowledged entries in slices of one tick. Not thread-safe; times in seconds."""
 
     __slots__ = ("_slice_of", "_slices", "tick")
 
     def __init__(self, timeout: float, tick: float) -> None:
         self.tick = tick
-        # Rounded first: 10.849 s are 19 ticks of 0.571 s, though floating point makes them a little more.
+        # Rounded first: 10.849 s are 19 ticks of 0.571 s, but floating point yields slightly more.
         count = math.ceil(round(timeout / tick, 6)) + 1
         self._slices: deque[set[EntryKey]] = deque(set() for _ in range(count))
         self._slice_of: dict[EntryKey, set[EntryKey]] = {}
@@ -32,27 +31,27 @@ class UnackedMessageTracker:
         return len(self._slice_of)
 
     def add(self, entry: EntryKey) -> None:
-        """Start the time of an entry, unless it runs already."""
+        """Start the time-out of an entry, unless it is running."""
         if entry not in self._slice_of:
             newest = self._slices[-1]
             newest.add(entry)
             self._slice_of[entry] = newest
 
     def remove(self, entry: EntryKey) -> None:
-        """Stop the time of an acknowledged entry."""
+        """Stop the time-out of an acknowledged entry."""
         home = self._slice_of.pop(entry, None)
         if home is not None:
             home.discard(entry)
 
     def remove_up_to(self, entry: EntryKey) -> int:
-        """Stop the time of every entry at or before this one; return how many there were."""
+        """Stop the time-out of every entry up to and including this one; return their number."""
         covered = [key for key in self._slice_of if key <= entry]
         for key in covered:
             self.remove(key)
         return len(covered)
 
     def advance(self) -> list[EntryKey]:
-        """Move on by one tick and return the entries whose time is over, in order of position."""
+        """Advance by one tick and return the timed-out entries, in order of position."""
         expired = self._slices.popleft()
         self._slices.append(set())
         for key in expired:
@@ -60,14 +59,14 @@ class UnackedMessageTracker:
         return sorted(expired)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._slice_of.clear()
         for part in self._slices:
             part.clear()
 
 
 class UnackedMessageRedeliveryTracker:
-    """Entries whose time-out is over, held back for as long as the back-off says. Not thread-safe; seconds."""
+    """Timed-out entries that wait for their redelivery back-off. Not thread-safe; times in seconds."""
 
     __slots__ = ("_backoff", "_counts", "_due")
 
@@ -80,42 +79,42 @@ class UnackedMessageRedeliveryTracker:
         return len(self._due)
 
     def delivered(self, entry: EntryKey, redelivery_count: int) -> None:
-        """Note how often an entry that has just arrived was redelivered."""
+        """Record the redelivery count of an entry that has just arrived."""
         if redelivery_count:
             self._counts[entry] = redelivery_count
         else:
             self._counts.pop(entry, None)
 
     def expired(self, entries: Iterable[EntryKey], now: float) -> None:
-        """Begin the delay of entries that were not acknowledged in time."""
+        """Start the back-off delay of entries that timed out."""
         for entry in entries:
             self._due[entry] = now + self._backoff.next(self._counts.get(entry, 0)) / 1000
 
     def remove(self, entry: EntryKey) -> None:
-        """Forget an entry that was acknowledged, or refused, after all."""
+        """Remove an entry that was acknowledged, or negatively acknowledged, meanwhile."""
         self._counts.pop(entry, None)
         self._due.pop(entry, None)
 
     def remove_up_to(self, entry: EntryKey) -> None:
-        """Forget every entry at or before this one."""
+        """Remove every entry up to and including this one."""
         for known in (self._counts, self._due):
             for key in [key for key in known if key <= entry]:
                 del known[key]
 
-    def take_due(self, now: float) -> list[EntryKey]:
-        """Return and forget the entries whose delay is over, in order of position."""
+    def pop_due(self, now: float) -> list[EntryKey]:
+        """Remove and return the entries whose delay is over, in order of position."""
         due = sorted(key for key, at in self._due.items() if at <= now)
         for key in due:
             self.remove(key)
         return due
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._counts.clear()
         self._due.clear()
 
 
 def in_blocks(entries: Iterable[EntryKey], size: int = 1000) -> list[list[EntryKey]]:
-    """Cut a list of entries into the blocks of at most `size` that one redelivery request may carry."""
+    """Split entries into the blocks of at most `size` that one redelivery request may carry."""
     keys = list(entries)
     return [keys[start : start + size] for start in range(0, len(keys), size)]

@@ -1,7 +1,7 @@
-"""The push consumer's settings, and what its handlers are told and answer with: values, checked at construction.
+"""Push consumer configuration, handler contexts and results: values, checked at construction.
 
-Names, defaults and ranges are those of RocketMQ's DefaultMQPushConsumer 4.9.8 in snake_case, where
-Pulsar has the same thing. Times are milliseconds unless the name says otherwise.
+Names, defaults and ranges are those of RocketMQ's DefaultMQPushConsumer 4.9.8 in snake_case, where Pulsar has the same
+thing. Times are milliseconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from pulsar_native.message import Message
     from pulsar_native.message_id import MessageId
 
-# The broker's table of RocketMQ: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h. Level 1 is the first.
+# RocketMQ's message delay levels: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h. Level 1 is the first.
 DELAY_LEVELS_MS = tuple(seconds * 1000 for seconds in (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200))
-# The tag of a message stands in this property.
+# Property that holds a message's tag.
 TAG_PROPERTY = "TAGS"
 _GROUP = re.compile(r"[%|a-zA-Z0-9_.\-]+")
-# An instance that was given no name; `member_name` makes one of it.
+# Instance name when none is set; `member_name` derives a unique one from it.
 _DEFAULT_INSTANCE = "DEFAULT"
 _LARGEST = (1 << 31) - 1
 
 
 class MessageModel(Enum):
-    """Whether the members of a group share the messages, or each has all of them."""
+    """Clustering (the members of a group share the messages) or broadcasting (each member receives all of them)."""
 
     CLUSTERING = "clustering"
     BROADCASTING = "broadcasting"
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group without a position begins."""
+    """Start position of a group without offsets."""
 
     LAST_OFFSET = "last"
     FIRST_OFFSET = "first"
@@ -49,21 +49,21 @@ class ConsumeFromWhere(Enum):
 
 
 class ConsumeOrder(Enum):
-    """What an orderly push consumer keeps in order."""
+    """Unit of order of an orderly push consumer."""
 
     PARTITION = "partition"
     KEY = "key"
 
 
 class ConsumeConcurrentlyStatus(Enum):
-    """What a concurrent handler answers; None and an exception mean RECONSUME_LATER."""
+    """Result of a concurrent handler; None and an exception mean RECONSUME_LATER."""
 
     CONSUME_SUCCESS = "success"
     RECONSUME_LATER = "later"
 
 
 class ConsumeOrderlyStatus(Enum):
-    """What an orderly handler answers; None and an exception mean SUSPEND_CURRENT_QUEUE_A_MOMENT."""
+    """Result of an orderly handler; None and an exception mean SUSPEND_CURRENT_QUEUE_A_MOMENT."""
 
     SUCCESS = "success"
     SUSPEND_CURRENT_QUEUE_A_MOMENT = "suspend"
@@ -73,28 +73,29 @@ class ConsumeOrderlyStatus(Enum):
 
 @dataclass
 class ConsumeConcurrentlyContext:
-    """What a concurrent handler is told, and what it may set."""
+    """Context of a concurrent handler's call; the handler may set its fields."""
 
     topic: str
     partition: int
-    # Of the messages of the call, those up to this index succeeded; -1 is none of them. As it stands, all.
+    # Of the messages of the call, those up to this index succeeded; -1 is none of them. By default all.
     ack_index: int = _LARGEST
-    # 0: the table decides by the tries so far; -1: dead letter at once; above: this level of the table.
+    # 0: the delay level follows from the previous tries; -1: dead-letter topic immediately; above: this level.
     delay_level_when_next_consume: int = 0
 
 
 @dataclass
 class ConsumeOrderlyContext:
-    """What an orderly handler is told, and what it may set."""
+    """Context of an orderly handler's call; the handler may set its fields."""
 
     topic: str
     partition: int
     key: str | None
-    # How often these messages were given to the handler before.
+    # Number of previous calls with these messages.
     attempts: int = 0
-    # False: SUCCESS only notes the messages, COMMIT acknowledges all noted so far, ROLLBACK gives them again.
+    # False: SUCCESS leaves the messages uncommitted, COMMIT acknowledges all uncommitted ones, ROLLBACK redelivers
+    # them.
     auto_commit: bool = True
-    # -1: the push consumer's setting.
+    # -1: the value of the configuration.
     suspend_current_queue_time_millis: int = -1
 
 
@@ -102,9 +103,9 @@ ConsumeContext = ConsumeConcurrentlyContext | ConsumeOrderlyContext
 
 
 class ConsumeMessageHook(Protocol):
-    """Be told before and after each call of the handler, for tracing; what it raises is logged and stops nothing.
+    """Hook called before and after each call of the handler, for tracing; its exceptions are logged and have no effect.
 
-    Called where the handler is: in its thread, or on the loop. `status` is None when the handler failed.
+    Called where the handler runs: in its thread, or on the loop. `status` is None when the handler failed.
     """
 
     def consume_message_before(self, messages: Sequence[Message], context: ConsumeContext) -> None: ...
@@ -118,11 +119,11 @@ class ConsumeMessageHook(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class PushConsumerConfig(Config):
-    """How a push consumer consumes. The group is the subscription's name.
+    """Configuration of a push consumer. The group is the subscription's name.
 
-    `instance_name` tells the members of one process apart: a group can be there once under each name. Limits of a topic
-    (-1: none) are shared by its partitions and take the place of those for a partition (`queue`). `max_reconsume_times`
-    of -1 is sixteen tries for concurrent handlers, and no end for orderly ones.
+    `instance_name` distinguishes the members of one process: a group can run once under each name. Limits of a topic
+    (-1: none) are divided among its partitions and replace those for a partition (`queue`). `max_reconsume_times` of -1
+    is sixteen tries for concurrent handlers, and unlimited for orderly ones.
     """
 
     consumer_group: str
@@ -139,7 +140,8 @@ class PushConsumerConfig(Config):
     pull_threshold_size_for_queue: int = 100
     pull_threshold_for_topic: int = -1
     pull_threshold_size_for_topic: int = -1
-    # Whether unfinished messages count against the client's memory_limit_bytes, with those to be sent, and stop at it.
+    # True counts unfinished messages against the client's memory_limit_bytes, together with those to be sent, and stops
+    # polling at it.
     within_memory_limit: bool = False
     pull_interval: int = 0
     pull_batch_size: int = 32
@@ -151,10 +153,10 @@ class PushConsumerConfig(Config):
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS
     dead_letter_topic: str | None = None
     retry_letter_topic: str | None = None
-    # Broadcasting keeps its positions here; None is a folder of the user's home.
+    # Folder of the offset files in broadcasting; None is a folder in the user's home.
     offset_store_folder: str | None = None
     persist_consumer_offset_interval: int = 5000
-    # How soon partitions that were added are found.
+    # Interval in which added partitions are discovered.
     poll_name_server_interval: int = 30000
 
     def __post_init__(self) -> None:
@@ -201,14 +203,14 @@ class PushConsumerConfig(Config):
 
     @property
     def member_name(self) -> str:
-        """The name of this member: host and process, or host and instance where it must outlive the process."""
+        """Name of this member: host and process, or host and instance name where it must outlive the process."""
         own = self.instance_name
         if own == _DEFAULT_INSTANCE and self.message_model is MessageModel.CLUSTERING:
             own = str(os.getpid())
         return f"{socket.gethostname()}@{own}"
 
     def start_time_ms(self, now_ms: int) -> int:
-        """Return where TIMESTAMP begins, in ms since 1970."""
+        """Return the start time for CONSUME_FROM_TIMESTAMP, in ms since 1970."""
         if self.consume_timestamp is None:
             return now_ms - 30 * 60 * 1000
         return int(_time(self.consume_timestamp).timestamp() * 1000)
@@ -249,7 +251,7 @@ def _time(text: str) -> datetime:
 
 
 def check_config(config: object) -> PushConsumerConfig:
-    """Return a push consumer's settings, or raise when they are of another kind."""
+    """Return the argument if it is a `PushConsumerConfig`; raise otherwise."""
     if not isinstance(config, PushConsumerConfig):
         raise InvalidConfiguration(f"A push consumer needs a PushConsumerConfig, not {type(config).__name__}")
     return config
@@ -258,7 +260,7 @@ def check_config(config: object) -> PushConsumerConfig:
 def message_listener(
     concurrently: Callable[..., Any] | None, orderly: Callable[..., Any] | None
 ) -> tuple[Callable[..., Any], bool]:
-    """Return a push consumer's handler and whether it is orderly; there must be exactly one."""
+    """Return a push consumer's handler and True if it is orderly; there must be exactly one."""
     handler = orderly if concurrently is None else concurrently
     if handler is None or (concurrently is not None and orderly is not None):
         raise InvalidConfiguration("A push consumer has one handler: a concurrent one, or orderly=..., never both")
@@ -268,14 +270,16 @@ def message_listener(
 
 
 def drain_limit(await_termination_millis: int | None) -> int | None:
-    """Return how long a push consumer waits for its handlers in ms, None for its setting."""
+    """Return the time limit for running handlers at shutdown in ms, None for the configured one."""
     if await_termination_millis is not None:
         _whole("await_termination_millis", await_termination_millis, 0, _LARGEST)
     return await_termination_millis
 
 
 class TagFilter:
-    """Which messages a subscription wants: `*` for all, or tags as in `a || b`. A message has its tag in `TAGS`."""
+    """Tag expression of a subscription: `*` for all, or tags as in `a || b`. A message has its tag in the property
+    `TAGS`.
+    """
 
     def __init__(self, expression: str | None = "*") -> None:
         if expression is not None and not isinstance(expression, str):
@@ -292,27 +296,27 @@ class TagFilter:
                 )
 
     def wants(self, message: Message) -> bool:
-        """Return whether the handler is to see the message."""
+        """Return True if the handler is to receive the message."""
         return not self.tags or message.properties().get(TAG_PROPERTY) in self.tags
 
 
 @dataclass(frozen=True)
 class PushConsumerStats:
-    """Counts of a push consumer since its start, and what it holds now; in messages unless said otherwise."""
+    """Counters of a push consumer since its start, and current gauges; in messages unless said otherwise."""
 
     # Rounds of the polling loop.
     rounds: int
     taken: int
-    # Not wanted by tag or filter, and those delivered again while they were in work.
+    # Excluded by tag or filter, and redeliveries of messages in work.
     filtered: int
     duplicates: int
     succeeded: int
     failed: int
     sent_back: int
     dead_letters: int
-    # Failed ones in broadcasting.
+    # Failed messages in broadcasting.
     dropped: int
-    # How often polling of a partition was held back, by reason: count, size, span, memory.
+    # Number of times polling of a partition was stopped, by reason: count, size, span, memory.
     throttled: dict[str, int]
     unfinished: int
     unfinished_bytes: int
@@ -320,10 +324,10 @@ class PushConsumerStats:
 
 @dataclass(frozen=True)
 class ShutdownReport:
-    """What a push consumer left behind when it stopped."""
+    """Result of a push consumer's shutdown."""
 
-    # Messages whose handlers ended while the push consumer waited, and those still unfinished: they come again.
+    # Messages whose handlers ended during the wait, and those still unfinished: they are redelivered.
     finished: int
     unfinished: int
-    # The lowest unfinished position of each partition that has one.
+    # Lowest unfinished position of each partition that has one.
     positions: dict[str, MessageId]

@@ -1,10 +1,10 @@
-"""What a push consumer does with messages that were taken: calls of the handler, and what becomes of the results.
+"""Consume message service of a push consumer: calls of the handler, and processing of their results.
 
-Rules: a concurrent handler gets chunks in any order, and what fails goes back with a delay or to
-the dead-letter topic; it is acknowledged only when its copy is stored, and given again here after 5 s when it cannot
-be. An orderly handler gets the messages of a queue one call after another, and what fails stays first in its queue,
-which rests. Handlers run where the `MessageDispatcher` of the API says; `begin` and `end` are called there, all else is
-on the loop.
+Rules: a concurrent handler receives chunks in any order, and a failed message is sent back with a delay or to the
+dead-letter topic; it is acknowledged only when its copy is stored, and handled again locally after 5 s when it cannot
+be. An orderly handler receives the messages of a queue one call after another, and failed ones stay first in their
+queue, which pauses. Handlers run where the `MessageDispatcher` of the API runs them; `begin` and `end` are called
+there, everything else on the loop.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _log = logging.getLogger("pulsar_native.push_consumer")
 
 Status = ConsumeConcurrentlyStatus | ConsumeOrderlyStatus
 
-# When a message that could not be put back is given to the handler here again, in seconds.
+# Delay in seconds before a message that could not be sent back is handled again locally.
 LOCAL_RETRY = 5.0
-# How many hanging messages of a partition are put back at a time.
+# Maximum number of hanging messages of a partition sent back at a time.
 _MOST_STUCK = 16
 
 
 class Work:
-    """One call of the handler: messages of one partition, and of one queue where order counts."""
+    """One call of the handler: messages of one partition, and of one queue where order is kept."""
 
     __slots__ = ("context", "items", "key_queue", "messages", "poller")
 
@@ -67,14 +67,14 @@ class Work:
 
 
 class MessageDispatcher(Protocol):
-    """Call `begin` of the `ConsumeMessageService`, the handler, and `end`, for each work submitted."""
+    """Executor that calls `begin` of the `ConsumeMessageService`, the handler, and `end`, for each work submitted."""
 
     def submit(self, work: Work) -> None: ...
     def stop(self) -> None: ...
 
 
 class ConsumeMessageService(ABC):
-    """What concurrent and orderly consuming share."""
+    """Common part of concurrent and orderly services."""
 
     statuses: type[Status]
 
@@ -89,7 +89,7 @@ class ConsumeMessageService(ABC):
         self._engine = engine
         self._config = config
         self._counts = counts
-        # Set by whoever makes both; see `MessageDispatcher`.
+        # Set by the code that creates both; see `MessageDispatcher`.
         self.dispatcher: MessageDispatcher
         self._hooks = hooks
         self._on_done = on_done
@@ -102,19 +102,19 @@ class ConsumeMessageService(ABC):
 
     @abstractmethod
     def submit(self, poller: PartitionPoller, items: list[Item]) -> None:
-        """Have messages handled, in their order where that counts."""
+        """Queue messages for handling, in their order where that is kept."""
 
     @abstractmethod
     def _finish(self, work: Work, status: Status | None) -> None:
-        """Deal with the result of a call; None is a failure."""
+        """Process the result of a call; None is a failure."""
 
     # --- around the handler (in its thread, or on the loop) ---------------------------------------------------------
 
     def begin(self, work: Work) -> bool:
-        """Note that the handler gets a work now; False when nothing of it is ours any more."""
+        """Record that the handler receives a work now; return False when none of its messages is ours any more."""
         now = time.monotonic()
         for item in work.items:
-            # Order of events: started first, so that what is not ours afterwards was dropped before.
+            # Order of events: `started` is set first, so a message that is not ours afterwards was dropped before.
             item.started = now
         work.items = [item for item in work.items if work.poller.holds(item)]
         if self.stopped or not work.items:
@@ -126,7 +126,7 @@ class ConsumeMessageService(ABC):
         return True
 
     def end(self, work: Work, answer: object) -> None:
-        """Take what the handler answered, or the exception it raised."""
+        """Process the handler's result, or the exception it raised."""
         status: Status | None = None
         if isinstance(answer, self.statuses):
             status = answer
@@ -145,14 +145,14 @@ class ConsumeMessageService(ABC):
             _log.exception("Tracing failed; consuming goes on")
 
     def _report(self, work: Work, status: Status | None) -> None:
-        # Order of events: a result is queued before the flag is looked at, and the loop clears the flag before it takes
-        # results, so that one wake-up serves many and none is left behind.
+        # Order of events: a result is queued before the flag is read, and the loop clears the flag before it dequeues
+        # results, so that one wake-up serves many and no result is missed.
         self._results.append((work, status))
         if not self._notified:
             self._notified = True
-            self._engine.call(self._take_results)
+            self._engine.call(self._process_results)
 
-    def _take_results(self) -> None:
+    def _process_results(self) -> None:
         self._notified = False
         while self._results:
             work, status = self._results.popleft()
@@ -189,7 +189,7 @@ class ConsumeMessageService(ABC):
         self._counts.dropped += poller.finish(items)
 
     def stop(self) -> None:
-        """Take no more results; what runs on its own ends."""
+        """Process no more results; background tasks end by themselves."""
         self.stopped = True
         for timer in self._timers:
             timer.cancel()
@@ -202,7 +202,7 @@ def _names(work: Work) -> str:
 
 
 def _whole(name: str, value: object, otherwise: int) -> int:
-    """Return what a handler wrote into its context, or what stands for it when that is no whole number."""
+    """Return the value a handler set in its context, or the default when it is no integer."""
     if isinstance(value, int):
         return value
     _log.warning("The handler set %s to %r, which is no whole number", name, value)
@@ -210,12 +210,12 @@ def _whole(name: str, value: object, otherwise: int) -> int:
 
 
 class ConsumeMessageConcurrentlyService(ConsumeMessageService):
-    """Chunks to any worker at any time."""
+    """Service that dispatches chunks to any worker at any time."""
 
     statuses = ConsumeConcurrentlyStatus
 
     def submit(self, poller: PartitionPoller, items: list[Item]) -> None:
-        """Cut messages into chunks and queue them for the workers."""
+        """Split messages into chunks and queue them for the workers."""
         most = self._config.consume_message_batch_max_size
         for topic, group in groupby(items, lambda item: poller.topic_of(item.position)):
             same = list(group)
@@ -232,7 +232,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
         self._succeeded(work.poller, work.items[:count])
         failed = [item for item in work.items[count:] if work.poller.holds(item) and not item.given_up]
         if not work.messages:
-            # The call was never made.
+            # The handler was never called.
             return
         self._counts.failed += len(failed)
         if self._broadcasting:
@@ -243,7 +243,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
             self._spawn(self._send_back(work.poller, item, level))
 
     async def _send_back(self, poller: PartitionPoller, item: Item, level: int) -> None:
-        """Store a copy for another try, or in the dead-letter topic, and acknowledge; on failure try here later."""
+        """Store a copy for redelivery, or in the dead-letter topic, and acknowledge; on failure retry locally later."""
         try:
             dead = await self._store_copy(poller, item, level)
         except PulsarException as error:
@@ -261,26 +261,26 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
         poller.finish([item])
 
     async def _store_copy(self, poller: PartitionPoller, item: Item, level: int) -> bool:
-        """Store a copy where it belongs; return whether that is the dead-letter topic."""
-        letters, message, config = poller.child.dead_letter_router, item.position, self._config
-        assert letters is not None
+        """Store a copy in the topic decided on; return True if that is the dead-letter topic."""
+        router, message, config = poller.child.dead_letter_router, item.position, self._config
+        assert router is not None
         times = tries_of(message.properties().get(RECONSUME_TIMES)) + item.tries
         counted = {RECONSUME_TIMES: str(times)} if item.tries else None
         step = next_step(times, config.max_reconsume_times, level, config.delay_levels_ms)
         try:
             if isinstance(step, Again):
-                await letters.send_again(message, step.delay_ms, counted)
+                await router.send_again(message, step.delay_ms, counted)
                 return False
-            await letters.send_to_dlq(message)
+            await router.send_to_dlq(message)
             return True
         except PulsarException as error:
             if isinstance(step, Again):
                 raise
-            _log.warning("%s cannot become a dead letter yet: %s", message.message_id(), error)
-        # The retry topic may take what the dead-letter topic does not: it is tried once more after that.
+            _log.warning("%s cannot be sent to the dead-letter topic, retrying: %s", message.message_id(), error)
+        # The retry topic may accept what the dead-letter topic rejects: it is redelivered once more.
         again = next_step(times, times + 1, FALLBACK_LEVEL + times, config.delay_levels_ms)
         assert isinstance(again, Again)
-        await letters.send_again(message, again.delay_ms, counted)
+        await router.send_again(message, again.delay_ms, counted)
         return False
 
     def _try_here(self, poller: PartitionPoller, item: Item) -> None:
@@ -290,7 +290,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
             self.submit(poller, [item])
 
     def give_back_stuck(self, pollers: Sequence[PartitionPoller], now: float) -> None:
-        """Put back, at the level a failed hand-over starts at, what a handler has had for the time-out."""
+        """Send back, at the level a failed send-back starts at, messages a handler has had for the time-out."""
         if self._broadcasting:
             return
         before = now - self._config.consume_timeout_minutes * 60
@@ -302,7 +302,7 @@ class ConsumeMessageConcurrentlyService(ConsumeMessageService):
 
 
 class ConsumeMessageOrderlyService(ConsumeMessageService):
-    """One worker at a time for each queue: a partition, or a key of it."""
+    """Service with one worker at a time per queue: a partition, or a key of it."""
 
     statuses = ConsumeOrderlyStatus
 
@@ -314,7 +314,7 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
         self._wake_at: float | None = None
 
     def submit(self, poller: PartitionPoller, items: list[Item]) -> None:
-        """Put messages at the end of their queues."""
+        """Append messages to their queues."""
         for item in items:
             self._key_queues.add((poller, self._key(item.position)), [item])
         self._pump()
@@ -328,7 +328,7 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
         return message.key_bytes() if message.has_key() else None
 
     def _pump(self) -> None:
-        """Give queues to workers while there are both."""
+        """Assign queues to workers while both are available."""
         while not self.stopped and self._running < self._config.consume_thread_max:
             key_queue = self._key_queues.claim(time.monotonic())
             if key_queue is None:
@@ -350,11 +350,11 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
     def _start(self, key_queue: KeyQueue[Item]) -> None:
         poller: PartitionPoller = key_queue.key[0]  # type: ignore[index]
         poller.check_right()
-        key_queue.noted = [item for item in key_queue.noted if poller.holds(item)]
+        key_queue.uncommitted = [item for item in key_queue.uncommitted if poller.holds(item)]
         items: list[Item] = []
         while not items and key_queue.waiting:
-            taken = self._key_queues.take(key_queue, self._config.consume_message_batch_max_size)
-            # Those that are not ours any more come again, or went to another member.
+            taken = self._key_queues.dequeue(key_queue, self._config.consume_message_batch_max_size)
+            # Messages that are not ours any more are redelivered here or went to another member.
             items = [item for item in taken if poller.holds(item)]
         if not items:
             self._key_queues.release(key_queue, time.monotonic())
@@ -402,10 +402,10 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
                 key_queue.attempts = 0
                 self._key_queues.release(key_queue, time.monotonic())
             else:
-                self._spawn(self._bury(work, key_queue, context))
+                self._spawn(self._send_to_dlq(work, key_queue, context))
             return
-        noted = self._key_queues.roll_back(key_queue) if rolled_back else []
-        self._suspend(key_queue, [*noted, *work.items], context)
+        uncommitted = self._key_queues.roll_back(key_queue) if rolled_back else []
+        self._suspend(key_queue, [*uncommitted, *work.items], context)
 
     def _suspend(self, key_queue: KeyQueue[Item], items: list[Item], context: ConsumeOrderlyContext) -> None:
         for item in items:
@@ -415,17 +415,21 @@ class ConsumeMessageOrderlyService(ConsumeMessageService):
             milliseconds = self._config.suspend_current_queue_time_millis
         self._key_queues.suspend(key_queue, items, milliseconds / 1000, time.monotonic())
 
-    async def _bury(self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext) -> None:
-        """Put messages aside that failed too often, so that their queue can go on; on failure it rests."""
-        letters = work.poller.child.dead_letter_router
-        assert letters is not None
+    async def _send_to_dlq(self, work: Work, key_queue: KeyQueue[Item], context: ConsumeOrderlyContext) -> None:
+        """Send messages that failed too often to the dead-letter topic, so that their queue can go on; on failure it
+        pauses.
+        """
+        router = work.poller.child.dead_letter_router
+        assert router is not None
         left = list(work.items)
         try:
             while left:
-                await letters.send_to_dlq(left[0].position)
+                await router.send_to_dlq(left[0].position)
                 self._counts.dead_letters += work.poller.finish([left.pop(0)])
         except PulsarException as error:
-            _log.warning("%s cannot become a dead letter yet: %s", left[0].position.message_id(), error)
+            _log.warning(
+                "%s cannot be sent to the dead-letter topic, retrying: %s", left[0].position.message_id(), error
+            )
             self._suspend(key_queue, left, context)
         else:
             key_queue.attempts = 0

@@ -1,8 +1,8 @@
-"""A push consumer: takes batches from topics in one loop and pushes them to a handler.
+"""Push consumer core: one polling loop that dequeues batches from topics and dispatches them to a handler.
 
-Rules: one poller loop serves all topics and partitions; it waits for the broker's deliveries, not for
-a clock, and looks after partitions that rest when their time has come. A push consumer starts once and stops once. A
-group is in a process once under each instance name. Everything but the handlers is on the engine's loop.
+Rules: one polling loop serves all topics and partitions; it waits for the broker's deliveries, not for a clock, and
+returns to paused partitions when their pause is over. A push consumer starts once and stops once. A group is in a
+process once under each instance name. Everything but the handlers runs on the engine's loop.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from pulsar_native.topic import TopicName
 
 _log = logging.getLogger("pulsar_native.push_consumer")
 
-# How long a partition rests whose kept position is of no use, in seconds, before it is read from its beginning.
+# Pause in seconds of a partition whose stored offset is invalid, before it is read from its beginning.
 MEND = 10.0
-# Redeliveries by the broker (a member that went) are no failures of the handler: only the push consumer counts those.
+# The broker's redeliveries (after a member left) are no failures of the handler: only the push consumer counts those.
 _NEVER = (1 << 31) - 1
 
 
 class ServiceState(Enum):
-    """State of a push consumer. START_FAILED is also the state while it starts, so that nobody else starts it."""
+    """State of a push consumer. START_FAILED is also the state during the start, so that a second start is refused."""
 
     CREATE_JUST = "created"
     START_FAILED = "start failed"
@@ -66,14 +66,14 @@ class ServiceState(Enum):
 
 
 class _Groups:
-    """The groups that run in this process. Thread-safe."""
+    """Groups that run in this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._members: set[tuple[object, ...]] = set()
 
     def join(self, member: tuple[object, ...]) -> bool:
-        """Note a member; False when it is there already. A forked child starts with none."""
+        """Add a member; return False when it is present already. A forked child starts with none."""
         with self._lock:
             key = (generation(), *member)
             if key in self._members:
@@ -82,7 +82,7 @@ class _Groups:
             return True
 
     def leave(self, member: tuple[object, ...]) -> None:
-        """Forget a member."""
+        """Remove a member."""
         with self._lock:
             self._members.discard((generation(), *member))
 
@@ -124,12 +124,12 @@ class PushConsumerCore:
         self.topics[TopicName.parse(topic)] = (TagFilter(expression), schema)
 
     def unsubscribe(self, topic: str) -> None:
-        """Take a topic out again."""
+        """Remove a topic."""
         self.check_not_started()
         self.topics.pop(TopicName.parse(topic), None)
 
     def register(self, *, orderly: bool) -> None:
-        """Note the kind of the handler; two kinds make the start fail."""
+        """Record the type of the handler; two types make the start fail."""
         self.check_not_started()
         if self.orderly not in (None, orderly):
             raise InvalidConfiguration(
@@ -138,7 +138,7 @@ class PushConsumerCore:
         self.orderly = orderly
 
     def check_not_started(self) -> None:
-        """Raise unless the push consumer is still to be started."""
+        """Raise unless the push consumer has not been started yet."""
         if self.state is not ServiceState.CREATE_JUST:
             raise NotAllowedError(f"The push consumer was started before (it is: {self.state.value}); make a new one")
 
@@ -147,9 +147,9 @@ class PushConsumerCore:
     async def start(
         self, client: ClientCore, make_dispatcher: Callable[[ConsumeMessageService], MessageDispatcher]
     ) -> None:
-        """Check, join the group, load positions, subscribe and begin to take messages."""
+        """Check the configuration, join the group, load offsets, subscribe and begin to poll."""
         self.check_not_started()
-        # A barrier: whoever starts it meanwhile, or after a failure, is refused.
+        # A barrier: a concurrent start, or one after a failure, is refused.
         self.state = ServiceState.START_FAILED
         self._phase("check configuration")
         if self.orderly is None:
@@ -203,7 +203,7 @@ class PushConsumerCore:
         self, client: ClientCore, make_dispatcher: Callable[[ConsumeMessageService], MessageDispatcher]
     ) -> None:
         kind = ConsumeMessageOrderlyService if self.orderly else ConsumeMessageConcurrentlyService
-        # Each needs the other: the workers report to the consuming that feeds them.
+        # A cycle: the dispatcher reports to the service that submits to it.
         service = kind(client.engine, self.config, self.counts, self.hooks, self._on_done)
         self._dispatcher = service.dispatcher = make_dispatcher(service)
         self.service = service
@@ -222,14 +222,14 @@ class PushConsumerCore:
         config = self.config
         common: dict[str, Any] = {
             "consumer_name": config.member_name,
-            # One batch in work, one on its way.
+            # One batch in work, one prefetched.
             "receiver_queue_size": 2 * config.pull_batch_size,
             "auto_scaled_receiver_queue_size_enabled": config.within_memory_limit,
             "auto_update_partitions_interval_seconds": config.poll_name_server_interval / 1000,
         }
         if self._broadcasting:
             return ConsumerConfig(
-                # Nobody else's, not even that of a connection the broker has not missed yet.
+                # Unique, even among connections whose loss the broker has not noticed yet.
                 subscription_name=f"{config.consumer_group}-{config.member_name}-{secrets.token_hex(4)}",
                 subscription_mode=SubscriptionMode.NonDurable,
                 initial_position=InitialPosition.Latest,
@@ -260,7 +260,7 @@ class PushConsumerCore:
         return ConsumerType.KeyShared if self.config.consume_order is ConsumeOrder.KEY else ConsumerType.Failover
 
     def _match_partitions(self, source: Subscribed) -> None:
-        """Have a poller for each partition, and share the topic's limits among them."""
+        """Create or remove pollers so that each partition has one, and divide the topic's limits among them."""
         children = source.consumer.children
         if len(children) == len(source.pollers) and all(child in source.pollers for child in children):
             return
@@ -289,34 +289,34 @@ class PushConsumerCore:
     # --- positions ----------------------------------------------------------------------------------------------------
 
     async def _place(self, source: Subscribed, child: PartitionConsumer) -> None:
-        """Move a partition to where the member, or a group without position, begins."""
+        """Seek a partition to the start of the member, or of a group without offsets."""
         poller = source.pollers[child]
         where = self.config.consume_from_where
         if not self._broadcasting:
             if where is ConsumeFromWhere.TIMESTAMP and not poller.is_retry:
-                _, mark = await child.positions.last_and_mark()
+                _, mark = await child.position.last_and_mark()
                 if mark.entry_id() < 0:
-                    # Nothing was acknowledged yet: the group has no position here.
-                    await child.positions.seek(None, self._start_time())
+                    # Nothing was acknowledged yet: the group has no offset here.
+                    await child.position.seek(None, self._start_time())
             return
         kept = self._offsets.get(child.topic.full)
         if kept is not None:
             await self._place_kept(poller, kept)
         elif where is ConsumeFromWhere.TIMESTAMP:
-            await child.positions.seek(None, self._start_time())
+            await child.position.seek(None, self._start_time())
         elif where is ConsumeFromWhere.LAST_OFFSET:
-            last = await child.positions.last_message_id()
-            # Kept from now on: what comes while this member is away is not missed.
+            last = await child.position.last_message_id()
+            # Stored from now on: messages published while this member is down are not missed.
             poller.start = last if last.entry_id() >= 0 else MessageId.earliest
             if poller.start != MessageId.earliest:
-                await child.positions.seek(poller.start)
+                await child.position.seek(poller.start)
 
     def _start_time(self) -> int:
         return self.config.start_time_ms(time.time_ns() // 1_000_000)
 
     async def _place_kept(self, poller: PartitionPoller, kept: MessageId) -> None:
         child = poller.child
-        last = await child.positions.last_message_id()
+        last = await child.position.last_message_id()
         if (kept.ledger_id(), kept.entry_id()) > (last.ledger_id(), last.entry_id()):
             _log.warning(
                 "%s: there is no position %s, the last is %s; in %g s the partition is read from its beginning",
@@ -324,11 +324,11 @@ class PushConsumerCore:
             )  # fmt: skip
             poller.not_before = time.monotonic() + MEND
             poller.moved(MessageId.earliest)
-            # The consumer stands at the beginning since it was opened.
+            # The consumer starts at the beginning already.
             return
         poller.start = kept
         if kept != MessageId.earliest:
-            await child.positions.seek(kept)
+            await child.position.seek(kept)
 
     async def _persist_regularly(self) -> None:
         while True:
@@ -336,13 +336,13 @@ class PushConsumerCore:
             await self._persist()
 
     async def _persist(self) -> None:
-        """Write the positions of a broadcasting member to its file; a disk that fails is told in the log."""
+        """Write the offsets of a broadcasting member to its file; a disk error is logged."""
         if self._store is None:
             return
         await asyncio.to_thread(self._save, self._store, self._positions())
 
     def _positions(self) -> dict[str, MessageId]:
-        """Return the positions of all partitions, also of those that are not read any more."""
+        """Return the offsets of all partitions, also of those that are not read any more."""
         for poller in self._pollers:
             place = poller.position
             if place is not None:
@@ -358,13 +358,13 @@ class PushConsumerCore:
     # --- polling ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Take messages until the push consumer stops, or the client does."""
+        """Poll until the push consumer or the client stops."""
         try:
             while not self._client.closed:
                 self._wake.clear()
                 wait = self.round(time.monotonic())
                 if wait == 0:
-                    # The handlers' results and the broker's deliveries come in between.
+                    # Lets the handlers' results and the broker's deliveries run in between.
                     await asyncio.sleep(0)
                     continue
                 with contextlib.suppress(TimeoutError):
@@ -375,7 +375,7 @@ class PushConsumerCore:
                 self._abandon()
 
     def round(self, now: float) -> float | None:
-        """Take from every partition once; return after how many seconds to come again, None when something wakes us."""
+        """Poll every partition once; return the seconds until the next round, None to wait for a wake-up."""
         self.counts.rounds += 1
         if self.suspended:
             return SUSPENDED
@@ -385,11 +385,11 @@ class PushConsumerCore:
             self._match_partitions(source)
         for poller in self._pollers:
             try:
-                items = poller.take(now)
+                items = poller.poll(now)
                 if items:
                     self.service.submit(poller, items)
             except Exception as error:
-                # One partition's trouble, whatever it is, must not end the polling of all.
+                # An error in one partition, of whatever kind, must not end the polling of all.
                 _log.exception("%s: the poller failed", poller.child.describe())
                 poller.failed(error, now)
             if poller.may_have_more:
@@ -397,23 +397,23 @@ class PushConsumerCore:
         return min(waits, default=None)
 
     async def _watch_handlers(self, service: ConsumeMessageConcurrentlyService) -> None:
-        """Look for hanging handlers once every time-out."""
+        """Check for hanging handlers once every time-out."""
         seconds = self.config.consume_timeout_minutes * 60
         while True:
             await asyncio.sleep(seconds)
             service.give_back_stuck(self._pollers, time.monotonic())
 
     def suspend(self) -> None:
-        """Take no more; what was taken is handled."""
+        """Stop polling; messages dequeued before are handled."""
         self.suspended = True
 
     def resume(self) -> None:
-        """Take messages again."""
+        """Poll again."""
         self.suspended = False
         self._wake.set()
 
     def stats(self) -> PushConsumerStats:
-        """Return what was done, and what is held. Thread-safe."""
+        """Return counters and gauges. Thread-safe."""
         counts, pollers = self.counts, self._pollers
         return PushConsumerStats(
             rounds=counts.rounds,
@@ -430,14 +430,14 @@ class PushConsumerCore:
             unfinished_bytes=sum(poller.queue.bytes for poller in pollers),
         )
 
-    # --- end ----------------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     def _on_done(self) -> None:
         if self._drained is not None and not self._unfinished():
             self._drained.set()
 
     async def shutdown(self, await_termination_millis: int | None) -> ShutdownReport:
-        """Take no more, wait for what was taken, write positions, leave; a second call has nothing to do."""
+        """Stop polling, wait for running handlers, write offsets, unsubscribe locally; a second call does nothing."""
         if self.state is not ServiceState.RUNNING:
             return ShutdownReport(0, 0, {})
         self.state = ServiceState.SHUTDOWN_ALREADY
@@ -459,7 +459,7 @@ class PushConsumerCore:
         return report
 
     def never_started(self) -> None:
-        """Note that a push consumer that was not started never will be."""
+        """Record that a push consumer that was not started never will be."""
         if self.state is ServiceState.CREATE_JUST:
             self.state = ServiceState.SHUTDOWN_ALREADY
 
@@ -471,7 +471,7 @@ class PushConsumerCore:
             async with asyncio.timeout(seconds):
                 await self._drained.wait()
         except TimeoutError:
-            _log.warning("Handlers are not done after %g s; what is left comes again", seconds)
+            _log.warning("Handlers are not done after %g s; unfinished messages are redelivered", seconds)
 
     def _unfinished(self) -> int:
         return sum(len(poller.queue) for poller in self._pollers)
@@ -491,7 +491,7 @@ class PushConsumerCore:
             self._dispatcher.stop()
 
     async def _end(self) -> None:
-        """Stop what runs, write positions and leave the topics and the group."""
+        """Stop pollers and service, write offsets and leave the topics and the group."""
         self._stop_intake()
         self._stop_handlers()
         try:
@@ -506,12 +506,12 @@ class PushConsumerCore:
             _groups.leave(self._member)
 
     def _abandon(self) -> None:
-        """End with the client: it has closed the consumers already."""
+        """End with the client, which has closed the consumers already."""
         self.state = ServiceState.SHUTDOWN_ALREADY
         _log.info("Push consumer of group %s: the client was closed", self.config.consumer_group)
         self._stop_intake()
         self._stop_handlers()
         if self._store is not None:
-            # At once: the loop may end with this task.
+            # Written immediately: the loop may end with this task.
             self._save(self._store, self._positions())
         _groups.leave(self._member)

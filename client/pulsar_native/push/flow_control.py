@@ -1,9 +1,8 @@
-"""When a push consumer takes no more from a partition: too many, too much, too far apart, or no memory left.
+"""Flow control of a push consumer's partition: limits on message count, size, span and memory.
 
-Rules: a limit is passed when there is more than it says; size counts whole MiB; the span
-holds for concurrent push consumers only. A limit of a topic is shared by its partitions. The client's memory limit
-holds over all of them, and leaves each partition one message in work. The log gets the first and every 1000th time of
-each reason.
+Rules: a limit is exceeded when there is more than its value; size counts whole MiB; the span applies to concurrent push
+consumers only. A limit of a topic is divided among its partitions. The client's memory limit applies to all of them,
+and leaves each partition one message in work. The first and every 1000th time of each reason is logged.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """How much of a partition may be unfinished: messages, MiB, and messages between the oldest and the newest."""
+    """Limits on a partition's unfinished messages: number, MiB, and span from the oldest to the newest."""
 
     count: int
     mebibytes: int
@@ -39,7 +38,9 @@ class Limits:
     def of(
         cls, *, queue: int, queue_size: int, topic: int, topic_size: int, span: int | None, partitions: int
     ) -> Limits:
-        """Return the limits of one of a topic's partitions; -1 as a topic's limit leaves it to the partition's own."""
+        """Return the limits of one of a topic's partitions; a topic limit of -1 leaves the partition's own in
+        effect.
+        """
         return cls(
             count=queue if topic == -1 else max(1, topic // max(1, partitions)),
             mebibytes=queue_size if topic_size == -1 else max(1, topic_size // max(1, partitions)),
@@ -49,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Throttled:
-    """Polling of a partition stops for a moment; `text` is set when the log is to have it."""
+    """Polling of a partition pauses; `text` is set when it is to be logged."""
 
     reason: Reason
     times: int
@@ -57,7 +58,7 @@ class Throttled:
 
 
 class FlowControl:
-    """Decide for one partition whether there may be more, and count how often there may not."""
+    """Flow control of one partition, with a counter per reason."""
 
     __slots__ = ("limits", "times")
 
@@ -66,7 +67,7 @@ class FlowControl:
         self.times = dict.fromkeys(Reason, 0)
 
     def check(self, queue: ProcessQueue[Any], *, memory_is_full: bool = False) -> Throttled | None:
-        """Return why nothing may be taken now, None when it may."""
+        """Return why polling must pause now, None when it may go on."""
         limits = self.limits
         if len(queue) > limits.count:
             return self._stop(Reason.COUNT, queue, f"{len(queue)} unfinished messages are over {limits.count}")

@@ -1,9 +1,9 @@
-"""The queues of an orderly push consumer: each holds messages that must be handled one after another.
+"""Key queues of an orderly push consumer: each holds messages that must be handled one after another.
 
-Rules: a queue is a partition or a key; one worker has it at a time; a worker keeps it for at
-most a minute in a row and then leaves it for 10 ms, so that a busy queue does not hold a worker for ever; a suspended
-queue rests, with its messages first in line. Messages handled but not committed yet are noted, and come first again
-when they are rolled back. Not thread-safe; seconds.
+Rules: a queue is a partition or a key; one worker has it at a time; a worker keeps it for at most a minute in a row and
+then releases it for 10 ms, so that a busy queue does not occupy a worker indefinitely; a suspended queue pauses with
+its messages first in line. Messages handled but not committed yet are first in line again when they are rolled back.
+Not thread-safe; times in seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_REST = 30.0
 class KeyQueue(Generic[M]):
     """Messages of one partition or key, in order."""
 
-    __slots__ = ("attempts", "busy", "key", "noted", "queued", "run_since", "waiting")
+    __slots__ = ("attempts", "busy", "key", "queued", "run_since", "uncommitted", "waiting")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
@@ -32,14 +32,14 @@ class KeyQueue(Generic[M]):
         self.busy = False
         self.queued = False
         # Handled, and neither committed nor rolled back yet.
-        self.noted: list[M] = []
+        self.uncommitted: list[M] = []
         self.run_since: float | None = None
-        # How often the messages at the head were given to the handler before.
+        # Number of previous calls of the handler with the messages at the head.
         self.attempts = 0
 
 
 class KeyQueues(Generic[M]):
-    """All queues of a push consumer, and which of them a worker may take now."""
+    """All queues of a push consumer, and which of them a worker may claim now."""
 
     __slots__ = ("_key_queues", "_ready", "_resting", "_serial")
 
@@ -53,7 +53,7 @@ class KeyQueues(Generic[M]):
         return len(self._key_queues)
 
     def add(self, key: Hashable, messages: Iterable[M]) -> None:
-        """Put messages at the end of their queue."""
+        """Append messages to their queue."""
         key_queue = self._key_queues.get(key)
         if key_queue is None:
             key_queue = self._key_queues[key] = KeyQueue(key)
@@ -66,7 +66,7 @@ class KeyQueues(Generic[M]):
             self._ready.append(key_queue)
 
     def claim(self, now: float) -> KeyQueue[M] | None:
-        """Return a queue for a worker, which has it alone until `release`; None when none may be taken now."""
+        """Return a queue for exclusive use by a worker until `release`; None when none is available."""
         while self._resting and self._resting[0][0] <= now:
             _, _, key_queue = heappop(self._resting)
             key_queue.queued = False
@@ -81,35 +81,35 @@ class KeyQueues(Generic[M]):
         return key_queue
 
     def next_wake(self) -> float | None:
-        """Return when the next resting queue may be taken, None when none rests."""
+        """Return when the next paused queue may be claimed, None when none is paused."""
         return self._resting[0][0] if self._resting else None
 
-    def take(self, key_queue: KeyQueue[M], most: int) -> list[M]:
-        """Return the next messages of a claimed queue, at most so many."""
+    def dequeue(self, key_queue: KeyQueue[M], most: int) -> list[M]:
+        """Return the next messages of a claimed queue, at most `most`."""
         return [key_queue.waiting.popleft() for _ in range(min(most, len(key_queue.waiting)))]
 
     def note(self, key_queue: KeyQueue[M], messages: Iterable[M]) -> None:
-        """Keep messages that are handled, until they are committed or rolled back."""
-        key_queue.noted.extend(messages)
+        """Keep handled messages until they are committed or rolled back."""
+        key_queue.uncommitted.extend(messages)
         key_queue.attempts = 0
 
     def commit(self, key_queue: KeyQueue[M]) -> list[M]:
-        """Return what was noted and forget it: it is done."""
-        noted, key_queue.noted = key_queue.noted, []
+        """Remove and return the uncommitted messages, which are done."""
+        uncommitted, key_queue.uncommitted = key_queue.uncommitted, []
         key_queue.attempts = 0
-        return noted
+        return uncommitted
 
     def roll_back(self, key_queue: KeyQueue[M]) -> list[M]:
-        """Return what was noted, to be given again."""
-        noted, key_queue.noted = key_queue.noted, []
-        return noted
+        """Remove and return the uncommitted messages, to be handled again."""
+        uncommitted, key_queue.uncommitted = key_queue.uncommitted, []
+        return uncommitted
 
     def must_pause(self, key_queue: KeyQueue[M], now: float) -> bool:
-        """Return whether a worker has had the queue for long enough."""
+        """Return True if a worker has had the queue for its maximum time."""
         return key_queue.run_since is not None and now - key_queue.run_since > _LONGEST_RUN
 
     def release(self, key_queue: KeyQueue[M], now: float) -> None:
-        """Give a claimed queue back; it is lined up again if it has messages, after a break if it was long in use."""
+        """Release a claimed queue; it is lined up again if it has messages, after a break if it was in use for long."""
         key_queue.busy = False
         if self.must_pause(key_queue, now):
             self._rest(key_queue, now + _BREAK)
@@ -117,12 +117,12 @@ class KeyQueues(Generic[M]):
         key_queue.run_since = None
         if key_queue.waiting:
             self._line_up(key_queue)
-        elif not key_queue.noted:
-            # A key that is seen once must not stay for ever.
+        elif not key_queue.uncommitted:
+            # A key that is seen once must not stay indefinitely.
             self._key_queues.pop(key_queue.key, None)
 
     def suspend(self, key_queue: KeyQueue[M], messages: Iterable[M], seconds: float, now: float) -> None:
-        """Give a claimed queue back with the messages that failed first in line, and let it rest."""
+        """Release a claimed queue with the failed messages first in line, and let it pause."""
         key_queue.busy = False
         key_queue.attempts += 1
         key_queue.waiting.extendleft(reversed(list(messages)))

@@ -1,8 +1,8 @@
-"""The file a broadcasting push consumer keeps its positions in: JSON text and back.
+"""File format of a broadcasting push consumer's offsets: encoding to JSON text and decoding.
 
-Rules: a position is the last message done, as the bytes of its id (the protocol's MessageIdData, hex)
-beside a text for people; `earliest` stands for "nothing done yet". Unknown fields are left alone, so that a newer
-version's file can be read. What is not such a file raises `ValueError`.
+Rules: an offset is the last message done, as the bytes of its id (the protocol's MessageIdData, hex) beside a readable
+text; `earliest` means that no message is done yet. Unknown fields are ignored, so that a newer version's file can be
+read. Other content raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _TABLE = "offsetTable"
 
 
 def encode_offsets(offsets: Mapping[str, MessageId]) -> str:
-    """Return the text of a table from partition names to positions."""
+    """Return the text for a mapping of partition names to message ids."""
     table = {name: {"id": place.serialize().hex(), "text": str(place)} for name, place in sorted(offsets.items())}
     return json.dumps({_TABLE: table}, indent=2) + "\n"
 
 
 def decode_offsets(text: str) -> dict[str, MessageId]:
-    """Return the table of a text; raises `ValueError` when it is none."""
+    """Return the mapping of a text; raises `ValueError` when the text is not such a file."""
     content = json.loads(text)
     table = content.get(_TABLE) if isinstance(content, dict) else None
     if not isinstance(table, dict):

@@ -1,8 +1,8 @@
-"""Offsets of a broadcasting push consumer: a file of this machine, and the one before it as a second chance.
+"""Offset store of a broadcasting push consumer: a local file, with the previous version as a backup.
 
-Rules: a file is replaced, never written over, so that a crash at any moment leaves a whole one: the
-new text is written beside it and reaches the disk, then the old file becomes `.bak`, then the new one takes its name.
-Loading takes the `.bak` where the file is missing or damaged. Blocks on the disk: not for the loop. Thread-safe.
+Rules: a file is replaced, never overwritten, so that a crash at any moment leaves a complete one: the new text is
+written beside it and synced to disk, then the old file becomes `.bak`, then the new one gets its name. Loading reads
+the `.bak` where the file is missing or damaged. Blocks on the disk: not for the loop. Thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER = ".pulsar_native_offsets"
 
 
 class OffsetStore:
-    """The positions of one member of one group."""
+    """Offsets of one member of one group."""
 
     def __init__(self, folder: str | None, member: str, group: str) -> None:
         root = Path.home() / _FOLDER if folder is None else Path(folder)
@@ -33,7 +33,7 @@ class OffsetStore:
         self._lock = threading.Lock()
 
     def load(self) -> dict[str, MessageId]:
-        """Return the positions, none when there is no file; raises `InvalidConfiguration` when both are damaged."""
+        """Return the offsets, none when there is no file; raises `InvalidConfiguration` when both files are damaged."""
         damaged = []
         for path in (self.path, self._backup):
             try:
@@ -45,12 +45,12 @@ class OffsetStore:
                 damaged.append(str(path))
         if damaged:
             raise InvalidConfiguration(
-                f"The positions kept in {' and '.join(damaged)} cannot be read; remove what is damaged to begin anew"
+                f"The positions kept in {' and '.join(damaged)} cannot be read; remove the damaged files"
             )
         return {}
 
     def save(self, offsets: Mapping[str, MessageId]) -> None:
-        """Replace the file, unless nothing has changed since the last time; raises `OSError`."""
+        """Replace the file, unless the offsets are unchanged since the last time; raises `OSError`."""
         text = encode_offsets(offsets)
         with self._lock:
             if text != self._written:

@@ -1,9 +1,9 @@
-"""What a push consumer takes from one partition: how much, what of it the handler sees, and what is not done yet.
+"""Partition poller of a push consumer: dequeues messages of one partition, filters them, and tracks unfinished ones.
 
-Rules: one round takes at most a pull batch, and nothing while a
-limit is passed, or while the partition rests after an error. Messages nobody wants are acknowledged at once. The
-broker delivers again what is unfinished when a connection was lost: what a handler has is not taken twice, what none
-has begun is forgotten, since it comes again or goes to another member. On the loop only, except `holds`.
+Rules: one round dequeues at most a pull batch, and nothing while a limit is exceeded, or while the partition pauses
+after an error. Filtered-out messages are acknowledged immediately. After a lost connection the broker redelivers what
+is unfinished: a message a handler has is not accepted twice; one no handler has begun is forgotten, since it is
+redelivered here or to another member. On the loop only, except `holds`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Item = Taken[Message]
 MessageFilter = Callable[[Message], bool]
 _Key = tuple[int, int, int]
 
-# Pauses before the next try, in seconds.
+# Pause before the next attempt, in seconds.
 THROTTLED = 0.050
 SUSPENDED = 1.0
 FAILED = 1.0
@@ -40,7 +40,7 @@ _EVERY = 1000
 
 @dataclass
 class Counts:
-    """What a push consumer has done; see `PushConsumerStats`."""
+    """Counters of a push consumer; see `PushConsumerStats`."""
 
     rounds: int = 0
     taken: int = 0
@@ -55,7 +55,7 @@ class Counts:
 
 
 class Subscribed:
-    """One topic of a push consumer: its consumer, what of it is wanted, and a poller for each of its partitions."""
+    """One topic of a push consumer: its consumer, its filter, and a poller for each of its partitions."""
 
     def __init__(self, consumer: MultiTopicsConsumer, topic: TopicName, tags: TagFilter) -> None:
         self.consumer = consumer
@@ -65,7 +65,7 @@ class Subscribed:
 
 
 class PartitionPoller:
-    """The messages of one partition between the broker and the handler."""
+    """Poller of one partition, between the consumer and the handler."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PartitionPoller:
         self.child = child
         self.queue: ProcessQueue[Message] = ProcessQueue()
         self.not_before = 0.0
-        # Where a broadcasting member begins: everything up to it is done.
+        # Start of a broadcasting member: everything up to it is done.
         self.start: MessageId | None = None
         self.is_retry = source.topic not in (child.topic, child.topic.base)
         self._config = config
@@ -93,13 +93,13 @@ class PartitionPoller:
         self._hooks = hooks
         self._wake = wake
         self._flow = FlowControl(self._limits(1))
-        # What is unfinished counts there, when that was asked for.
+        # Unfinished messages count against it, when that is configured.
         self._memory = child.client.memory if config.within_memory_limit else None
         self._held: set[_Key] = set()
         self._attachment = child.attachment
-        # Of a subscription that is shared, or whose messages come again, the order says nothing.
+        # On a shared subscription, or with redeliveries, the order proves nothing.
         self._ascending = Ascending() if broadcasting else None
-        # A message whose writer's schema is being fetched; those behind it wait.
+        # A message whose writer schema is being fetched; those behind it wait.
         self._first: Message | None = None
         self._fetch: asyncio.Task[None] | None = None
         self._errors = 0
@@ -116,13 +116,13 @@ class PartitionPoller:
         )
 
     def share_limits(self, partitions: int) -> None:
-        """Divide the topic's limits among so many partitions."""
+        """Divide the topic's limits among this number of partitions."""
         self._flow.limits = self._limits(partitions)
 
-    # --- taking -------------------------------------------------------------------------------------------------------
+    # --- polling ----------------------------------------------------------------------------------------------------
 
-    def take(self, now: float) -> list[Item]:
-        """Return what the handler is to have next of this partition: at most a pull batch, often nothing."""
+    def poll(self, now: float) -> list[Item]:
+        """Return the next messages for the handler: at most a pull batch, often none."""
         if now < self.not_before or not self.may_have_more:
             return []
         self.check_attachment()
@@ -133,9 +133,9 @@ class PartitionPoller:
             if stopped.text is not None:
                 _log.warning("%s: %s", self.child.describe(), stopped.text)
             return []
-        return self._take(now)
+        return self._poll(now)
 
-    def _take(self, now: float) -> list[Item]:
+    def _poll(self, now: float) -> list[Item]:
         items: list[Item] = []
         try:
             for seen in range(self._config.pull_batch_size):
@@ -160,11 +160,11 @@ class PartitionPoller:
     def _next(self) -> Message | None:
         message, self._first = self._first, None
         if message is None:
-            message = self.child.take()
+            message = self.child.dequeue()
         if message is None:
             return None
         decoder = message.entry.schema
-        version = decoder.wanted(message.schema_version()) if decoder.needs_writer else None
+        version = decoder.wanted(message.schema_version_bytes()) if decoder.needs_writer else None
         if version is None:
             return message
         self._first = message
@@ -182,7 +182,7 @@ class PartitionPoller:
             self._wake()
 
     def failed(self, error: BaseException, now: float) -> None:
-        """Rest for a moment after an error."""
+        """Pause after an error."""
         self.not_before = now + FAILED
         if self._errors % _EVERY == 0:
             _log.warning("%s: cannot fetch, next try in %g s: %s", self.child.describe(), FAILED, error)
@@ -208,12 +208,12 @@ class PartitionPoller:
     def _watch_order(self, message: Message, key: _Key) -> None:
         if self._ascending is not None and (behind := self._ascending.goes_back(key)) is not None:
             _log.warning(
-                "%s: the position goes backwards, from %d:%d:%d to %s: was it moved?",
+                "%s: the position went backwards, from %d:%d:%d to %s: was the subscription moved?",
                 self.child.describe(), *behind, message.message_id(),
             )  # fmt: skip
 
     def _wants(self, message: Message) -> bool:
-        # What was put back was wanted when it came first.
+        # A message sent back has passed the filter before.
         if not self.is_retry and not self.source.tags.wants(message):
             return False
         return all(self._passes(hook, message) for hook in self._hooks)
@@ -222,49 +222,51 @@ class PartitionPoller:
         try:
             return bool(hook(message))
         except Exception:
-            # Lost is worse than one too many.
+            # A lost message is worse than an extra one.
             _log.exception("A filter failed for %s, which the handler gets", message.message_id())
             return True
 
     @property
     def may_have_more(self) -> bool:
-        """Whether taking again may give something at once."""
+        """True if the next poll may return something immediately."""
         return self._fetch is None and (self._first is not None or self.child.may_have_more())
 
-    # --- the right to what was taken ----------------------------------------------------------------------------------
+    # --- ownership of dequeued messages -----------------------------------------------------------------------------
 
     def check_attachment(self) -> None:
-        """Forget what no handler has begun once the broker delivers it again."""
+        """Forget messages no handler has begun once the broker redelivers them."""
         if self.child.attachment != self._attachment:
             self._attachment = self.child.attachment
             self.drop_waiting()
 
     def check_right(self) -> None:
-        """Forget what no handler has begun when the broker may have given it to another member (orderly)."""
+        """Forget messages no handler has begun when the broker may have redelivered them to another member
+        (orderly).
+        """
         self.check_attachment()
         if not self._broadcasting and (self.child.connection is None or self.child.is_active is False):
             self.drop_waiting()
 
     def drop_waiting(self) -> None:
-        """Forget what no handler has begun."""
+        """Forget messages no handler has begun."""
         if not self._broadcasting:
             for item in self._let_go(self.queue.drop_waiting()):
                 self._held.discard(_key_of(item.position))
 
     def _let_go(self, items: list[Item]) -> list[Item]:
-        """Count messages no more that have left the queue, and return them."""
+        """Subtract messages that left the queue from the memory limit, and return them."""
         if self._memory is not None and items:
-            self._memory.take(sum(item.size for item in items))
+            self._memory.release_received(sum(item.size for item in items))
         return items
 
     def holds(self, item: Item) -> bool:
-        """Return whether a message is ours still. Thread-safe."""
+        """Return True if a message is still ours. Thread-safe."""
         return self.queue.holds(item)
 
-    # --- done ---------------------------------------------------------------------------------------------------------
+    # --- finished messages ------------------------------------------------------------------------------------------
 
     def finish(self, items: Iterable[Item], *, acknowledge: bool = True) -> int:
-        """Let messages go that are done; return how many still were ours."""
+        """Remove finished messages and acknowledge them; return how many were still ours."""
         done = self._let_go(self.queue.finish(items))
         for item in done:
             self._held.discard(_key_of(item.position))
@@ -273,12 +275,12 @@ class PartitionPoller:
         return len(done)
 
     def _acknowledge(self, message: Message) -> None:
-        # Broadcasting keeps its positions itself; the broker has none for it.
+        # A broadcasting member stores its offsets itself; the broker has none for it.
         if not self._broadcasting and self.child.is_alive:
             self.child.acknowledge_message(message)
 
     def moved(self, place: MessageId | None) -> None:
-        """Forget everything: the partition is read from another place on."""
+        """Forget everything: the partition is read from another position on."""
         self._let_go(self.queue.clear())
         self.queue.begin_at(None)
         self._held.clear()
@@ -288,32 +290,32 @@ class PartitionPoller:
 
     @property
     def position(self) -> MessageId | None:
-        """Up to where everything is done, None when that is nothing yet and no start is known."""
+        """Position up to which everything is done, None when nothing is yet and no start is known."""
         message = self.queue.done_up_to
         return self.start if message is None else message.message_id()
 
     @property
     def oldest(self) -> MessageId | None:
-        """The lowest unfinished position, None when everything is done."""
+        """Lowest unfinished position, None when everything is done."""
         item = self.queue.oldest()
         return None if item is None else item.position.message_id()
 
     def topic_of(self, message: Message) -> TopicName:
-        """Return the topic a message was published to: of a retry letter, its first."""
+        """Return the topic a message was published to; for one of the retry topic, its original topic."""
         if self.is_retry:
-            # A property anyone may have written: what is no topic is not believed.
+            # Any producer may have written the property: an invalid topic name is ignored.
             with contextlib.suppress(PulsarException):
                 return TopicName.parse(message.properties().get(REAL_TOPIC, ""))
         return self.child.topic
 
     def stop(self) -> None:
-        """End what runs for this partition."""
+        """Stop the background tasks of this partition."""
         if self._fetch is not None:
             self._fetch.cancel()
-        # What handlers still have is theirs now.
+        # Messages handlers still have do not count any more.
         memory, self._memory = self._memory, None
         if memory is not None:
-            memory.take(self.queue.bytes)
+            memory.release_received(self.queue.bytes)
 
 
 def _key_of(message: Message) -> _Key:

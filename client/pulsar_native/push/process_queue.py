@@ -1,9 +1,9 @@
-"""What a push consumer took from one partition and has not finished yet.
+"""Process queue: messages a push consumer dequeued from one partition and has not finished.
 
-Rules: messages get dense running numbers in the order they are taken; the span
-is how far the newest is ahead of the oldest unfinished one. The position to keep is the last one before the oldest
-unfinished message, or the last one seen when everything is done: messages nobody wants move it, too. Not thread-safe,
-except `holds`; seconds.
+Rules: messages get dense sequence numbers in the order they are dequeued; the span is the distance from the oldest
+unfinished one to the newest. The offset to store is the last position before the oldest unfinished message, or the last
+one seen when everything is done: filtered-out messages advance it, too. Not thread-safe, except `holds`; times in
+seconds.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ P = TypeVar("P")
 
 @dataclass(slots=True)
 class Taken(Generic[P]):
-    """One message that was taken: where it stands, what stands before it, and since when a handler has it."""
+    """One dequeued message: its position, the position before it, and since when a handler has it."""
 
     number: int
     position: P
     before: P | None
     size: int
     started: float | None = None
-    # Tries that failed here without the broker's knowledge.
+    # Failed tries in this process, which the broker does not count.
     tries: int = 0
-    # It was put back while its handler was still at it.
+    # Sent back while its handler was still running.
     given_up: bool = False
 
 
 class ProcessQueue(Generic[P]):
-    """The unfinished messages of one partition; P is what tells a position."""
+    """Unfinished messages of one partition; P is the type of a position."""
 
     __slots__ = ("_first", "_items", "_last", "_next", "bytes")
 
     def __init__(self) -> None:
         self._items: dict[int, Taken[P]] = {}
         self._next = 0
-        # The lowest number that may be unfinished: moved on lazily, so that finishing costs a constant time.
+        # Lowest number that may be unfinished: advanced lazily, so that finishing has a constant cost.
         self._first = 0
         self._last: P | None = None
         self.bytes = 0
@@ -47,7 +47,7 @@ class ProcessQueue(Generic[P]):
         return len(self._items)
 
     def put(self, position: P, size: int) -> Taken[P]:
-        """Take a message of so many bytes and return it with its number."""
+        """Add a message of this size in bytes and return it with its number."""
         item = Taken(self._next, position, self._last, size)
         self._next += 1
         self._last = position
@@ -56,21 +56,21 @@ class ProcessQueue(Generic[P]):
         return item
 
     def skip(self, position: P) -> None:
-        """Note a message nobody wants: it is done as soon as those before it are."""
+        """Add a filtered-out message: it is done as soon as those before it are."""
         self._last = position
 
     def begin_at(self, position: P | None) -> None:
-        """Note that everything up to a position is done before anything is taken."""
+        """Record that everything up to a position is done, before anything is dequeued."""
         self._last = position
 
     @property
     def done_up_to(self) -> P | None:
-        """The position up to which everything is done, None when that is nothing yet."""
+        """Position up to which everything is done, None when nothing is yet."""
         oldest = self.oldest()
         return self._last if oldest is None else oldest.before
 
     def finish(self, items: Iterable[Taken[P]]) -> list[Taken[P]]:
-        """Remove messages that are done, and return those that were still there: the others were given up before."""
+        """Remove finished messages, and return those that were still present: the others were given up before."""
         done = []
         for item in items:
             if self._items.pop(item.number, None) is not None:
@@ -79,7 +79,7 @@ class ProcessQueue(Generic[P]):
         return done
 
     def holds(self, item: Taken[P]) -> bool:
-        """Return whether the message is unfinished still."""
+        """Return True if the message is still unfinished."""
         return item.number in self._items
 
     def oldest(self) -> Taken[P] | None:
@@ -93,17 +93,17 @@ class ProcessQueue(Generic[P]):
 
     @property
     def span(self) -> int:
-        """How far the newest message taken is ahead of the oldest unfinished one; 0 when everything is done."""
+        """Distance from the oldest unfinished message to the newest one dequeued; 0 when everything is done."""
         oldest = self.oldest()
         return 0 if oldest is None else self._next - 1 - oldest.number
 
     @property
     def newest(self) -> int:
-        """The number of the newest message taken, -1 when there was none."""
+        """Number of the newest message dequeued, -1 when there was none."""
         return self._next - 1
 
     def stuck(self, before: float, most: int) -> list[Taken[P]]:
-        """Return up to `most` of the oldest messages a handler has had since before a time, but not those given up."""
+        """Return up to `most` of the oldest messages whose handler started before a time, but not those given up."""
         found: list[Taken[P]] = []
         for item in self._items.values():
             if len(found) == most:
@@ -113,12 +113,12 @@ class ProcessQueue(Generic[P]):
         return found
 
     def drop_waiting(self) -> list[Taken[P]]:
-        """Forget what no handler has begun, and return it: it comes again, or to another member."""
+        """Remove and return the messages no handler has begun: they are redelivered, here or to another member."""
         waiting = [item for item in self._items.values() if item.started is None]
         return self.finish(waiting)
 
     def clear(self) -> list[Taken[P]]:
-        """Forget everything and return what was unfinished."""
+        """Remove and return all unfinished messages."""
         left = list(self._items.values())
         self._items.clear()
         self.bytes = 0
@@ -126,7 +126,7 @@ class ProcessQueue(Generic[P]):
 
 
 class Ascending:
-    """Tell when positions go backwards, which they do only when somebody moved the subscription."""
+    """Detector of positions that go backwards, which happens only when the subscription was moved."""
 
     __slots__ = ("_last",)
 
@@ -134,6 +134,6 @@ class Ascending:
         self._last: tuple[int, ...] | None = None
 
     def goes_back(self, position: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return the position before this one when that was behind it, None when all is well."""
+        """Return the previous position if it was behind this one, else None."""
         last, self._last = self._last, position
         return last if last is not None and position < last else None

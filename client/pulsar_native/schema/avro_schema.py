@@ -8,6 +8,7 @@ official Python client's, so that both clients share one version.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
@@ -29,7 +30,8 @@ class AvroSchema(Schema[T], Generic[T]):
     """Avro binary of a class of records, or of dictionaries with `schema_definition` (a definition or its text).
 
     The class is one derived from `Record`, a dataclass, or a pydantic model; a definition may stand in its place. With
-    both, the class holds. Dictionaries are checked as by `JsonSchema`; dates, times, decimals and UUIDs are
+    both, the class holds. Dictionaries are checked as by `JsonSchema`, but that keys which the definition has not are
+    left out, as by the official client, unless `ignore_unknown_fields` is False; dates, times, decimals and UUIDs are
     taken and given for Avro's logical types. Thread-safe; blocks only to find a writer's schema.
     """
 
@@ -41,14 +43,14 @@ class AvroSchema(Schema[T], Generic[T]):
         record_cls: Mapping[str, object] | str | None = None,
         schema_definition: Mapping[str, object] | str | None = None,
         *,
-        ignore_unknown_fields: bool = False,
+        ignore_unknown_fields: bool = True,
     ) -> None: ...
     def __init__(
         self,
         record_cls: type | Mapping[str, object] | str | None = None,
         schema_definition: Any = None,
         *,
-        ignore_unknown_fields: bool = False,
+        ignore_unknown_fields: bool = True,
     ) -> None:
         self._fastavro = _import_fastavro()
         self._record_cls, self._model, self._definition = record_source(record_cls, schema_definition, json=False)
@@ -127,10 +129,20 @@ class AvroSchema(Schema[T], Generic[T]):
             info = self._find_writer(version)
             if info.type is not SchemaType.AVRO:
                 raise InvalidRecord(f"The message was written with a schema of kind {info.type.name}, not AVRO")
-            parsed = self._parsed if info.schema == self._info.schema else self._parse(info.definition())
+            parsed = self._parsed if info.data == self._info.data else self._parse(self._renamed(info.definition()))
             # Two threads may both get here: the same schema is then found twice, and one of the two kept.
             self._writers[version] = parsed
         return parsed
+
+    def _renamed(self, definition: dict[str, object]) -> dict[str, object]:
+        """Return a writer's definition under this one's name: records of a topic are the same, whatever their classes.
+
+        Avro would resolve records of one name only. A definition that refers to itself keeps its name.
+        """
+        if json.dumps(definition.get("name")) in json.dumps(definition.get("fields")):
+            return definition
+        named = {key: value for key, value in definition.items() if key not in ("name", "namespace")}
+        return named | {key: self._definition[key] for key in ("name", "namespace") if key in self._definition}
 
     def _parse(self, definition: Mapping[str, object]) -> Any:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema.errors import InvalidRecord
@@ -39,6 +39,7 @@ class Schema(Generic[T]):
         schema_definition: Mapping[str, object] | None = None,
         schema_name: str = "BYTES",
     ) -> None:
+        self._record_cls: Any = record_cls
         text = b"" if schema_definition is None else definition_text(schema_definition)
         self._info = SchemaInfo(schema_name, schema_type, text)
 
@@ -76,6 +77,14 @@ class Schema(Generic[T]):
     def schema_info(self) -> SchemaInfo:
         """Return what the registry is told."""
         return self._info
+
+    def attach_client(self, client: object) -> None:
+        """Do nothing; there for programs that call it on the official client's schemas."""
+
+    def _validate_object_type(self, obj: object) -> None:
+        """Raise `InvalidRecord` unless a value is of the class given to the constructor; for schemas of your own."""
+        if not isinstance(obj, self._record_cls):
+            raise mismatch(obj, getattr(self._record_cls, "__name__", str(self._record_cls)))
 
     def __str__(self) -> str:
         return type(self).__name__

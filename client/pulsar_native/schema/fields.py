@@ -46,6 +46,24 @@ class NamedTypes:
         return full if own_namespace else kind.__name__
 
 
+class GivenNames(NamedTypes):
+    """Named types of which the caller keeps the names alone, in a set, as with the official client."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def define(
+        self, kind: type, own_namespace: str | None, namespace: str | None, write: Callable[[], Definition]
+    ) -> Definition:
+        """Return the reference to a name seen before, else what `write` gives."""
+        full = f"{own_namespace}.{kind.__name__}" if own_namespace else kind.__name__
+        if full in self._names:
+            return full
+        self._names.add(full)
+        return write()
+
+
 class RecordValue:
     """What fields need to know of a record; `schema.record` has the real thing."""
 
@@ -69,6 +87,7 @@ class Field(Generic[T]):
     avro_type = ""
     # The official client lets some kinds be None even if required, until an Avro message is made of them.
     refuses_none = True
+    _python_type: Any = object
 
     def __init__(self, default: Any = None, required: bool = False, required_default: bool = False) -> None:
         self._default: Any = None if default is None else self.convert("default", default)
@@ -91,6 +110,22 @@ class Field(Generic[T]):
     def schema(self) -> Definition:
         """Return the Avro type, named types written out."""
         return self.definition(NamedTypes(), None)
+
+    def schema_info(self, defined_names: set[str]) -> Definition:
+        """Return the Avro type after the named types of a set, to which those written out here are added."""
+        return self.definition(GivenNames(defined_names), None)
+
+    def python_type(self) -> Any:
+        """Return the type, or a tuple of the types, of the values that are taken."""
+        return self._python_type
+
+    def validate_type(self, name: str, val: object) -> Any:
+        """Return a value as the field keeps it; raises `InvalidRecord`, a TypeError, that names the field."""
+        return self.accept(name, val)
+
+    def required_default(self) -> bool:
+        """Return whether the definition shows the default."""
+        return self._required_default
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
         """Return the Avro type as it is written after `names`, inside a namespace."""
@@ -144,6 +179,7 @@ class Null(Field[None]):
     """Always None (Avro null)."""
 
     avro_type = "null"
+    _python_type = type(None)
 
     def convert(self, name: str, value: object) -> Any:
         """Refuse every value."""
@@ -158,6 +194,7 @@ class Boolean(Field[bool]):
     """True or False (Avro boolean); a record made without it has False."""
 
     avro_type = "boolean"
+    _python_type = bool
 
     def __init__(self, default: bool | None = None, required: bool = False, required_default: bool = False) -> None:
         super().__init__(default, required, required_default)
@@ -181,6 +218,7 @@ class Integer(Field[int]):
     """A 32-bit integer (Avro int)."""
 
     avro_type = "int"
+    _python_type = int
 
     _bits: ClassVar[int] = 32
 
@@ -204,6 +242,7 @@ class Float(Field[float]):
     """A 32-bit floating point number (Avro float); an int is taken too."""
 
     avro_type = "float"
+    _python_type = (float, int)
 
     def convert(self, name: str, value: object) -> float:
         """Return a float or an int."""
@@ -222,6 +261,7 @@ class Bytes(Field[bytes]):
     """Bytes (Avro bytes); a str is taken as its UTF-8 form. JSON messages carry them as text."""
 
     avro_type = "bytes"
+    _python_type = (bytes, str)
     refuses_none = False
 
     def convert(self, name: str, value: object) -> bytes:
@@ -237,6 +277,7 @@ class String(Field[str]):
     """Text (Avro string); bytes are taken as UTF-8."""
 
     avro_type = "string"
+    _python_type = (str, bytes)
 
     def convert(self, name: str, value: object) -> str:
         """Return a str."""
@@ -268,7 +309,7 @@ class CustomEnum(Field[Enum]):
     ) -> None:
         if not isinstance(enum_type, type) or not issubclass(enum_type, Enum):
             raise InvalidConfiguration(f"CustomEnum needs an Enum class, not {_shown(enum_type)}")
-        self.enum_type = enum_type
+        self.enum_type = self._python_type = enum_type
         super().__init__(default, required, required_default)
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
@@ -302,6 +343,7 @@ class Array(Field[list[Any]]):
     """A list (Avro array) of one kind of items: a field, a record, or a record's class."""
 
     avro_type = "array"
+    _python_type = list
     refuses_none = False
 
     def __init__(
@@ -311,7 +353,7 @@ class Array(Field[list[Any]]):
         required: bool = False,
         required_default: bool = False,
     ) -> None:
-        self.items = _inner_field(array_type)
+        self.array_type = self.items = _inner_field(array_type)
         super().__init__(default, required, required_default)
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
@@ -333,6 +375,7 @@ class Map(Field[dict[str, Any]]):
     """A dictionary with str keys (Avro map) of one kind of values: a field, a record, or a record's class."""
 
     avro_type = "map"
+    _python_type = dict
     refuses_none = False
 
     def __init__(
@@ -342,7 +385,7 @@ class Map(Field[dict[str, Any]]):
         required: bool = False,
         required_default: bool = False,
     ) -> None:
-        self.values = _inner_field(value_type)
+        self.value_type = self.values = _inner_field(value_type)
         super().__init__(default, required, required_default)
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from types import MappingProxyType
 
+from pulsar_native.enums import OfficialEnum
 from pulsar_native.exceptions import InvalidMessage
 
 
-class SchemaType(IntEnum):
+class SchemaType(OfficialEnum):
     """Kind of a schema; negative kinds exist in clients only and are never registered under that number."""
 
     NONE = 0
@@ -44,37 +44,68 @@ class SchemaType(IntEnum):
     AUTO_PUBLISH = -4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class SchemaInfo:
-    """Name, kind, definition (bytes; of JSON and AVRO the Avro definition in JSON) and properties of a schema.
+    """Name, kind, definition (of JSON and AVRO the Avro definition in JSON) and properties of a schema.
 
-    Immutable and picklable. `version` is the registry's number where the schema was read from the registry; it takes no
-    part in comparisons.
+    `data` is the definition in bytes, as the registry keeps it; the official client's methods `name()`,
+    `schema_type()`, `schema()` and `properties()` are there besides. Immutable and picklable. `version` is the
+    registry's number where the schema was read from the registry; it takes no part in comparisons.
     """
 
-    name: str
+    _name: str
     type: SchemaType
-    schema: bytes = b""
-    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
-    version: int | None = field(default=None, compare=False)
+    data: bytes
+    _properties: Mapping[str, str] = field(hash=False)
+    version: int | None = field(compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "properties", MappingProxyType(dict(self.properties)))
+    def __init__(
+        self,
+        name: str,
+        type: SchemaType,
+        schema: bytes = b"",
+        properties: Mapping[str, str] | None = None,
+        version: int | None = None,
+    ) -> None:
+        for attribute, value in {
+            "_name": name,
+            "type": type,
+            "data": schema,
+            "_properties": MappingProxyType(dict(properties or {})),
+            "version": version,
+        }.items():
+            object.__setattr__(self, attribute, value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (SchemaInfo, (self.name, self.type, self.schema, dict(self.properties), self.version))
+        return (SchemaInfo, (self._name, self.type, self.data, dict(self._properties), self.version))
+
+    def name(self) -> str:
+        """Return the schema's name."""
+        return self._name
+
+    def schema_type(self) -> SchemaType:
+        """Return the schema's kind."""
+        return self.type
+
+    def schema(self) -> str:
+        """Return the definition as text; bytes of it that are no UTF-8 are escaped."""
+        return self.data.decode("utf-8", "backslashreplace")
+
+    def properties(self) -> Mapping[str, str]:
+        """Return the schema's properties; read only."""
+        return self._properties
 
     def summary(self, limit: int = 2000) -> str:
         """Return kind and definition for a person to read, cut at `limit` characters."""
-        text = " ".join(self.schema.decode("utf-8", "replace").split())
+        text = " ".join(self.schema().split())
         return f"{self.type.name} {text[:limit]}{'...' if len(text) > limit else ''}".rstrip()
 
     def definition(self) -> dict[str, object]:
         """Return the definition as a JSON object; raises `InvalidMessage` when it is none."""
         try:
-            parsed = json.loads(self.schema)
+            parsed = json.loads(self.data)
         except ValueError as error:
-            raise InvalidMessage(f"The definition of the {self.type.name} schema {self.name!r} is not JSON") from error
+            raise InvalidMessage(f"The definition of the {self.type.name} schema {self._name!r} is not JSON") from error
         if not isinstance(parsed, dict):
-            raise InvalidMessage(f"The definition of the {self.type.name} schema {self.name!r} is no JSON object")
+            raise InvalidMessage(f"The definition of the {self.type.name} schema {self._name!r} is no JSON object")
         return parsed

@@ -137,11 +137,11 @@ def join_infos(key: SchemaInfo, value: SchemaInfo, encoding: KeyValueEncodingTyp
     """Return what the registry is told of a pair of schemas."""
     properties = {}
     for part, info in (("key", key), ("value", value)):
-        properties[f"{part}.schema.name"] = info.name
+        properties[f"{part}.schema.name"] = info.name()
         properties[f"{part}.schema.type"] = info.type.name
-        properties[f"{part}.schema.properties"] = json.dumps(dict(info.properties), separators=(",", ":"))
+        properties[f"{part}.schema.properties"] = json.dumps(dict(info.properties()), separators=(",", ":"))
     properties[_ENCODING] = encoding.value
-    definition = b"".join((_LENGTH.pack(len(key.schema)), key.schema, _LENGTH.pack(len(value.schema)), value.schema))
+    definition = b"".join((_LENGTH.pack(len(key.data)), key.data, _LENGTH.pack(len(value.data)), value.data))
     return SchemaInfo("KeyValue", SchemaType.KEY_VALUE, definition, properties)
 
 
@@ -149,13 +149,13 @@ def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodi
     """Return the key's schema, the value's, and where the key travels; raises `InvalidRecord`."""
     if info.type is not SchemaType.KEY_VALUE:
         raise InvalidRecord(f"The message was written with a schema of kind {info.type.name}, not KEY_VALUE")
-    key, rest = _cut(info.schema)
+    key, rest = _cut(info.data)
     value, _ = _cut(rest)
-    encoding = info.properties.get(_ENCODING, KeyValueEncodingType.INLINE.value)
+    encoding = info.properties().get(_ENCODING, KeyValueEncodingType.INLINE.value)
     try:
         return _part(info, "key", key), _part(info, "value", value), KeyValueEncodingType(encoding)
     except (KeyError, ValueError) as error:
-        raise InvalidRecord(f"The properties of the KEY_VALUE schema {info.name!r} are damaged: {error}") from error
+        raise InvalidRecord(f"The properties of the KEY_VALUE schema {info.name()!r} are damaged: {error}") from error
 
 
 def definition_from_rest(text: bytes) -> bytes:
@@ -176,11 +176,11 @@ def definition_from_rest(text: bytes) -> bytes:
 
 
 def _part(info: SchemaInfo, part: str, definition: bytes | None) -> SchemaInfo:
-    properties: Any = json.loads(info.properties.get(f"{part}.schema.properties") or "{}")
+    properties: Any = json.loads(info.properties().get(f"{part}.schema.properties") or "{}")
     if not isinstance(properties, dict):
         raise ValueError(f"{part}.schema.properties is no JSON object")
-    kind = SchemaType[info.properties.get(f"{part}.schema.type", "BYTES")]
-    name = info.properties.get(f"{part}.schema.name", "")
+    kind = SchemaType[info.properties().get(f"{part}.schema.type", "BYTES")]
+    name = info.properties().get(f"{part}.schema.name", "")
     return SchemaInfo(name, kind, definition or b"", {str(key): str(value) for key, value in properties.items()})
 
 

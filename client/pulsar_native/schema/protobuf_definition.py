@@ -98,7 +98,7 @@ def native_class(info: SchemaInfo) -> type[Message]:
     except Exception as error:
         # The library raises its own errors, TypeError and KeyError for damaged descriptors.
         raise InvalidRecord(
-            f"The definition of the PROTOBUF_NATIVE schema {info.name!r} is damaged: {error}"
+            f"The definition of the PROTOBUF_NATIVE schema {info.name()!r} is damaged: {error}"
         ) from error
 
 

@@ -32,11 +32,14 @@ class _ProtobufSchema(Schema[M]):
         if not isinstance(given, type) or not issubclass(given, Message):
             shown = given.__name__ if isinstance(given, type) else repr(given)
             raise InvalidConfiguration(f"A Protobuf schema needs a generated message class, not {shown}")
-        self._record_cls = record_cls
+        self._record_cls: type[M] = record_cls
         self._info = self._describe(record_cls)
 
     def _describe(self, record_cls: type[M]) -> SchemaInfo:
         raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self._record_cls.__name__})"
 
     def encode(self, obj: M) -> bytes:
         """Return the Protobuf encoding; raises `InvalidRecord` for another message, or one that lacks fields."""

@@ -8,10 +8,11 @@ newer messages may have more.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pulsar_native.schema.fields import Field, NamedTypes, RecordValue, as_field, fresh
+from pulsar_native.schema.fields import Field, GivenNames, NamedTypes, RecordValue, as_field, fresh
 
 if TYPE_CHECKING:
     from pulsar_native.schema.fields import Definition
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 _OPTIONS = "_pulsar_options"
 
 
-class _RecordClass(type):
+class RecordMeta(type):
     """Gather the fields of a record's class."""
 
     _pulsar_fields: dict[str, Field[Any]]
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _RecordClass:
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> RecordMeta:
         fields = {}
         for attribute, value in list(namespace.items()):
             field = as_field(value)
@@ -35,7 +36,7 @@ class _RecordClass(type):
         return made
 
 
-class Record(RecordValue, metaclass=_RecordClass):
+class Record(RecordValue, metaclass=RecordMeta):
     """A record (Avro record): derive from it and give the class fields.
 
     `default`, `required` and `required_default` are for records that are fields of other records; a class with fields
@@ -74,6 +75,19 @@ class Record(RecordValue, metaclass=_RecordClass):
     def schema(cls) -> dict[str, Definition]:
         """Return the Avro definition as a dictionary."""
         return record_definition(cls)
+
+    @classmethod
+    def schema_info(cls, defined_names: set[str]) -> Definition:
+        """Return the Avro definition, or the name where a set has it; the names written out are added to the set."""
+        return _definition(cls, GivenNames(defined_names), None)
+
+    def python_type(self) -> builtins.type:
+        """Return the record's class."""
+        return self.__class__
+
+    def type(self) -> str:
+        """Return the name of the record's class."""
+        return self.__class__.__name__
 
     def _pulsar_values(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in type(self)._pulsar_fields}

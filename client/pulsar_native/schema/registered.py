@@ -35,10 +35,10 @@ def wire_schema(schema: Schema[Any] | None) -> pb.Schema | None:
     if info.type not in _NUMBERS:
         raise OperationNotSupported(f"A schema of kind {info.type.name} cannot be registered")
     return pb.Schema(
-        name=info.name,
-        schema_data=info.schema,
+        name=info.name(),
+        schema_data=info.data,
         type=pb.Schema.Type.Name(_NUMBERS[info.type]),
-        properties=[{"key": key, "value": value} for key, value in info.properties.items()],
+        properties=[{"key": key, "value": value} for key, value in info.properties().items()],
     )
 
 
@@ -82,7 +82,7 @@ def schema_from_info(info: SchemaInfo) -> Schema[Any]:
         made = PRIMITIVES[info.type]()
     else:
         raise OperationNotSupported(
-            f"Messages of the schema {info.name!r} cannot be decoded without their class: its kind is "
+            f"Messages of the schema {info.name()!r} cannot be decoded without their class: its kind is "
             f"{info.type.name}. Consume with ProtobufSchema(the class), or take data()"
         )
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -11,6 +12,7 @@ from pulsar_native.engine.loop import (
     Engine,
     generation,
 )
+from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.stats import CloseReport
 
 if TYPE_CHECKING:
@@ -35,4 +37,5 @@ class Closeable(NotPicklable, ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with contextlib.suppress(AlreadyClosed):
+            self.close()

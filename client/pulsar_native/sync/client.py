@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 import threading
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pulsar_native import _validation, plans
+from pulsar_native._log_target import ConsoleLogger, FileLogger, check_log_options, send_records_to
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.config import (
     BatchReceivePolicy,
@@ -56,7 +58,8 @@ from pulsar_native.sync.producer import Producer
 from pulsar_native.sync.table_view import TableView
 from pulsar_native.sync.transaction import Transaction
 
-_MIB = 1024 * 1024
+# How long the end of the engine's thread is waited for; a resolver of names that does not answer may hold it up.
+_JOIN_SECONDS = 5.0
 
 
 class Client(NotPicklable):
@@ -70,6 +73,9 @@ class Client(NotPicklable):
         with Client("pulsar://localhost:6650") as client:
             client.create_producer("greetings").send(b"hello")
     """
+
+    # Ends the going of records to a logger of the client's own.
+    _log_target: weakref.finalize[..., Any] | None
 
     def __init__(
         self,
@@ -85,7 +91,7 @@ class Client(NotPicklable):
         tls_trust_certs_file_path: str | None = None,
         tls_allow_insecure_connection: bool = False,
         tls_validate_hostname: bool = False,
-        logger: object | None = None,
+        logger: logging.Logger | ConsoleLogger | FileLogger | None = None,
         connection_timeout_ms: int = 10000,
         listener_name: str | None = None,
         tls_private_key_file_path: str | None = None,
@@ -100,21 +106,25 @@ class Client(NotPicklable):
         service_url_quarantine_init_duration_seconds: float = 60,
         service_url_quarantine_max_duration_seconds: float = 86_400,
         tls_context: ssl.SSLContext | None = None,
-        memory_limit_bytes: int = 64 * _MIB,
+        memory_limit_bytes: int = 0,
         starting_backoff_interval_ms: int = 100,
         max_backoff_interval_ms: int = 60_000,
         meter_provider: object = None,
     ) -> None:
+        check_log_options(logger, log_conf_file_path)
         self._open(plans.client_config(locals()))
+        if isinstance(logger, logging.Logger | ConsoleLogger | FileLogger):
+            self._log_target = weakref.finalize(self, send_records_to(logger))
 
     def _open(self, config: ClientConfig) -> None:
         self._config = config
         self._generation = generation()
         self._lock = threading.Lock()
         self._core: ClientCore | None = None
-        self._closed = False
+        self._closed = self._is_shut_down = False
         self._listeners = ListenerThreads(config.message_listener_threads)
         self._finalizer: weakref.finalize[..., Any] | None = None
+        self._log_target = None
 
     def _described(self) -> str:
         return str(self._config.service_url)
@@ -302,7 +312,7 @@ class Client(NotPicklable):
         """
         plan = plans.table_view(locals())
         core = self._started()
-        view = TableView(self, core.engine.run(core.subscribe(*plan)), plan.decoder)
+        view = TableView(self, core.engine.run(core.subscribe(*plan)), plan.decoder, subscription_name)
         view._start()
         return view
 
@@ -356,33 +366,52 @@ class Client(NotPicklable):
         limit = _validation.checked_timeout(timeout)
         core = self._end()
         if core is None:
+            self._release()
             return CloseReport()
+        # Order of events: first no listener is called any more, so that each message it got can still be acknowledged.
+        self._listeners.stop()
+        if not core.engine.on_loop():
+            self._listeners.join(self._config.operation_timeout_seconds if limit is None else limit)
         try:
             return core.engine.run(core.close(limit))
         finally:
             self._release()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without flushing and without a goodbye to the brokers."""
-        core = self._end()
-        if core is not None:
-            try:
-                core.engine.run(_shutdown(core))
-            finally:
-                self._release()
+        """Drop everything at once, without flushing and without a goodbye to the brokers. Idempotent.
+
+        `close()` may follow, and does nothing more.
+        """
+        check_generation(self._generation)
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = self._is_shut_down = True
+        try:
+            if self._core is not None:
+                self._listeners.stop()
+                self._core.engine.run(_shutdown(self._core))
+        finally:
+            self._release()
 
     def _end(self) -> ClientCore | None:
         check_generation(self._generation)
         with self._lock:
+            if self._is_shut_down:
+                return None
             if self._closed:
                 raise AlreadyClosed("The client is closed already")
             self._closed = True
             return self._core
 
     def _release(self) -> None:
+        if self._log_target is not None:
+            self._log_target()
         if self._finalizer is not None and self._finalizer.detach() is not None:
             self._listeners.stop()
-            release_thread_engine(self._generation)
+            thread = release_thread_engine(self._generation)
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -91,9 +91,9 @@ class Receiving(Closeable):
         check_generation(self._generation)
         inner = self._inner
         # Those who wait already go first.
-        message = None if inner.has_waiters() else inner.take()
+        message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
-            message = self._wait_for(inner.take, deadline)
+            message = self._wait_for(inner.dequeue, deadline)
             if message is None:
                 return None
         return self._attend(message) if self._attends else message
@@ -106,7 +106,7 @@ class Receiving(Closeable):
             return self._take(time.monotonic())
 
     def _attend(self, message: Message) -> Message:
-        version = message.entry.schema.wanted(message.schema_version()) if self._decoder.needs_writer else None
+        version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
             self._load_schema(message, version)
         chain = self._inner.chain
@@ -135,7 +135,8 @@ class Receiving(Closeable):
         self._has_listener = True
         # What is prefetched is for the listener alone: receive() is refused.
         prefetched, self._prefetched = self._prefetched, deque()
-        submit = self._client._listeners.assign()
+        listeners = self._client._listeners
+        submit = listeners.assign()
         scheduled = threading.Event()
         inner = self._inner
 
@@ -145,7 +146,7 @@ class Receiving(Closeable):
                 give_all()
 
         def give_all() -> None:
-            while self._listening:
+            while self._listening and listeners.is_open:
                 try:
                     message = self._take_now(prefetched)
                 except AlreadyClosed:
@@ -171,6 +172,18 @@ class Receiving(Closeable):
         # Without a queue, the first look is what asks for the first message.
         if inner.may_have_more() or inner.asks_for_each:
             wake()
+
+    def _stop_listening(self, limit: float | None) -> None:
+        """Call the listener no more, and wait up to `limit` seconds for the call that runs to end.
+
+        Order of events: the flag is set first, which the thread that calls the listener reads before each message, so
+        that whoever gets the lock after this finds no call running, and none begins.
+        """
+        self._listening = False
+        if self._has_listener and not self._engine.on_loop():
+            seconds = self._inner.client.config.operation_timeout_seconds if limit is None else limit
+            if self._draining.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+                self._draining.release()
 
     def _set_listening(self, listening: bool) -> None:
         check_generation(self._generation)
@@ -202,7 +215,9 @@ class Receiving(Closeable):
     def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
         """Move to a message id, or to the first message published at or after a time (ms since 1970). Blocks.
 
-        A consumer continues with the message sought; a reader behind it, unless it was made inclusive. A position in
+        Goes on behind the message sought, or with it where `start_message_id_inclusive` was set; `latest` is the last
+        message for a reader that is inclusive. On a durable subscription a message left out so counts as acknowledged,
+        since it would come again with the next consumer. A position in
         one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
         full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
         are known.
@@ -228,12 +243,14 @@ class Receiving(Closeable):
     def close(self, timeout: float | None = None) -> CloseReport:
         """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent.
 
-        Blocks up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        A listener is called no more, and its running call is waited for, unless it is the one that closes. Blocks up to
+        `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
             return CloseReport()
         began = time.monotonic()
+        self._stop_listening(limit)
         parts = self._engine.run(self._inner.close(limit))
         return CloseReport(seconds=time.monotonic() - began, consumers=parts)
 
@@ -316,8 +333,8 @@ class Consumer(Receiving):
         deadline = _validation.deadline(timeout_millis, time.monotonic())
         try:
             while True:
-                taken = None if self._inner.has_waiters() else rows.take()
-                taken = taken or self._wait_for(rows.take, deadline)
+                taken = None if self._inner.has_waiters() else rows.collect()
+                taken = taken or self._wait_for(rows.collect, deadline)
                 if taken and not rows.full:
                     continue
                 if self._inner.held:
@@ -393,7 +410,7 @@ class Consumer(Receiving):
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
         """
         check_generation(self._generation)
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
         if txn is not None:
             self._acknowledge_in(txn, [message_id], cumulative=True)
             return
@@ -411,7 +428,10 @@ class Consumer(Receiving):
         if isinstance(message, ArrowBatch):
             self._inner.refuse_rows(message)
             return
-        (message_id,) = _validation.ids_of(message)
+        message_id = _validation.id_of(message)
+        if self._inner.is_closed:
+            # Everything unacknowledged comes again anyway.
+            return
         self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     def reconsume_later(
@@ -438,9 +458,10 @@ class Consumer(Receiving):
         return self._engine.run(self._inner.positions())
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything unacknowledged again, now. Does not block."""
+        """Ask for everything unacknowledged again, now. Does not block; does nothing on a closed consumer."""
         check_generation(self._generation)
-        self._inner.redeliver_all()
+        if not self._inner.is_closed:
+            self._inner.redeliver_all()
 
     def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
         """Remove the subscription at the broker and close. Blocks; `force` also when others are connected to it.
@@ -448,6 +469,8 @@ class Consumer(Receiving):
         With one of several topics, remove it there and go on with the others; raises `InvalidConfiguration` for a topic
         that is not read. Messages of it can no longer be acknowledged.
         """
+        if topic is None:
+            self._stop_listening(None)
         self._engine.run(self._inner.leave(topic, force=force))
 
     def pause(self, *, strict: bool = False) -> None:
@@ -509,7 +532,12 @@ class Reader(Receiving):
         return self._next(timeout_millis, "read_next() cannot be used on a reader with a reader_listener")
 
     def has_message_available(self) -> bool:
-        """Return whether there is a message between the place reached and the end. Blocks for the broker's answer."""
+        """Return whether there is a message between the place reached and the end.
+
+        Blocks for the broker's answer where no message has arrived yet.
+        """
+        if self._prefetched or self._inner.has_queued():
+            return True
         return self._engine.run(self._inner.has_message_available())
 
     def arrow_batches(
@@ -537,13 +565,13 @@ class Reader(Receiving):
             max_bytes=max_bytes,
             publish_time=publish_time,
         )
-        self._engine.run(work.settle())
+        self._engine.run(work.refresh_ends())
         stalled_at = time.monotonic() + timeout_millis / 1000
         while not work.done:
             if work.must_go_back:
                 self._engine.run(work.go_back())
             soon = min(time.monotonic() + _SETTLE_SECONDS, stalled_at)
-            taken = self._inner.take_rows() or self._wait_for(self._inner.take_rows, soon)
+            taken = self._inner.dequeue_rows() or self._wait_for(self._inner.dequeue_rows, soon)
             if taken is not None:
                 work.add(*taken)
                 stalled_at = time.monotonic() + timeout_millis / 1000
@@ -553,5 +581,5 @@ class Reader(Receiving):
                     f"The range is not complete, and nothing came for {timeout_millis} ms", topic=self.topic()
                 )
             else:
-                self._engine.run(work.settle())
+                self._engine.run(work.refresh_ends())
         yield from work.rest()

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native import _message_builder, _validation
+from pulsar_native._validation import is_argument_error
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import (
     check_generation,
@@ -23,7 +24,14 @@ from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import SendOperation
 from pulsar_native.engine.waiter import SendWait, Wait
-from pulsar_native.exceptions import OperationNotSupported, Timeout
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    Interrupted,
+    InvalidConfiguration,
+    OperationNotSupported,
+    PulsarException,
+    Timeout,
+)
 from pulsar_native.message_id import MessageId
 from pulsar_native.message_ids import MessageIds
 from pulsar_native.protocol.send_op import Callback, ResultCallback, as_callback
@@ -105,21 +113,25 @@ class Producer(Closeable):
         stored.
         """
         wait = SendWait()
-        if (
-            type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
-            and ordering_key is None and sequence_id is None and replication_clusters is None
-            and not disable_replication and event_timestamp is None and deliver_at is None and deliver_after is None
-            and schema is None and txn is None and not self._process.is_over
-        ):  # fmt: skip
-            full = self._take_waiting(content, wait)
-            if full is not None:
-                self._wait_for_room(full, partial(self._take_waiting, content, wait))
+        try:
+            if (
+                type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
+                and ordering_key is None and sequence_id is None and replication_clusters is None
+                and not disable_replication and event_timestamp is None and deliver_at is None and deliver_after is None
+                and schema is None and txn is None and not self._process.is_over
+            ):  # fmt: skip
+                full = self._take_waiting(content, wait)
+                if full is not None:
+                    self._wait_for_room(full, partial(self._take_waiting, content, wait))
+                return wait.result()
+            self._send(
+                content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
+                disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn, flush=True,
+            )  # fmt: skip
             return wait.result()
-        self._send(
-            content, wait, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-            disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn, flush=True,
-        )  # fmt: skip
-        return wait.result()
+        except KeyboardInterrupt as error:
+            # While the frame was written, or the receipt read by this thread.
+            raise error if isinstance(error, Interrupted) else Interrupted("The send was interrupted") from error
 
     def send_async(
         self,
@@ -139,26 +151,38 @@ class Producer(Closeable):
     ) -> None:
         """Publish a message and return at once; `callback(result, message_id)` is called in the engine's thread.
 
-        Blocks only while the queue is full and `block_if_queue_full` is set; without it raises `ProducerQueueIsFull`;
-        and for the first message of another `schema`, or of a `txn` to a partition. Commit waits for what was
-        sent in the transaction, and aborts when any of it failed.
+        A message that is refused (queue or memory full, too big, producer closed, …) raises nothing where there is a
+        callback: that is called once for each message, here with the `Result` and an empty id. Without one it raises.
+        Arguments that are wrong raise always. Blocks only while the queue is full and `block_if_queue_full` is set,
+        and for the first message of another `schema`, or of a `txn` to a partition. Commit waits for what was sent
+        in the transaction, and aborts when any of it failed.
         """
-        told = None if callback is None else (callback,)
-        if (
-            type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
-            and ordering_key is None and sequence_id is None and replication_clusters is None
-            and not disable_replication and event_timestamp is None and deliver_at is None and deliver_after is None
-            and schema is None and txn is None and not self._process.is_over
-        ):  # fmt: skip
-            full = self._take_plain(content, told)
-            if full is not None:
-                self._wait_for_room(full, partial(self._take_plain, content, told))
-            return
-        self._send(
-            content, as_callback(told), properties, partition_key, ordering_key,
-            sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after, schema,
-            txn,
-        )  # fmt: skip
+        if callback is None:
+            told = None
+        elif callable(callback):
+            told = (callback,)
+        else:
+            raise InvalidConfiguration(f"callback must be callable or None, not {type(callback).__name__}")
+        try:
+            if (
+                type(content) is bytes and self._plain_bytes and properties is None and partition_key is None
+                and ordering_key is None and sequence_id is None and replication_clusters is None
+                and not disable_replication and event_timestamp is None and deliver_at is None
+                and deliver_after is None and schema is None and txn is None and not self._process.is_over
+            ):  # fmt: skip
+                full = self._take_plain(content, told)
+                if full is not None:
+                    self._wait_for_room(full, partial(self._take_plain, content, told))
+                return
+            self._send(
+                content, as_callback(told), properties, partition_key, ordering_key,
+                sequence_id, replication_clusters, disable_replication, event_timestamp, deliver_at, deliver_after,
+                schema, txn,
+            )  # fmt: skip
+        except PulsarException as error:
+            if callback is None or is_argument_error(error):
+                raise
+            callback(error.error(), MessageId())
 
     def _send(
         self,
@@ -304,7 +328,7 @@ class Producer(Closeable):
             return self._sent(work, slices, progress)
 
     def _sent(self, work: BulkSend, slices: Iterator[Slice], progress: Callable[[int], Any] | None) -> MessageIds:
-        while work.take(slices):
+        while work.add_next(slices):
             while (full := work.push()) is not None:
                 wait = Wait()
                 full.wait_for_room(wait.wake)
@@ -325,10 +349,12 @@ class Producer(Closeable):
     def flush(self, timeout: float | None = None) -> None:
         """Send the open batch and block until everything sent before is confirmed.
 
-        Raises the error of the last message if it failed, and `Timeout` after `timeout` seconds; without one, the send
-        time-out bounds the wait.
+        Raises the error of the last message if it failed, `AlreadyClosed`, and `Timeout` after `timeout` seconds;
+        without one, the send time-out bounds the wait.
         """
         check_generation(self._generation)
+        if self._inner.is_closed:
+            raise AlreadyClosed("The producer is closed", topic=self.topic())
         deadline = None if timeout is None else time.monotonic() + timeout
         waits = []
         for child in self._inner.children:
@@ -342,13 +368,14 @@ class Producer(Closeable):
                 raise wait.error
 
     def close(self, timeout: float | None = None) -> CloseReport:
-        """Flush and close; return what was sent, what failed and what was left. Idempotent.
+        """Flush and close; return what was sent, what failed and what was left.
 
-        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails.
+        Raises `AlreadyClosed` when it, or its client, was closed before. Blocks up to `timeout` seconds, else the
+        operation time-out; what is not confirmed by then fails.
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
-            return CloseReport()
+            raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = time.monotonic()
         parts = self._engine.run(self._inner.close(limit))
         return CloseReport(seconds=time.monotonic() - began, producers=parts)

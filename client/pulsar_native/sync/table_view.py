@@ -28,11 +28,14 @@ class TableView(Closeable, TableMapping):
     Thread-safe; made by `Client.create_table_view`. Reading it does not block and does no I/O.
     """
 
-    def __init__(self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
+    def __init__(
+        self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder, subscription: str | None
+    ) -> None:
+        self._subscription = subscription
         super().__init__(client, inner.client.engine)
         self._inner = inner
         self._receiving = Receiving(client, inner, decoder)
-        self._table = Table()
+        self._table = Table(decoder.info.type)
 
     def _start(self) -> None:
         """Take what the topic holds, then follow it."""
@@ -80,7 +83,10 @@ class TableView(Closeable, TableMapping):
                 self._table.waiters.remove(wait.wake)
             if not applied and not self._engine.run(self._inner.has_message_available()):
                 # Nothing is left but what the listener thread has in its hands.
-                ends = self._inner.taken_ids()
+                ends = self._inner.dequeued_ids()
+
+    def __repr__(self) -> str:
+        return self._shown(self._inner.description, self._subscription)
 
     def topic(self) -> str:
         """Return the topic's full name."""

@@ -1,5 +1,6 @@
-"""Bytes of Pulsar's binary protocol to values and back: pure functions, and one decoder that keeps a rest of input.
+"""Wire format of Pulsar's binary protocol: pure encoders and decoders, and one frame decoder that buffers partial
+input.
 
-May not do: sockets, asyncio, threads, clocks, randomness. Bytes come in as arguments, errors go out as
-`pulsar_native.exceptions`; what a peer sends is never trusted: every size is checked before it is used.
+May not do: sockets, asyncio, threads, clocks, randomness. Input is bytes as arguments, errors are
+`pulsar_native.exceptions`; input of a peer is never trusted: every size is checked before it is used.
 """

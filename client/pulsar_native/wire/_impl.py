@@ -1,8 +1,8 @@
-"""The hot codecs in use: those in plain Python (`codec`), or the same ones compiled (`_speedups`) where they are built.
+"""Selection of the hot codecs: plain Python (`codec`), or compiled (`_speedups`) where it is built.
 
-Rules: the one place that imports the compiled module. The environment variable PULSAR_NATIVE_IMPL decides when this is
-imported: unset, compiled if there; `python` or `compiled`, that one. Both do the same to every input, errors included.
-Callers on a hot path may bind the functions when they are imported; `wire` looks them up at each call, a batch each.
+Rules: the only module that imports the compiled one. The environment variable PULSAR_NATIVE_IMPL is read at import:
+unset, compiled if built; `python` or `compiled`, that one. Both behave the same for every input, errors included.
+Callers on a hot path may bind the functions at import; `wire` looks them up at each call, once per batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLE = "PULSAR_NATIVE_IMPL"
 
 
 def _not_scanned(body: bytes, first: int, last: int, skip: bytes | None, sequence_id: int) -> Singles | None:
-    """Return None: plain Python has quicker ways to columns than message by message."""
+    """Return None: plain Python builds columns faster in bulk than message by message."""
     return None
 
 
@@ -30,7 +30,7 @@ def _join(parts: list[Any]) -> bytes:
 
 
 name = "python"
-"""Which one is in use: "python" or "compiled"."""
+"""Implementation in use: "python" or "compiled"."""
 
 split_batch = codec.split_batch
 payload_bytes = codec.payload_bytes
@@ -38,7 +38,7 @@ may_be_compacted = codec.may_be_compacted
 encode_batch = codec.encode_batch
 encode_single_fields = codec.encode_single_fields
 text_fields = codec.text_fields
-# Columns of a batch from its messages, None where that is left to plain Python; and pieces of a column as one.
+# Arrow columns of a batch from its messages, None where that is left to plain Python; and joining of column parts.
 scan_batch = _not_scanned
 join_parts = _join
 
@@ -57,7 +57,7 @@ _PYTHON = {function: globals()[function] for function in FUNCTIONS}
 
 
 def select(wanted: str | None) -> None:
-    """Choose: "python", "compiled", or None for what is there. Raises `InvalidConfiguration`. Not thread-safe."""
+    """Select "python", "compiled", or None for the default. Raises `InvalidConfiguration`. Not thread-safe."""
     if wanted not in (None, "python", "compiled"):
         raise InvalidConfiguration(f"{VARIABLE} is {wanted!r}; it may be python or compiled, or not be set")
     found = None if wanted == "python" else _compiled()

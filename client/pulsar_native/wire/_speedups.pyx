@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""The hot loops of `codec` and `columns`, compiled; optional (`implementation` picks, `codec` is the truth).
+"""The hot loops of `codec` and `columns`, compiled; optional (`_impl` selects, `codec` is the reference).
 
-May not do: decide what is wrong with a batch. Whatever is not ordinary (broken, hostile, or merely rare) is handed to
-the code in plain Python, which raises or reads it: the two cannot differ in what they refuse.
+May not do: decide that a batch is malformed. Input that is not ordinary (malformed, hostile, or merely rare) is passed
+to the plain Python code, which raises or reads it: the two cannot differ in what they reject.
 
-Rules: bytes come from a peer, so every size is compared with what is left before it is used, and positions only grow;
-a number of ten bytes (64 bits and more) counts as not ordinary. Two passes: look and add up, then fill memory of the
-exact size. No state outside the arguments, and sequences are copied before they are walked: safe without the GIL.
+Rules: bytes come from a peer, so every size is compared with what is left before it is used, and positions only grow; a
+number of ten bytes (64 bits and more) counts as not ordinary. Two passes: scan and sum up, then fill memory of the
+exact size. No state outside the arguments, and sequences are copied before they are read: safe without the GIL.
 """
 
 from binascii import a2b_base64
@@ -67,7 +67,7 @@ cdef struct Row:
 
 
 cdef inline Py_ssize_t _varint(Bytes data, Py_ssize_t at, Py_ssize_t stop, uint64_t* value) noexcept nogil:
-    """Read a number of at most 63 bits that ends before `stop`; return where it ends, -1 when there is none."""
+    """Read a number of at most 63 bits that ends before `stop`; return its end, -1 when there is none."""
     cdef uint64_t found = 0
     cdef int shift = 0
     cdef uint8_t byte
@@ -83,7 +83,7 @@ cdef inline Py_ssize_t _varint(Bytes data, Py_ssize_t at, Py_ssize_t stop, uint6
 
 
 cdef inline Py_ssize_t _span(Bytes data, Py_ssize_t at, Py_ssize_t stop, Span* span) noexcept nogil:
-    """Read a size and pass over as many bytes; return where they end, -1 when that is behind `stop`."""
+    """Read a size and skip as many bytes; return their end, -1 when that is behind `stop`."""
     cdef uint64_t size = 0
     at = _varint(data, at, stop, &size)
     if at < 0 or size > <uint64_t>(stop - at):
@@ -94,7 +94,7 @@ cdef inline Py_ssize_t _span(Bytes data, Py_ssize_t at, Py_ssize_t stop, Span* s
 
 
 cdef inline Py_ssize_t _metadata(Bytes data, Py_ssize_t at, Py_ssize_t total) noexcept nogil:
-    """Return where the metadata end whose size stands at `at`, -1 when that is behind the batch."""
+    """Return the end of the metadata whose size is at `at`, -1 when that is behind the batch."""
     if total - at < 4:
         return -1
     cdef uint64_t size = <uint64_t>data[at] << 24 | <uint64_t>data[at + 1] << 16 | <uint64_t>data[at + 2] << 8 | data[at + 3]
@@ -102,7 +102,7 @@ cdef inline Py_ssize_t _metadata(Bytes data, Py_ssize_t at, Py_ssize_t total) no
 
 
 cdef Py_ssize_t _payload_end(Bytes data, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t total) noexcept nogil:
-    """Look for the payload's size in the metadata from `at` to `stop`; return where the payload ends, or -1."""
+    """Search the payload's size in the metadata from `at` to `stop`; return the payload's end, or -1."""
     cdef uint64_t value = 0
     cdef Span span
     cdef uint8_t tag
@@ -133,7 +133,7 @@ cdef inline int _width(uint64_t value) noexcept nogil:
 
 
 cdef inline uint8_t* _put(uint8_t* to, uint64_t value) noexcept nogil:
-    """Write a number as protobuf does; return the place behind it."""
+    """Write a protobuf varint; return the position behind it."""
     while value > 127:
         to[0] = <uint8_t>(value | 128)
         to += 1
@@ -150,7 +150,7 @@ cdef inline uint8_t* _put_text(uint8_t* to, uint8_t tag, const void* text, Py_ss
 
 
 cdef inline Py_ssize_t _text_width(Py_ssize_t size) noexcept nogil:
-    """Return how much a text of `size` bytes takes, with its tag."""
+    """Return the encoded size of a text of `size` bytes, with its tag."""
     return 1 + _width(<uint64_t>size) + size
 
 
@@ -198,7 +198,7 @@ def payload_bytes(list places not None):
 
 
 def may_be_compacted(bytes body not None, list places not None):
-    """As `codec.may_be_compacted`, but looks at the metadata only."""
+    """As `codec.may_be_compacted`, but checks the metadata only."""
     cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
     cdef Py_ssize_t total = PyBytes_GET_SIZE(body), at, stop
     for at, stop, _ in places:
@@ -339,7 +339,7 @@ def text_fields(name, values):
 
 
 cdef class Singles:
-    """Messages of one batch, looked through once; gives their columns as packed bytes. Made by `scan_batch`."""
+    """Messages of one batch, scanned once; returns their columns as packed bytes. Built by `scan_batch`."""
 
     cdef bytes body
     cdef Row* rows
@@ -347,7 +347,7 @@ cdef class Singles:
     cdef Py_ssize_t room  # for pairs
     cdef readonly Py_ssize_t count
     cdef readonly Py_ssize_t value_bytes
-    # Whether any message has one: a column of nothing is quicker made at once.
+    # True if any message has a key: a column of nulls is built faster at once.
     cdef readonly bint has_keys
     cdef readonly bint has_event_times
     cdef readonly bint has_properties
@@ -357,7 +357,7 @@ cdef class Singles:
         free(self.pairs)
 
     cdef bint _read(self, Bytes data, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t total, Row* row) noexcept:
-        """Read the metadata from `at` to `stop`; return whether they are ordinary."""
+        """Read the metadata from `at` to `stop`; return True if they are ordinary."""
         cdef uint64_t value = 0
         cdef Span span
         cdef uint8_t tag
@@ -395,7 +395,7 @@ cdef class Singles:
         return sized and (not row.has_key or not row.key_is_base64 or _is_base64(data, row.key))
 
     cdef bint _add_pair(self, Bytes data, Span span, uint32_t first, Row* row) noexcept:
-        """Note a property; False when it is not just a key and a value, or the message has the key already."""
+        """Record a property; False when it is not just a key and a value, or the message has the key already."""
         cdef Pair pair
         cdef Pair* grown
         cdef Py_ssize_t at = span.start, stop = at + span.size
@@ -444,7 +444,7 @@ cdef class Singles:
         return to
 
     def keys(self, uint32_t base):
-        """Return the keys side by side, their ends behind `base`, and the rows without one."""
+        """Return the keys joined, their ends behind `base`, and the rows without one."""
         cdef Bytes data = <Bytes>PyBytes_AS_STRING(self.body)
         cdef Row* row
         cdef Py_ssize_t index, total = 0
@@ -463,7 +463,7 @@ cdef class Singles:
                 nulls.append(index)
             elif row.key_is_base64:
                 text = a2b_base64(self.body[row.key.start : row.key.start + row.key.size])
-                # What base64 stands for is never longer than it.
+                # The decoded bytes are never longer than the base64 text.
                 memcpy(to, PyBytes_AS_STRING(text), <size_t>min(PyBytes_GET_SIZE(text), <Py_ssize_t>row.key.size))
                 to += PyBytes_GET_SIZE(text)
             else:
@@ -473,7 +473,7 @@ cdef class Singles:
         return packed if to - begin == total else packed[: to - begin], ends, nulls
 
     def event_times(self):
-        """Return the times in microseconds, and the rows without one that Arrow can hold."""
+        """Return the times in microseconds, and the rows without one that Arrow can represent."""
         cdef bytes packed = PyBytes_FromStringAndSize(NULL, self.count * 8)
         cdef int64_t* to = <int64_t*>PyBytes_AS_STRING(packed)
         cdef uint64_t time
@@ -497,7 +497,7 @@ cdef class Singles:
         return packed
 
     def properties(self, uint32_t base, uint32_t key_base, uint32_t value_base):
-        """Return the ends of the rows behind `base` pairs; keys side by side and their ends; values and theirs."""
+        """Return the ends of the rows behind `base` pairs; joined keys and their ends; joined values and their ends."""
         cdef bytes ends = PyBytes_FromStringAndSize(NULL, self.count * 4)
         cdef uint32_t* end = <uint32_t*>PyBytes_AS_STRING(ends)
         cdef Py_ssize_t index, count = self.rows[self.count - 1].pairs if self.count else 0
@@ -506,7 +506,7 @@ cdef class Singles:
         return ends, self._texts(0, count, key_base), self._texts(1, count, value_base)
 
     cdef tuple _texts(self, bint of_value, Py_ssize_t count, uint32_t base):
-        """Return the keys or the values of all pairs side by side, and their ends behind `base`."""
+        """Return the keys or the values of all pairs joined, and their ends behind `base`."""
         cdef Bytes data = <Bytes>PyBytes_AS_STRING(self.body)
         cdef Py_ssize_t index, total = 0
         cdef Span span
@@ -525,7 +525,7 @@ cdef class Singles:
 
 
 cdef bint _is_base64(Bytes data, Span span) noexcept:
-    """Return whether these are whole groups of base64's characters, filled up at the end only."""
+    """Return True if these are whole groups of base64 characters, padded at the end only."""
     cdef uint32_t index, size = span.size
     cdef uint8_t byte
     if size % 4:
@@ -540,9 +540,9 @@ cdef bint _is_base64(Bytes data, Span span) noexcept:
 
 
 def scan_batch(bytes body not None, Py_ssize_t first, Py_ssize_t last, skip, uint64_t sequence_id):
-    """Look through the messages `first` to `last` that `skip` leaves; None when any is not ordinary.
+    """Scan the messages from `first` to `last` that `skip` does not exclude; None when any is not ordinary.
 
-    `sequence_id` is the entry's, from which those are counted that have none of their own.
+    `sequence_id` is the entry's, from which messages without their own count.
     """
     cdef Bytes data = <Bytes>PyBytes_AS_STRING(body)
     cdef Py_ssize_t total = PyBytes_GET_SIZE(body), position = 0, start, stop, index
@@ -584,7 +584,7 @@ def scan_batch(bytes body not None, Py_ssize_t first, Py_ssize_t last, skip, uin
 
 
 def join_parts(list parts not None):
-    """Return pieces of a column, bytes or the values of a `Singles`, side by side."""
+    """Return parts of a column, bytes or the values of a `Singles`, joined."""
     cdef tuple pieces = tuple(parts)
     cdef Py_ssize_t total = 0
     for part in pieces:

@@ -1,7 +1,7 @@
 """CRC32C (Castagnoli), the checksum over metadata and payload of an entry.
 
-Rule: hardware-speed through the `crc32c` package; where that is missing (a zip shipped to an executor cannot carry
-an extension module) a table gives the same numbers about a thousand times slower, with one warning for big data.
+Rule: hardware speed through the `crc32c` package; where that is missing (a zip shipped to an executor cannot carry an
+extension module) a table computes the same values about a thousand times slower, with one warning for large input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _table() -> tuple[int, ...]:
 
 def _table_crc32c(data: Data, value: int = 0) -> int:
     if len(data) > _BIG:
-        # Shown once by the warnings' own default filter: the text and the place are always the same.
+        # Shown once by the default warning filter: text and location are always the same.
         warnings.warn(
             "Checksums are computed in Python, which is slow for large messages: pip install crc32c",
             RuntimeWarning,
@@ -54,7 +54,7 @@ _crc32c = _choose()
 
 
 def crc32c(data: Data, value: int = 0) -> int:
-    """Return the CRC32C of `data`; `value` is the checksum of what comes before it.
+    """Return the CRC32C of `data`; `value` is the checksum of the bytes before it.
 
     Does not block (35 ns per KB with the package), thread-safe. The check value of b"123456789" is 0xE3069283.
     """

@@ -1,11 +1,12 @@
-"""Batches: n times `[size u32][SingleMessageMetadata][payload]`, written and read without building an object a message.
+"""Batch codec: n times `[size u32][SingleMessageMetadata][payload]`, encoded and decoded without one object per
+message.
 
 May not do: compress, checksum or frame a batch; keep state between calls.
 
-Rules: this is the hot path, in plain Python on purpose; what `_speedups` compiles of it must do the same, and callers
-take those functions from `implementation`. What repeats is computed once per run of messages, what differs
-goes through C-speed primitives (join, strided slices). Sizes a peer wrote are checked against the batch before they
-are used; a walk always moves forward, so a hostile batch costs no more than its length.
+Rules: this is the hot path, in plain Python on purpose; the functions `_speedups` compiles must behave the same, and
+callers import them from `_impl`. Repeating values are computed once per run of messages, differing ones go through
+C-speed primitives (join, strided slices). Sizes a peer wrote are checked against the batch before they are used; a scan
+always moves forward, so a hostile batch costs no more than its length.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.wire.pulsar_api_pb2 import SingleMessageMetadata
 
 _SIZE = Struct(">I")
-_START = Struct(">IBBB")  # a message's metadata size, and the first three bytes of the metadata
+_START = Struct(">IBBB")  # size of a message's metadata, and the first three bytes of the metadata
 _U64 = (1 << 64) - 1
 
 # Tags of SingleMessageMetadata: field number << 3 | kind (0 = varint, 2 = bytes).
 _PROPERTIES = b"\x0a"
 _PARTITION_KEY = b"\x12"
 _PAYLOAD_SIZE = b"\x18"
-COMPACTED_OUT = b"\x20\x01"  # the mark of a message that compaction has removed
+COMPACTED_OUT = b"\x20\x01"  # compacted_out = true
 _EVENT_TIME = b"\x28"
 _KEY_IS_BASE64 = b"\x30\x01"
 _ORDERING_KEY = b"\x3a"
@@ -38,15 +39,15 @@ _NULL_KEY = b"\x50\x01"
 _PAYLOAD_SIZE_TAG = _PAYLOAD_SIZE[0]
 
 _LAST = tuple(bytes((value,)) for value in range(128))  # a varint's only or last byte
-_MORE = tuple(bytes((value | 128,)) for value in range(128))  # a byte that another one follows
+_MORE = tuple(bytes((value | 128,)) for value in range(128))  # a varint byte with the continuation bit
 
 
-_WORTH_PICKING = 128  # bytes a message; below, searching the payloads too is quicker than picking out the metadata
-_WORTH_A_RUN = 8  # messages; below, reading them one by one is as quick
+_WORTH_PICKING = 128  # bytes per message; below, searching the payloads too is faster than extracting the metadata
+_WORTH_A_RUN = 8  # messages; below, reading them one by one is as fast
 
 
 def varint(value: int) -> bytes:
-    """Return a number of at most 64 bits, not negative, as protobuf writes it. Pure."""
+    """Return a non-negative number of at most 64 bits as a protobuf varint. Pure."""
     if value < 128:
         return _LAST[value]
     if value < 16384:
@@ -56,7 +57,7 @@ def varint(value: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _property_key(key: str) -> bytes:
-    """Return a property up to its value's size; applications use few different keys."""
+    """Return an encoded property up to its value's size; cached, as applications use few different keys."""
     text = key.encode()
     return b"\x0a" + varint(len(text)) + text + b"\x12"
 
@@ -72,8 +73,8 @@ def encode_single_fields(
 ) -> bytes:
     """Return a message's own metadata fields, without its payload size and sequence id. Pure.
 
-    `event_time` in ms since 1970, 0 = none. b"" when nothing is set. Raises `InvalidMessage` for text that is no
-    valid Unicode or a negative time.
+    `event_time` in ms since 1970, 0 = none. Returns b"" when nothing is set. Raises `InvalidMessage` for text that is
+    not valid Unicode or a negative time.
     """
     parts: list[bytes] = []
     try:
@@ -104,7 +105,7 @@ def encode_single_fields(
 def text_fields(name: str | None, values: Sequence[str | None]) -> list[bytes]:
     """Return the metadata field of a property with each of these values, b"" for None; of the key if `name` is None.
 
-    Pure. What repeats is encoded once. Raises `InvalidMessage` for text that is no valid Unicode.
+    Pure. Repeating values are encoded once. Raises `InvalidMessage` for text that is not valid Unicode.
     """
     known: dict[str | None, bytes] = {None: b""}
     found: list[bytes] = []
@@ -119,10 +120,10 @@ def text_fields(name: str | None, values: Sequence[str | None]) -> list[bytes]:
 
 
 def encode_batch(payloads: Sequence[bytes], sequence_ids: Sequence[int], fields: Sequence[bytes] = ()) -> bytes:
-    """Return the body of a batch, not yet compressed. Pure; 0.1 us a message without fields.
+    """Return the body of a batch, uncompressed. Pure; 0.1 us per message without fields.
 
-    `fields[i]` is what `encode_single_fields` gave for message i; no fields at all may be (). Sequence ids may be a
-    `range`. Raises `ValueError` when the lengths differ.
+    `fields[i]` is the result of `encode_single_fields` for message i; () if no message has fields. Sequence ids may be
+    a `range`. Raises `ValueError` when the lengths differ.
     """
     count = len(payloads)
     if len(sequence_ids) != count or (fields and len(fields) != count):
@@ -150,7 +151,7 @@ def _heads(lengths: list[int], width: int) -> list[bytes]:
 
 @lru_cache(maxsize=4096)
 def _head(length: int, width: int) -> bytes:
-    """Return what stands before the bytes of a sequence id of `width` bytes, for a payload of `length` bytes."""
+    """Return the bytes before a sequence id of `width` bytes, for a payload of `length` bytes."""
     size = _PAYLOAD_SIZE + varint(length) + _SEQUENCE_ID
     return _SIZE.pack(len(size) + width) + size
 
@@ -158,8 +159,8 @@ def _head(length: int, width: int) -> bytes:
 def _sequence_ids(ids: Sequence[int]) -> tuple[list[bytes], list[bytes], int]:
     """Return the ids as varints in two parts, and their width in bytes; width 0: it differs, or the second is empty.
 
-    Made in runs where each id is one above its neighbour, as a producer's nearly always are: up to 128 neighbours
-    differ in the lowest seven bits, the first byte, only.
+    Built in runs of consecutive ids, as a producer's nearly always are: up to 128 neighbours differ only in the lowest
+    seven bits, the first byte.
     """
     first = ids[0] if ids else 0
     end = first + len(ids)
@@ -191,7 +192,7 @@ def sequence_fields(first: int, count: int) -> bytes:
 
 
 def _encode_rich(payloads: Sequence[bytes], firsts: list[bytes], rests: list[bytes], fields: Sequence[bytes]) -> bytes:
-    """Encode with fields. The payload's size goes in front of them: readers then find it without a search."""
+    """Encode with fields. The payload's size is written before them: readers then find it without a search."""
     parts: list[bytes] = []
     sizes: dict[int, bytes] = {}
     for payload, first, rest, own in zip(payloads, firsts, rests, fields, strict=True):
@@ -205,10 +206,10 @@ def _encode_rich(payloads: Sequence[bytes], firsts: list[bytes], rests: list[byt
 
 
 def split_batch(body: bytes | memoryview, count: int) -> list[tuple[int, int, int]]:
-    """Return where the messages of a decompressed batch lie: (metadata start, payload start, payload end) each.
+    """Return the offsets of a decompressed batch's messages: (metadata start, payload start, payload end) each.
 
-    Pure; 0.1 us a message of one size, 0.2 us of varying sizes. Metadata are `body[metadata start : payload start]`.
-    What lies behind message `count` is left alone. Raises `InvalidMessage` when a size does not fit into the batch or
+    Pure; 0.1 us per message of one size, 0.2 us of varying sizes. Metadata are `body[metadata start : payload start]`.
+    Bytes behind message `count` are ignored. Raises `InvalidMessage` when a size does not fit into the batch or
     metadata have no payload size.
     """
     data = body if isinstance(body, bytes) else bytes(body)
@@ -232,14 +233,14 @@ def split_batch(body: bytes | memoryview, count: int) -> list[tuple[int, int, in
             position = stop
             patience = 1
         else:
-            # Each time the look ahead was in vain, more messages are read one by one before the next look.
+            # After each failed look-ahead, more messages are read one by one before the next.
             position = _split_singly(data, position, min(patience, count - len(places)), places)
             patience *= 2
     return places
 
 
 def _split_singly(data: bytes, position: int, count: int, places: list[tuple[int, int, int]]) -> int:
-    """Append the places of `count` messages; return where the last one ends."""
+    """Append the offsets of `count` messages; return the end of the last one."""
     unpack = _START.unpack_from
     append = places.append
     total = len(data)
@@ -252,7 +253,7 @@ def _split_singly(data: bytes, position: int, count: int, places: list[tuple[int
         else:
             size, tag, low, high = unpack(data, position)
             payload = start + size
-            # Sizes below 16384 stand in one or two bytes, inside metadata of three bytes or more.
+            # Sizes below 16384 take one or two bytes, inside metadata of three bytes or more.
             if tag == _PAYLOAD_SIZE_TAG and size > 2 and low < 128:
                 position = payload + low
             elif tag == _PAYLOAD_SIZE_TAG and size > 2 and high < 128:
@@ -267,7 +268,7 @@ def _split_singly(data: bytes, position: int, count: int, places: list[tuple[int
 
 
 def _metadata_end(data: bytes, start: int) -> int:
-    """Return where the metadata end that begin at `start`, behind their size."""
+    """Return the end of the metadata that begin at `start`, behind their size."""
     if start > len(data):
         raise InvalidMessage("A batch ends where another message should begin")
     stop = start + int(_SIZE.unpack_from(data, start - 4)[0])
@@ -277,21 +278,21 @@ def _metadata_end(data: bytes, start: int) -> int:
 
 
 def payload_bytes(places: list[tuple[int, int, int]]) -> int:
-    """Return how many bytes the payloads have at the places that `split_batch` found. Pure."""
+    """Return the sum of the payload sizes, from the offsets of `split_batch`. Pure."""
     return sum([end - start for _, start, end in places])
 
 
 def may_be_compacted(body: bytes, places: list[tuple[int, int, int]]) -> bool:
-    """Return whether any message may be marked as compacted away; a false alarm only costs a closer look. Pure."""
+    """Return True if any message may have the compacted-out mark; a false positive only costs a slower check. Pure."""
     if len(body) < _WORTH_PICKING * len(places):
         return COMPACTED_OUT in body
     return COMPACTED_OUT in b"".join([body[start:stop] for start, stop, _ in places])
 
 
 def same_size(body: bytes, count: int) -> tuple[int, int] | None:
-    """Return the sizes of metadata and payload when the first `count` messages of a batch have them in common. Pure.
+    """Return the sizes of metadata and payload if the first `count` messages of a batch have them in common. Pure.
 
-    None means nothing: few messages, or metadata that begin with another field, are not looked at closely.
+    None proves nothing: few messages, or metadata that begin with another field, are not examined.
     """
     run, size, length = _same_heads(body, 0, count)
     return (size, length) if run and run == count else None
@@ -300,8 +301,8 @@ def same_size(body: bytes, count: int) -> tuple[int, int] | None:
 def _same_heads(data: bytes, position: int, count: int) -> tuple[int, int, int]:
     """Return how many messages from `position` begin with the same bytes at a fixed distance, and their two sizes.
 
-    The bytes meant are the metadata's size and, first in the metadata, the payload's size: where they repeat, the
-    messages have one size. 0 messages: nothing repeats, or the metadata begin with something else.
+    The bytes compared are the metadata's size and, first in the metadata, the payload's size: where they repeat, the
+    messages have one size. 0 messages: nothing repeats, or the metadata begin with another field.
     """
     head = data[position : position + _START.size]
     if len(head) < _START.size or head[4] != _PAYLOAD_SIZE_TAG:
@@ -316,7 +317,7 @@ def _same_heads(data: bytes, position: int, count: int) -> tuple[int, int, int]:
         if data[ahead : ahead + width] != head[:width]:
             return 0, 0, 0
     run = 0
-    # Growing steps: where the runs are short, no more is looked at than they are long.
+    # Growing steps: where the runs are short, no more is compared than their length.
     step = 16
     while run < count:
         first = position + run * stride
@@ -334,9 +335,9 @@ def _same_heads(data: bytes, position: int, count: int) -> tuple[int, int, int]:
 
 
 def payload_size(data: bytes, position: int, stop: int) -> int:
-    """Return the payload size from the metadata between two positions, looking at field after field until there.
+    """Return the payload size from the metadata between two offsets, reading field after field up to it.
 
-    Pure. Raises `InvalidMessage` when the metadata are broken or have no payload size.
+    Pure. Raises `InvalidMessage` when the metadata are malformed or have no payload size.
     """
     while position < stop:
         tag = data[position]
@@ -346,7 +347,7 @@ def payload_size(data: bytes, position: int, stop: int) -> int:
         tag, position = _read_varint(data, position, stop)
         kind = tag & 7
         if tag == _PAYLOAD_SIZE_TAG:
-            # A negative size becomes one of 2 GiB or more, which no batch has room for.
+            # A negative size becomes one of 2 GiB or more, which exceeds every batch.
             return _read_varint(data, position, stop)[0] & 0xFFFFFFFF
         if kind == 0:
             position = _read_varint(data, position, stop)[1]
@@ -357,7 +358,7 @@ def payload_size(data: bytes, position: int, stop: int) -> int:
             position += 8 if kind == 1 else 4
         else:
             break
-    raise InvalidMessage("A message's metadata in a batch tell no payload size")
+    raise InvalidMessage("The metadata of a message in a batch have no payload size")
 
 
 def _read_varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
@@ -380,5 +381,5 @@ def parse_single(meta: bytes | memoryview) -> SingleMessageMetadata:
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidMessage("A message's metadata in a batch cannot be parsed") from error
     if not single.HasField("payload_size"):
-        raise InvalidMessage("A message's metadata in a batch tell no payload size")
+        raise InvalidMessage("The metadata of a message in a batch have no payload size")
     return single

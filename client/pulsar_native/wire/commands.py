@@ -1,7 +1,7 @@
-"""Frames of the commands a client sends, and what the broker's answers say.
+"""Command codec: frames of the commands a client sends, and responses of the broker.
 
-Pure functions: values in, bytes (or the parts of a vectored write) out. The spellings of the wire stay in here.
-May not do: keep state, decide when to send.
+Pure functions: values in, bytes (or the parts of a vectored write) out. Field names of the protocol are used in this
+module only. May not do: keep state, decide when to send.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = pb.BaseCommand.Type
 PING = encode_command(pb.BaseCommand(type=pb.BaseCommand.PING, ping=pb.CommandPing()))
 PONG = encode_command(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
 
-# Which field of BaseCommand holds the answer of a type, and which of its fields tells an error.
+# By response type: its field in BaseCommand, and its field for an error.
 _ANSWERS: dict[int, tuple[str, str | None]] = {
     Kind.SUCCESS: ("success", None),
     Kind.ERROR: ("error", "error"),
@@ -54,7 +54,7 @@ _FAILED: dict[int, int] = {
 
 
 def answer_of(command: pb.BaseCommand) -> tuple[int, Any, PulsarException | None] | None:
-    """Return (request id, answer, error) when the command answers a request, else None."""
+    """Return (request id, response, error) if the command is a response to a request, else None."""
     known = _ANSWERS.get(command.type)
     if known is None:
         return None
@@ -71,7 +71,7 @@ def answer_of(command: pb.BaseCommand) -> tuple[int, Any, PulsarException | None
 def _is_error(kind: int, answer: Any, error_field: str) -> bool:
     if kind == Kind.ERROR or answer.HasField(error_field):
         return True
-    # The error may have a number that this client does not know: its field then reads as missing.
+    # The error code may be unknown to this client: the field then reads as missing.
     failed = _FAILED.get(kind)
     return failed is not None and answer.HasField("response") and answer.response == failed
 
@@ -81,7 +81,7 @@ def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue]:
 
 
 def id_data(message_id: MessageId, *, batch_index: bool = True) -> pb.MessageIdData:
-    """Return a message id as the protocol writes it (-1 becomes 2^64-1)."""
+    """Return a message id as MessageIdData (-1 becomes 2^64-1)."""
     data = pb.MessageIdData(ledgerId=message_id.ledger_id() & _U64, entryId=message_id.entry_id() & _U64)
     if message_id.partition() >= 0:
         data.partition = message_id.partition()
@@ -90,17 +90,17 @@ def id_data(message_id: MessageId, *, batch_index: bool = True) -> pb.MessageIdD
     return data
 
 
-def place_of(data: pb.MessageIdData) -> tuple[int, int]:
-    """Return ledger and entry of a message id in the protocol's form; 2^64-1 becomes -1."""
+def entry_key(data: pb.MessageIdData) -> tuple[int, int]:
+    """Return ledger id and entry id of a MessageIdData; 2^64-1 becomes -1."""
     ledger, entry = data.ledgerId, data.entryId
     return ledger - (1 << 64) if ledger >> 63 else ledger, entry - (1 << 64) if entry >> 63 else entry
 
 
 def message_id(data: pb.MessageIdData, *, partition: int = -1, topic: str | None = None) -> MessageId:
-    """Return the message id of the protocol's form; 2^64-1 becomes -1."""
+    """Return the message id of a MessageIdData; 2^64-1 becomes -1."""
     return MessageId(
         partition if partition >= 0 else data.partition,
-        *place_of(data),
+        *entry_key(data),
         data.batch_index,
         batch_size=data.batch_size,
         topic=topic,
@@ -108,7 +108,7 @@ def message_id(data: pb.MessageIdData, *, partition: int = -1, topic: str | None
 
 
 def connect(*, client_version: str, method: str, auth_data: bytes, proxy_to: str | None) -> bytes:
-    """Return CONNECT with the features this client has."""
+    """Return CONNECT with the feature flags of this client."""
     command = pb.CommandConnect(
         client_version=client_version,
         protocol_version=PROTOCOL_VERSION,
@@ -128,7 +128,7 @@ def connect(*, client_version: str, method: str, auth_data: bytes, proxy_to: str
 
 
 def auth_response(*, client_version: str, method: str, auth_data: bytes) -> bytes:
-    """Return the answer to AUTH_CHALLENGE."""
+    """Return AUTH_RESPONSE."""
     response = pb.CommandAuthResponse(
         client_version=client_version,
         protocol_version=PROTOCOL_VERSION,
@@ -138,7 +138,7 @@ def auth_response(*, client_version: str, method: str, auth_data: bytes) -> byte
 
 
 def lookup(topic: str, request_id: int, *, authoritative: bool, listener_name: str | None) -> bytes:
-    """Return LOOKUP: which broker serves the topic."""
+    """Return LOOKUP, the request for the broker that serves the topic."""
     command = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
     if listener_name:
         command.advertised_listener_name = listener_name
@@ -146,7 +146,7 @@ def lookup(topic: str, request_id: int, *, authoritative: bool, listener_name: s
 
 
 def partition_metadata(topic: str, request_id: int, *, auto_create: bool) -> bytes:
-    """Return PARTITIONED_METADATA: how many partitions the topic has."""
+    """Return PARTITIONED_METADATA, the request for the topic's number of partitions."""
     command = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
     if not auto_create:
         command.metadata_auto_creation_enabled = False
@@ -165,7 +165,7 @@ def producer(
     topic_epoch: int | None,
     schema: pb.Schema | None,
 ) -> bytes:
-    """Return PRODUCER. Without a name the field is left out, since "" would be taken for one."""
+    """Return PRODUCER. Without a name the field is omitted, since the broker would use "" as a name."""
     command = pb.CommandProducer(
         topic=topic,
         producer_id=producer_id,
@@ -202,7 +202,7 @@ def subscribe(
 ) -> bytes:
     """Return SUBSCRIBE; a non-durable subscription sends its start, a durable one has it at the broker.
 
-    Without `create_topic` a topic that does not exist is an error, TopicNotFound.
+    Without `create_topic` a missing topic is an error, TopicNotFound.
     """
     durable = config.subscription_mode is SubscriptionMode.Durable
     command = pb.CommandSubscribe(
@@ -249,10 +249,10 @@ def send(
 ) -> list[bytes | memoryview]:
     """Return SEND as parts for a vectored write. `highest_sequence_id` and the count are for batches only.
 
-    The id of the transaction here decides; the one in the metadata is for who reads the entry.
+    The broker uses the transaction id of the command; the one in the metadata is for readers of the entry.
     """
     if not is_chunk and txn_id is None:
-        # By hand, as this is done for each entry.
+        # Encoded by hand, as this runs for each entry.
         own = b"".join((b"\x08", varint(producer_id), b"\x10", varint(sequence_id)))
         if count > 1:
             own = b"".join((own, b"\x18", varint(count), b"\x30", varint(highest_sequence_id)))
@@ -278,7 +278,7 @@ def flow(consumer_id: int, permits: int) -> bytes:
 
 
 AckItem = tuple[int, int, Sequence[int] | None]
-"""Ledger, entry, and the 64-bit words of what is still unacknowledged in the entry (None = nothing)."""
+"""Ledger id, entry id, and the 64-bit words of the entry's unacknowledged messages (None = none)."""
 
 
 def _ack_ids(items: Iterable[AckItem]) -> list[pb.MessageIdData]:
@@ -299,7 +299,7 @@ def ack(
     validation_error: int | None = None,
     request_id: int | None = None,
 ) -> bytes:
-    """Return ACK of several entries, or of all up to one; only one with a request id is answered."""
+    """Return ACK of several entries, or of all up to one; the broker responds only when it has a request id."""
     command = pb.CommandAck(
         consumer_id=consumer_id,
         ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
@@ -313,13 +313,13 @@ def ack(
 
 
 TransactionalAckItem = tuple[int, int, Sequence[int] | None, int]
-"""As `AckItem`, and how many messages the entry has (0: it is no batch)."""
+"""As `AckItem`, with the entry's number of messages (0: not a batch)."""
 
 
 def ack_in_transaction(
     consumer_id: int, items: Iterable[TransactionalAckItem], txn_id: TxnId, request_id: int, *, cumulative: bool
 ) -> bytes:
-    """Return ACK of entries, or of all up to one, in a transaction; the broker answers it."""
+    """Return ACK of entries, or of all up to one, in a transaction; the broker responds to it."""
     ids = []
     for ledger, entry, words, size in items:
         data = pb.MessageIdData(ledgerId=ledger & _U64, entryId=entry & _U64)
@@ -340,7 +340,7 @@ def ack_in_transaction(
 
 
 def redeliver(consumer_id: int, entries: Iterable[tuple[int, int]], *, epoch: int | None) -> bytes:
-    """Return the request to deliver entries again; none means everything unacknowledged."""
+    """Return REDELIVER_UNACKNOWLEDGED_MESSAGES; no entries mean everything unacknowledged."""
     command = pb.CommandRedeliverUnacknowledgedMessages(
         consumer_id=consumer_id, message_ids=_ack_ids((ledger, entry, None) for ledger, entry in entries)
     )
@@ -365,13 +365,13 @@ def seek(
 
 
 def get_last_message_id(consumer_id: int, request_id: int) -> bytes:
-    """Return the request for the last deliverable id of a consumer's topic."""
+    """Return GET_LAST_MESSAGE_ID, the request for the last deliverable message id of a consumer's topic."""
     command = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
     return encode_command(pb.BaseCommand(type=Kind.GET_LAST_MESSAGE_ID, getLastMessageId=command))
 
 
 def get_schema(topic: str, request_id: int, version: bytes | None) -> bytes:
-    """Return the request for a topic's schema, the newest or one version."""
+    """Return GET_SCHEMA, the request for a topic's schema, the latest or one version."""
     command = pb.CommandGetSchema(topic=topic, request_id=request_id)
     if version is not None:
         command.schema_version = version
@@ -379,7 +379,7 @@ def get_schema(topic: str, request_id: int, version: bytes | None) -> bytes:
 
 
 def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> bytes:
-    """Return the request for a schema's version in a topic, registering it first where it is new."""
+    """Return GET_OR_CREATE_SCHEMA, the request for a schema's version in a topic; registers a new schema."""
     command = pb.CommandGetOrCreateSchema(topic=topic, request_id=request_id, schema=schema)
     return encode_command(pb.BaseCommand(type=Kind.GET_OR_CREATE_SCHEMA, getOrCreateSchema=command))
 
@@ -387,9 +387,9 @@ def get_or_create_schema(topic: str, request_id: int, schema: pb.Schema) -> byte
 def topics_of_namespace(
     namespace: str, request_id: int, mode: int, *, pattern: str | None = None, known_hash: str = ""
 ) -> bytes:
-    """Return the request for a namespace's topics; `mode` 0 persistent, 1 non-persistent, 2 all.
+    """Return GET_TOPICS_OF_NAMESPACE; `mode` 0 persistent, 1 non-persistent, 2 all.
 
-    The pattern has no domain. Where the hash of the list is `known_hash` still, the broker leaves the list out.
+    The pattern has no domain. If the hash of the list is still `known_hash`, the broker omits the list.
     """
     command = pb.CommandGetTopicsOfNamespace(namespace=namespace, request_id=request_id, mode=mode)  # type: ignore[arg-type]
     if pattern is not None:
@@ -400,7 +400,9 @@ def topics_of_namespace(
 
 
 def watch_topic_list(namespace: str, request_id: int, watcher_id: int, *, pattern: str, known_hash: str) -> bytes:
-    """Return WATCH_TOPIC_LIST (PIP-145): tell of persistent topics that match as they come and go."""
+    """Return WATCH_TOPIC_LIST (PIP-145): the broker reports matching persistent topics as they are created and
+    deleted.
+    """
     command = pb.CommandWatchTopicList(
         namespace=namespace, request_id=request_id, watcher_id=watcher_id, topics_pattern=pattern
     )
@@ -416,7 +418,7 @@ def close_topic_list_watch(request_id: int, watcher_id: int) -> bytes:
 
 
 def unsubscribe(consumer_id: int, request_id: int, *, force: bool) -> bytes:
-    """Return UNSUBSCRIBE: the subscription is removed at the broker."""
+    """Return UNSUBSCRIBE: the broker deletes the subscription."""
     command = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id, force=force)
     return encode_command(pb.BaseCommand(type=Kind.UNSUBSCRIBE, unsubscribe=command))
 
@@ -443,19 +445,19 @@ def close_consumer(consumer_id: int, request_id: int) -> bytes:
 
 
 def connect_coordinator(coordinator: int, request_id: int) -> bytes:
-    """Return TC_CLIENT_CONNECT_REQUEST: the broker loads the coordinator, if it is its own."""
+    """Return TC_CLIENT_CONNECT_REQUEST: the broker loads the coordinator, if it owns it."""
     command = pb.CommandTcClientConnectRequest(request_id=request_id, tc_id=coordinator)
     return encode_command(pb.BaseCommand(type=Kind.TC_CLIENT_CONNECT_REQUEST, tcClientConnectRequest=command))
 
 
 def new_transaction(coordinator: int, request_id: int, timeout_ms: int) -> bytes:
-    """Return NEW_TXN; the broker aborts the transaction by itself after the time."""
+    """Return NEW_TXN; the broker aborts the transaction when the time-out is over."""
     command = pb.CommandNewTxn(request_id=request_id, txn_ttl_millis=timeout_ms, tc_id=coordinator)
     return encode_command(pb.BaseCommand(type=Kind.NEW_TXN, newTxn=command))
 
 
 def add_partition_to_transaction(txn_id: TxnId, topic: str, request_id: int) -> bytes:
-    """Return ADD_PARTITION_TO_TXN: messages to the topic (or partition) will be of the transaction."""
+    """Return ADD_PARTITION_TO_TXN: registers a topic or partition before messages are sent to it."""
     command = pb.CommandAddPartitionToTxn(
         request_id=request_id,
         txnid_most_bits=txn_id.most_bits,
@@ -466,7 +468,7 @@ def add_partition_to_transaction(txn_id: TxnId, topic: str, request_id: int) -> 
 
 
 def add_subscription_to_transaction(txn_id: TxnId, topic: str, subscription: str, request_id: int) -> bytes:
-    """Return ADD_SUBSCRIPTION_TO_TXN: acknowledgements of the subscription will be of the transaction."""
+    """Return ADD_SUBSCRIPTION_TO_TXN: registers a subscription before acknowledgements of it are sent."""
     command = pb.CommandAddSubscriptionToTxn(
         request_id=request_id,
         txnid_most_bits=txn_id.most_bits,

@@ -1,13 +1,13 @@
-"""Compression of message bodies, in the forms Pulsar's clients share.
+"""Compression of message bodies, in the formats Pulsar's clients share.
 
 LZ4: a raw block without size; ZLIB: a zlib stream which other clients leave unfinished (flushed, no final block, no
 check value); ZSTD: one frame, with or without content size and checksum; SNAPPY: a raw block.
 
-May not do: keep state but a few idle ZSTD contexts, which are worth 3-7 % at a batch's size.
+May not do: keep state but a few idle ZSTD contexts, which save 3-7 % at a batch's size.
 
-Rules: the size a producer wrote into the metadata is compared with the limit before anything is allocated, no codec
-gets more room than that size, and the result must have it exactly. Broken bodies raise `InvalidMessage`; a codec that
-is not installed raises `InvalidConfiguration`, since the message itself is fine and must not be discarded.
+Rules: the size a producer wrote into the metadata is compared with the limit before anything is allocated, no codec may
+write more than that size, and the result must have it exactly. Malformed bodies raise `InvalidMessage`; a codec that is
+not installed raises `InvalidConfiguration`, since the message itself is valid and must not be discarded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _decompressors: deque[Any] = deque(maxlen=16)
 
 
 def compress(kind: CompressionType, data: Data) -> bytes:
-    """Return the body in the form the metadata's compression field announces.
+    """Return the body compressed in the format of the metadata's compression field.
 
     Pure, thread-safe, CPU-bound. Raises `InvalidConfiguration` when the codec's package is not installed.
     """
@@ -41,11 +41,11 @@ def compress(kind: CompressionType, data: Data) -> bytes:
 
 
 def decompress(kind: CompressionType, data: Data, uncompressed_size: int, max_size: int) -> bytes:
-    """Return the body as its producer had it.
+    """Return the uncompressed body.
 
-    Pure, thread-safe, CPU-bound. `uncompressed_size` is the metadata's, `max_size` the most bytes to allow. Without
-    compression the size in the metadata is not looked at: other clients leave it out or set it as they like.
-    Raises `InvalidMessage` when a size exceeds the limit or is not met or the bytes are broken,
+    Pure, thread-safe, CPU-bound. `uncompressed_size` is the metadata's, `max_size` the limit in bytes. Without
+    compression the size in the metadata is ignored: other clients omit it or set it arbitrarily. Raises
+    `InvalidMessage` when a size exceeds the limit or differs from the result's, or the bytes are malformed;
     `InvalidConfiguration` when the codec's package is not installed.
     """
     size = len(data) if kind == CompressionType.NONE else uncompressed_size
@@ -107,12 +107,12 @@ def _compress_zlib(data: Data) -> bytes:
 
 
 def _decompress_zlib(data: Data, size: int) -> bytes:
-    # One byte of room too many shows a stream that is longer than announced; its end is not asked for.
+    # One byte more reveals a stream that is longer than announced; the stream's end is not required.
     return zlib.decompressobj().decompress(data, size + 1)
 
 
 def _compress_zstd(data: Data) -> bytes:
-    context = _taken(_compressors, lambda: _zstandard().ZstdCompressor(level=_ZSTD_LEVEL))
+    context = _pooled(_compressors, lambda: _zstandard().ZstdCompressor(level=_ZSTD_LEVEL))
     try:
         return bytes(context.compress(data))
     finally:
@@ -120,11 +120,11 @@ def _compress_zstd(data: Data) -> bytes:
 
 
 def _decompress_zstd(data: Data, size: int) -> bytes:
-    # The codec trusts a content size in the frame more than the room it is given, and would allocate that much.
+    # The codec trusts a content size in the frame more than the limit it is given, and would allocate that much.
     announced = _zstandard().frame_content_size(data)
     if announced not in (-1, size):
         raise InvalidMessage(f"A ZSTD frame announces {announced} bytes where its producer announced {size}")
-    context = _taken(_decompressors, lambda: _zstandard().ZstdDecompressor())
+    context = _pooled(_decompressors, lambda: _zstandard().ZstdDecompressor())
     try:
         return bytes(context.decompress(data, max_output_size=max(size, 1)))
     finally:
@@ -149,7 +149,7 @@ def _decompress_snappy(data: Data, size: int) -> bytes:
     return bytes(codec.decompress_raw(data))
 
 
-def _taken(idle: deque[Any], create: Callable[[], Any]) -> Any:
+def _pooled(idle: deque[Any], create: Callable[[], Any]) -> Any:
     try:
         return idle.pop()
     except IndexError:

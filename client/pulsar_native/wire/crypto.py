@@ -1,14 +1,14 @@
-"""The bytes of end-to-end encryption: a payload under its data key, and the data key under readers' public keys.
+"""Cryptography of end-to-end encryption: payloads under a data key, and the data key under readers' public keys.
 
-Rules: a payload is AES-256-GCM with a new 12-byte vector for each, its tag of 16 bytes at the end
-and no associated data. A data key goes under RSA as OAEP with SHA-1 and MGF1-SHA-1, under an elliptic curve as ECIES
-(below); both are what the Java client does, and RSA what the C++ client does. Needs the package cryptography (extra
-`encryption`), imported where it is used. May not do: read keys, keep them, or repeat them in an error.
+Rules: a payload is AES-256-GCM with a new 12-byte vector for each, its tag of 16 bytes at the end and no associated
+data. A data key is encrypted with RSA as OAEP with SHA-1 and MGF1-SHA-1, with an elliptic curve as ECIES (below); both
+are what the Java client does, and RSA what the C++ client does. Needs the package cryptography (extra `encryption`),
+imported where it is used. May not do: read keys, keep them, or repeat them in an error.
 
 ECIES is ECDH, KDF2 and HMAC, both with SHA-1, without a block cipher, as BouncyCastle's "ECIES" with a MAC key of 128
 bits: `point (uncompressed) | data XOR key | MAC`. The KDF's secret is the point followed by the shared x; the first 16
-bytes derived are the MAC's key, the rest is the key for the data; the MAC covers the data and 8 zero bytes, which are
-the length of the encoding parameters it does not have.
+bytes derived are the MAC's key, the rest is the key for the data; the MAC covers the data and 8 zero bytes, the length
+of the absent encoding parameters.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cipher(Protocol):
 
 
 def require_package() -> None:
-    """Raise `InvalidConfiguration` when the package that encrypts is missing; names the fix."""
+    """Raise `InvalidConfiguration` with the fix when the package cryptography is missing."""
     try:
         import cryptography  # noqa: F401
     except ImportError as error:
@@ -50,7 +50,7 @@ def require_package() -> None:
 
 
 def cipher_of(data_key: bytes) -> Cipher:
-    """Return the cipher of a data key; raises `CryptoError` for one of another size than AES has."""
+    """Return the cipher of a data key; raises `CryptoError` when the size is not one of AES."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     if len(data_key) not in (16, 24, 32):
@@ -59,7 +59,7 @@ def cipher_of(data_key: bytes) -> Cipher:
 
 
 def opened(cipher: Cipher, vector: bytes, body: bytes) -> bytes | None:
-    """Return the payload, None when it is not of this key or was changed."""
+    """Return the decrypted payload, None when it has another key or was changed."""
     from cryptography.exceptions import InvalidTag
 
     try:
@@ -92,7 +92,7 @@ def unwrap(wrapped: bytes, private_pem: bytes) -> bytes:
         try:
             return key.decrypt(wrapped, _oaep())
         except ValueError:
-            # Not chained: what OpenSSL says here helps nobody but an attacker.
+            # Not chained: OpenSSL's reason would only help an attacker.
             raise CryptoError("The data key was not encrypted for this private key") from None
     if isinstance(key, ec.EllipticCurvePrivateKey):
         return _ecies_decrypt(wrapped, key)
@@ -103,7 +103,7 @@ def _oaep() -> padding.OAEP:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding
 
-    # SHA-1 is the protocol's choice; OAEP does not rest on its collision resistance.
+    # SHA-1 is the protocol's choice; OAEP does not depend on its collision resistance.
     digest = hashes.SHA1()
     return padding.OAEP(mgf=padding.MGF1(digest), algorithm=digest, label=None)
 
@@ -138,7 +138,7 @@ def _private_key(pem: bytes) -> PrivateKeyTypes:
 
 
 def _pem_block(pem: bytes, labels: tuple[bytes, ...], kind: str) -> bytes:
-    """Return the key's own block of a PEM file: curve parameters may stand before it."""
+    """Return the key's own block of a PEM file: curve parameters may precede it."""
     for label in labels:
         head, tail = b"-----BEGIN " + label + b"-----", b"-----END " + label + b"-----"
         start = pem.find(head)

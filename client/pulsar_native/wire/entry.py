@@ -1,10 +1,10 @@
-"""An entry as the broker delivers it: `[0x0e02 size broker-metadata]? [0x0e01 crc32c]? [size][metadata][body]`.
+"""Entry parser: `[0x0e02 size broker-metadata]? [0x0e01 crc32c]? [size][metadata][body]` as the broker delivers it.
 
 May not do: decrypt, decompress or split the body; `compression` and `codec` do.
 
 Rules: the broker's block is read first and is not covered by the checksum; the checksum is verified behind it too
-(clients that look for 0x0e01 first skip the test on such entries). An entry without checksum is accepted, as producers
-may send none. Metadata that cannot be read count as a failed checksum.
+(clients that look for 0x0e01 first skip the check on such entries). An entry without checksum is accepted, as producers
+may send none. Unreadable metadata count as a failed checksum.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.frames import CHECKSUM_MAGIC, unknown_number
 from pulsar_native.wire.pulsar_api_pb2 import BrokerEntryMetadata, MessageMetadata
 
+EntryKey = tuple[int, int]
+"""Ledger id and entry id of an entry."""
+
 BROKER_METADATA_MAGIC = b"\x0e\x02"
 
 _SIZE = Struct(">I")
@@ -28,16 +31,14 @@ _M = TypeVar("_M", bound=Message)
 
 
 class ParsedEntry:
-    """An entry taken apart; `body` is still compressed and perhaps encrypted.
+    """Parsed entry; `body` is still compressed and perhaps encrypted.
 
-    Attributes:
-        broker_timestamp: the broker's clock at arrival in ms, None unless the broker exposes it.
-        index: the broker's running number of the entry's last message, None unless the broker exposes it.
-        metadata: the producer's metadata of the entry.
-        body: everything behind the metadata, a view into the entry's bytes.
-        is_batch: whether the body is a batch (the count is present, whatever its value).
-        num_messages: messages in the entry, at least 1; these are what permits count.
-        checksum_ok: True when a checksum was there and right, None when there was none or it was not to be verified.
+    Attributes: broker_timestamp: the broker's clock at arrival in ms, None unless the broker exposes it. index: the
+    broker index of the entry's last message, None unless the broker exposes it. metadata: the producer's metadata of
+    the entry. body: everything behind the metadata, a view into the entry's bytes. is_batch: True if the body is a
+    batch (the count is present, whatever its value). num_messages: messages in the entry, at least 1; permits count
+    these. checksum_ok: True when a checksum was present and correct, None when there was none or it was not to be
+    verified.
     """
 
     __slots__ = ("body", "broker_timestamp", "checksum_ok", "index", "is_batch", "metadata", "num_messages")
@@ -60,10 +61,10 @@ class ParsedEntry:
 
 
 def parse_entry(payload: bytes | memoryview, verify: bool = True) -> ParsedEntry:
-    """Take apart the payload of a MESSAGE frame. Pure.
+    """Parse the payload of a MESSAGE frame. Pure.
 
     Raises `ChecksumError` when the checksum is wrong or the bytes are no entry, `InvalidMessage` when the entry is
-    whole but compressed in a way this client does not know.
+    intact but its compression type is unknown to this client.
     """
     view = memoryview(payload)
     position = 0
@@ -88,7 +89,7 @@ def parse_entry(payload: bytes | memoryview, verify: bool = True) -> ParsedEntry
 
 
 def _sized(view: memoryview, position: int, what: str) -> tuple[int, int]:
-    """Return start and end of the block whose size stands at `position`."""
+    """Return start and end of the block whose size is at `position`."""
     start = position + 4
     if start > len(view):
         raise ChecksumError(f"An entry ends before the size of its {what}")
@@ -118,9 +119,9 @@ def _read(message: _M, data: memoryview) -> _M:
 
 
 def _refuse_unknown_compression(metadata: MessageMetadata, size: int) -> None:
-    """Raise when the compression has a number unknown here: the runtime then says NONE, and the body is not the text.
+    """Raise when the compression type is unknown: the protobuf runtime then reads NONE, and the body would be garbage.
 
-    Only looked at when the sizes hint at it, since walking unknown fields costs more than parsing the metadata.
+    Checked only when the sizes hint at it, since scanning unknown fields costs more than parsing the metadata.
     """
     if metadata.uncompressed_size in (0, size) or metadata.HasField("compression"):
         return

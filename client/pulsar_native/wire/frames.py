@@ -1,12 +1,13 @@
-"""Frames of the binary protocol: `[total u32][command size u32][BaseCommand]`, then the payload of SEND and MESSAGE.
+"""Frame codec of the binary protocol: `[total u32][command size u32][BaseCommand]`, then the payload of SEND and
+MESSAGE.
 
-May not do: look into payloads (`entry` does), keep or touch the caller's input buffer after `receive` has returned.
+May not do: parse payloads (`entry` does), keep or change the caller's input buffer after `receive` has returned.
 
-Rules: any split of the stream gives the same frames. A payload is copied exactly once, out of the input; a frame that
-is larger than the input grows in one buffer of its exact size. Sizes are checked before anything is allocated for
-them. A command of a type unknown to this client is skipped and logged, as newer brokers may send such; anything else
-that does not follow the protocol raises `ProtocolViolation`, after which the connection is to be closed: the decoder
-refuses to go on, and what preceded the bad frame in the same input is lost with it.
+Rules: every split of the stream gives the same frames. A payload is copied exactly once, out of the input; a frame that
+is larger than the input grows in one buffer of its exact size. Sizes are checked before anything is allocated for them.
+A command of a type unknown to this client is skipped and logged, as newer brokers may send such; any other violation of
+the protocol raises `ProtocolViolation`, after which the connection must be closed: the decoder accepts no more input,
+and the frames before the malformed one in the same input are lost with it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pulsar_native.wire.checksum import crc32c
 from pulsar_native.wire.pulsar_api_pb2 import BaseCommand
 
 DEFAULT_MAX_MESSAGE_SIZE = 5 * 1024 * 1024
-"""Bytes a message may have unless the broker says otherwise in CONNECTED.max_message_size."""
+"""Maximum message size in bytes unless CONNECTED.max_message_size sets another."""
 
 FRAME_PADDING = 10 * 1024
 """Bytes a whole frame, its first four included, may have above the message size."""
@@ -37,8 +38,9 @@ _SIZE = Struct(">I")
 _HEAD_SIZE = _HEAD.size
 _TOTAL_SIZE = 4  # the total counts everything after itself
 
-# A broker newer than this client may know more numbers of these enumerations. Their fields are required, so such a
-# command counts as incomplete; it is not: reading the field gives the enumeration's first value (an unknown error).
+# A broker newer than this client may have more values of these enumerations. Their fields are required, so such a
+# command parses as incomplete though it is not: reading the field returns the enumeration's first value (an unknown
+# error).
 _OPEN_ENUMERATIONS = frozenset({"error.error", "send_error.error", "getSchemaResponse.schema.type"})
 
 _log = logging.getLogger(__name__)
@@ -52,28 +54,28 @@ class Frame(NamedTuple):
 
 
 class FrameDecoder:
-    """Cut a connection's stream into frames.
+    """Decoder of a connection's stream into frames.
 
     Not thread-safe: one reader per connection. `max_frame_size` counts the whole frame with its first four bytes, may
-    be set at any time (CONNECTED tells the broker's message size) and holds from the next frame on.
+    be set at any time (CONNECTED has the broker's message size) and applies from the next frame on.
     """
 
     __slots__ = ("_broken", "_head", "_missing", "_partial", "_payload", "_skipped", "max_frame_size")
 
     def __init__(self, max_frame_size: int = DEFAULT_MAX_MESSAGE_SIZE + FRAME_PADDING) -> None:
         self.max_frame_size = max_frame_size
-        self._head = bytearray()  # sizes and command of a frame that has not come to its payload
+        self._head = bytearray()  # sizes and command of a frame before its payload
         self._partial: BaseCommand | None = None  # the command of a frame whose payload has begun
         self._payload = BytesIO()
-        self._missing = 0  # bytes its payload still lacks
+        self._missing = 0  # missing bytes of its payload
         self._skipped: set[int] = set()
         self._broken = False
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """Return the frames that are complete with these bytes; does not block.
+        """Return the frames completed by these bytes; does not block.
 
-        Raises `ProtocolViolation` on a frame over `max_frame_size`, on sizes that contradict each other and on bytes
-        that are no command; every later call raises too.
+        Raises `ProtocolViolation` on a frame over `max_frame_size`, on contradictory sizes and on bytes that are no
+        command; every later call raises too.
         """
         if self._broken:
             raise ProtocolViolation("This connection's stream was broken before")
@@ -84,9 +86,9 @@ class FrameDecoder:
             raise
 
     def only_command(self, data: bytes) -> BaseCommand | None:
-        """Return the command these bytes are when they are one whole frame without payload, behind a whole one.
+        """Return the command if these bytes are exactly one frame without payload and no frame is partly read.
 
-        Else None, and nothing is taken: they are to be given to `receive`.
+        Else None, without any change of state: the bytes are to be passed to `receive`.
         """
         if self._head or self._partial is not None or self._broken or len(data) < _HEAD_SIZE:
             return None
@@ -132,34 +134,34 @@ class FrameDecoder:
         return total, size
 
     def _begin(self, rest: memoryview) -> None:
-        """Keep the start of a frame that is not complete: head until the command is whole, then the payload."""
-        taken = self._take_head(rest)
+        """Keep the start of an incomplete frame: head until the command is complete, then the payload."""
+        taken = self._read_head(rest)
         if self._partial is not None:
             self._payload.write(rest[taken:])
             self._missing -= len(rest) - taken
 
     def _resume(self, view: memoryview, frames: list[Frame]) -> int:
-        """Go on with the frame begun before; return how many bytes of `view` belong to it."""
+        """Continue the incomplete frame; return how many bytes of `view` belong to it."""
         taken = 0
         if self._partial is None:
             if not self._head:
                 return 0
-            taken = self._take_head(view)
+            taken = self._read_head(view)
             if self._partial is None:
                 return taken
         part = view[taken : taken + self._missing]
         self._payload.write(part)
         self._missing -= len(part)
         if not self._missing:
-            # BytesIO hands out its buffer itself when the size is exact: no second copy of the payload.
+            # BytesIO returns its own buffer when the size is exact: no second copy of the payload.
             command, payload = self._partial, self._payload.getvalue()
             self._partial, self._payload = None, BytesIO()
             if command.HasField("type"):
                 frames.append(Frame(command, payload))
         return taken + len(part)
 
-    def _take_head(self, view: memoryview) -> int:
-        """Complete sizes and command as far as `view` goes; when they are whole, make room for the payload."""
+    def _read_head(self, view: memoryview) -> int:
+        """Complete sizes and command as far as `view` reaches; when they are complete, allocate the payload."""
         head = self._head
         had = len(head)
         head += view[: max(0, _HEAD_SIZE - had)]
@@ -170,7 +172,7 @@ class FrameDecoder:
         head += view[len(head) - had : whole - had]
         if len(head) < whole:
             return len(head) - had
-        # A skipped command still has a payload to get rid of: an empty command without type stands for it.
+        # The payload of a skipped command must be skipped too: an empty command without type represents it.
         self._partial = self._parse(memoryview(bytes(head))[_HEAD_SIZE:]) or BaseCommand()
         self._missing = total - 4 - size
         if self._missing:
@@ -196,7 +198,7 @@ class FrameDecoder:
         return command
 
     def _judge(self, command: BaseCommand) -> BaseCommand | None:
-        """Tell apart what a newer broker may send from what no broker sends."""
+        """Distinguish commands a newer broker may send from malformed ones."""
         if not command.HasField("type"):
             number = unknown_number(command, 1)
             if number is None:
@@ -212,7 +214,9 @@ class FrameDecoder:
 
 
 def unknown_number(message: Message, field: int) -> int | None:
-    """Return what an unreadable field of an enumeration holds: a number added after this client, None without. Pure."""
+    """Return the value of an unreadable enumeration field: a number added after this client, None if there is none.
+    Pure.
+    """
     unknown = UnknownFieldSet(message)
     for position in range(len(unknown)):
         if unknown[position].field_number == field and unknown[position].wire_type == 0:
@@ -221,7 +225,7 @@ def unknown_number(message: Message, field: int) -> int | None:
 
 
 def _bodies() -> dict[int, str]:
-    """Return which field a command of a type must have; PING and PONG say all by their type."""
+    """Return the required field of each command type; PING and PONG have none."""
     names = {number: field.name for number, field in BaseCommand.DESCRIPTOR.fields_by_number.items()}
     return {
         number: names[number]
@@ -240,7 +244,7 @@ def encode_command(command: BaseCommand) -> bytes:
 
 
 def encode_send(command: BaseCommand | bytes, metadata: bytes, payload: bytes | memoryview) -> list[bytes | memoryview]:
-    """Return the frame of a SEND as two parts for a vectored write: all up to the metadata, and the payload itself.
+    """Return the frame of a SEND as two parts for a vectored write: everything up to the metadata, and the payload.
 
     Pure; the payload is not copied. The checksum covers the metadata's size, the metadata and the payload.
     """

@@ -1,7 +1,8 @@
-"""Every method of the admin client against a real broker; the official client publishes what there is to see."""
+"""AdminClient methods against a real broker; the official client publishes the data."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pickle
@@ -33,6 +34,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaInfo, SchemaType
 from support.brokers import Broker, NewTopic
 from support.http_peer import Answer, http_peer
+from support.until import until
 
 STRANGE = "wäh?#% &+;=:@x"
 
@@ -79,7 +81,7 @@ def test_cluster(admin: AdminClient) -> None:
     assert admin.clusters() == ["standalone"]
 
 
-def test_a_sick_broker_is_not_healthy_and_another_server_is_an_error() -> None:
+def test_broker_health_sick_or_other_server() -> None:
     for status, body in ((500, b"sick"), (503, b""), (200, b"so-so")):
         with http_peer(lambda asked, s=status, b=body: Answer(s, b)) as sick:  # type: ignore[misc]
             assert AdminClient(sick.url).broker_health() is False
@@ -102,7 +104,7 @@ def test_namespaces(admin: AdminClient) -> None:
         admin.topics("public/nowhere")
 
 
-def test_topics_of_a_namespace(admin: AdminClient, namespace: Callable[[], str]) -> None:
+def test_topics_of_namespace(admin: AdminClient, namespace: Callable[[], str]) -> None:
     space = namespace()
     admin.create_topic(f"persistent://{space}/single")
     admin.create_partitioned_topic(f"persistent://{space}/parted", 2)
@@ -126,11 +128,26 @@ def test_retention(admin: AdminClient, namespace: Callable[[], str]) -> None:
         admin.set_retention("public/nowhere", 60, -1)
 
 
+def test_retention_of_a_topic_goes_before_its_namespace(
+    admin: AdminClient, namespace: Callable[[], str], topic: NewTopic
+) -> None:
+    space = namespace()
+    name = topic(partitions=2, namespace=space)
+    assert admin.get_retention(name) is None
+    assert admin.get_retention(name, applied=True) == (-1, -1)  # what the broker is configured with
+    admin.set_retention(space, 60, -1)
+    asyncio.run(until(lambda: admin.get_retention(name, applied=True) == (60, -1)))
+    admin.set_retention(name, 5, 7)
+    asyncio.run(until(lambda: admin.get_retention(name) == (5, 7)))
+    assert admin.get_retention(name, applied=True) == (5, 7)
+    assert admin.get_retention(space) == (60, -1)
+
+
 # ---- topics ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
-def test_life_of_a_topic(admin: AdminClient, topic: NewTopic, domain: str) -> None:
+def test_topic_lifecycle(admin: AdminClient, topic: NewTopic, domain: str) -> None:
     name = topic().replace("persistent", domain)
     with pytest.raises(TopicNotFound) as caught:
         admin.partitions(name)
@@ -144,7 +161,7 @@ def test_life_of_a_topic(admin: AdminClient, topic: NewTopic, domain: str) -> No
         admin.delete_topic(name)
 
 
-def test_asking_for_partitions_creates_nothing(admin: AdminClient, topic: NewTopic) -> None:
+def test_partitions_does_not_create_topic(admin: AdminClient, topic: NewTopic) -> None:
     name = topic()
     for _ in range(2):
         with pytest.raises(TopicNotFound):
@@ -152,9 +169,7 @@ def test_asking_for_partitions_creates_nothing(admin: AdminClient, topic: NewTop
     assert name not in admin.topics("public/default")
 
 
-def test_names_that_decode_to_each_other_are_kept_apart(
-    admin: AdminClient, topic: NewTopic, peer: pulsar.Client
-) -> None:
+def test_topic_names_encoded_alike_stay_distinct(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic()
     subscriptions = ["a+b", "a b", "a%2Bb", "a%20b", "a%b", "a/b"]
     for subscription in subscriptions:
@@ -169,7 +184,7 @@ def test_names_that_decode_to_each_other_are_kept_apart(
         admin.delete_topic(each)
 
 
-def test_life_of_a_partitioned_topic(admin: AdminClient, topic: NewTopic) -> None:
+def test_partitioned_topic_lifecycle(admin: AdminClient, topic: NewTopic) -> None:
     name = topic()
     admin.create_partitioned_topic(name, 2)
     assert admin.partitions(name) == 2
@@ -190,7 +205,7 @@ def test_life_of_a_partitioned_topic(admin: AdminClient, topic: NewTopic) -> Non
     assert not [found for found in admin.topics("public/default") if found.startswith(name)]
 
 
-def test_deleting_a_topic_in_use_needs_force(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_delete_topic_in_use_needs_force(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     for name in (topic(), topic(partitions=2)):
         with closing(peer.create_producer(name)):
             with pytest.raises(AdminError) as caught:
@@ -199,7 +214,7 @@ def test_deleting_a_topic_in_use_needs_force(admin: AdminClient, topic: NewTopic
             admin.delete_topic(name, force=True)
 
 
-def test_names_with_all_kinds_of_characters(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_topic_names_with_special_characters(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(STRANGE)
     admin.create_topic(name)
     assert name in admin.topics("public/default")
@@ -214,24 +229,24 @@ def test_names_with_all_kinds_of_characters(admin: AdminClient, topic: NewTopic,
 @pytest.mark.parametrize(
     "name", ["persistent://public/../x", "persistent://../default/x", "persistent://public/default/..", "."]
 )
-def test_names_that_would_be_steps_in_the_path_are_refused(admin: AdminClient, name: str) -> None:
+def test_topic_names_with_dot_segments_raise(admin: AdminClient, name: str) -> None:
     with pytest.raises(InvalidTopicName):
         admin.delete_topic(name)
 
 
 @pytest.mark.parametrize("name", ["", "public", "public/..", "../default", "a/b/c", "public/a b", "public/a?b"])
-def test_unusable_namespaces_are_refused_before_any_io(name: str) -> None:
+def test_namespace_invalid_raises_before_io(name: str) -> None:
     with pytest.raises(InvalidConfiguration, match="nvalid"):
         AdminClient("http://127.0.0.1:1").create_namespace(name)
 
 
 @pytest.mark.parametrize("name", ["", " ", ".", ".."])
-def test_unusable_subscriptions_are_refused_before_any_io(name: str) -> None:
+def test_subscription_invalid_raises_before_io(name: str) -> None:
     with pytest.raises(InvalidConfiguration, match="subscription"):
         AdminClient("http://127.0.0.1:1").delete_subscription("x", name)
 
 
-def test_unload_makes_clients_come_back(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_unload_reconnects_clients(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(partitions=2)
     with closing(peer.create_producer(name)) as producer:
         producer.send(b"before")
@@ -287,7 +302,7 @@ def test_compact(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> No
 # ---- statistics ------------------------------------------------------------------------------------------------------
 
 
-def test_stats_of_one_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_stats_unpartitioned_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic()
     with closing(peer.subscribe(name, "sub", consumer_name="me")) as consumer:
         publish(peer, name, 4)
@@ -299,7 +314,7 @@ def test_stats_of_one_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Cl
     assert stats["publishers"] == []
 
 
-def test_stats_of_partitions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_stats_partitions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(partitions=3)
     sent = publish(peer, name, 5)
     partition = f"{name}-partition-{sent[0].partition()}"
@@ -321,7 +336,7 @@ def test_internal_stats(admin: AdminClient, topic: NewTopic, peer: pulsar.Client
     assert stats["ledgers"][-1]["ledgerId"] == ids[-1].ledger_id()
 
 
-def test_what_only_partitions_can_answer_says_so(admin: AdminClient, topic: NewTopic) -> None:
+def test_partitioned_topic_unsupported_calls_raise(admin: AdminClient, topic: NewTopic) -> None:
     name = topic(partitions=2)
     for ask in (admin.stats, admin.internal_stats, admin.last_message_id, admin.compaction_status):
         with pytest.raises(TopicNotFound, match="it is partitioned: ask its partitions"):
@@ -367,7 +382,7 @@ def test_positions(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> 
         admin.message_id_by_time(name, -1)
 
 
-def test_last_ids_name_partition_batch_and_emptiness(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_last_message_id_partition_batch_empty(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic(partitions=2)
     with closing(peer.create_producer(name, batching_enabled=True)) as producer:
         for _ in range(5):
@@ -395,7 +410,16 @@ def doubled(peer: pulsar.Client, topic: str) -> bool:
     return found == 2
 
 
-def test_deduplication_of_a_namespace(admin: AdminClient, namespace: Callable[[], str], peer: pulsar.Client) -> None:
+def test_get_applied_retention_of_namespace(admin: AdminClient, namespace: Callable[[], str]) -> None:
+    space = namespace()
+    name = f"persistent://{space}/kept"
+    admin.create_partitioned_topic(name, 2)
+    assert admin.get_applied_retention(name) == (-1, -1), "the default of this broker"
+    admin.set_retention(space, 60, 100)
+    eventually(lambda: admin.get_applied_retention(f"{name}-partition-1") == (60, 100))
+
+
+def test_set_deduplication_namespace(admin: AdminClient, namespace: Callable[[], str], peer: pulsar.Client) -> None:
     space = namespace()
     assert admin.get_deduplication(space) is None
     assert doubled(peer, f"persistent://{space}/before")
@@ -406,7 +430,7 @@ def test_deduplication_of_a_namespace(admin: AdminClient, namespace: Callable[[]
     assert admin.get_deduplication(space) is False
 
 
-def test_deduplication_of_a_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_set_deduplication_topic(admin: AdminClient, topic: NewTopic, peer: pulsar.Client) -> None:
     name = topic()
     with pytest.raises(TopicNotFound):
         admin.set_deduplication(name, True)
@@ -420,7 +444,7 @@ def test_deduplication_of_a_topic(admin: AdminClient, topic: NewTopic, peer: pul
 # ---- schema ----------------------------------------------------------------------------------------------------------
 
 
-def test_schema(admin: AdminClient, broker: Broker, topic: NewTopic, peer: pulsar.Client) -> None:
+def test_get_schema(admin: AdminClient, broker: Broker, topic: NewTopic, peer: pulsar.Client) -> None:
     text = pulsar.schema.String(required_default=True)  # an old record must be readable too
     narrow: Any = type("Flight", (pulsar.schema.Record,), {"a": pulsar.schema.Integer()})
     wide: Any = type("Flight", (pulsar.schema.Record,), {"a": pulsar.schema.Integer(), "b": text})
@@ -439,7 +463,7 @@ def test_schema(admin: AdminClient, broker: Broker, topic: NewTopic, peer: pulsa
     assert admin.get_schema(name, 7) is None
 
 
-def test_schema_with_properties_and_of_an_unknown_kind(admin: AdminClient, broker: Broker, topic: NewTopic) -> None:
+def test_get_schema_properties_and_unknown_type(admin: AdminClient, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     admin.create_topic(name)
     path = f"schemas/{name.removeprefix('persistent://')}/schema"
@@ -455,7 +479,7 @@ def test_schema_with_properties_and_of_an_unknown_kind(admin: AdminClient, broke
 # ---- life, and the limits of trust -----------------------------------------------------------------------------------
 
 
-def test_roles_without_permission_are_told_so(secure_broker: Standalone) -> None:
+def test_role_without_permission_raises(secure_broker: Standalone) -> None:
     ours = AdminClient(secure_broker.admin_url, AuthenticationToken(secure_broker.token()))
     ours.create_topic("guarded")
     stranger = AdminClient(secure_broker.admin_url, AuthenticationToken(secure_broker.token("stranger")))
@@ -466,7 +490,7 @@ def test_roles_without_permission_are_told_so(secure_broker: Standalone) -> None
         stranger.set_retention("public/default", 1, 1)
 
 
-def test_closed_means_closed(broker: Broker) -> None:
+def test_close_refuses_calls(broker: Broker) -> None:
     with AdminClient(broker.admin_url) as admin:
         admin.clusters()
     with pytest.raises(AlreadyClosed):
@@ -474,7 +498,7 @@ def test_closed_means_closed(broker: Broker) -> None:
     admin.close()
 
 
-def test_threads_pickles_and_forks(broker: Broker) -> None:
+def test_client_threads_pickle_fork(broker: Broker) -> None:
     admin = AdminClient(broker.admin_url)
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: admin.clusters() == ["standalone"], range(40)))
@@ -488,7 +512,7 @@ def test_threads_pickles_and_forks(broker: Broker) -> None:
     assert os.waitpid(child, 0) == (child, 0)
 
 
-def test_a_literal_secret_is_neither_shown_nor_pickled() -> None:
+def test_literal_secret_hidden_and_not_picklable() -> None:
     admin = AdminClient("http://127.0.0.1:1", AuthenticationToken("topsecret"))
     assert repr(admin) == "AdminClient('http://127.0.0.1:1', AuthenticationToken(***))"
     with pytest.raises(TypeError, match="from_reference"):
@@ -496,7 +520,7 @@ def test_a_literal_secret_is_neither_shown_nor_pickled() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"null", b'"x"', b"[1]", b'{"partitions": true}', b"[" * 100_000])
-def test_nonsense_is_a_read_error(body: bytes) -> None:
+def test_malformed_response_raises_read_error(body: bytes) -> None:
     with http_peer(lambda asked: Answer(200, body)) as other:
         admin = AdminClient(other.url)
         asks: list[Callable[[], object]] = [

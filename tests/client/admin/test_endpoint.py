@@ -1,4 +1,4 @@
-"""The way of a request: hosts, redirects, time-outs, with a real broker at the end where it matters."""
+"""Admin endpoint: hosts, redirects and time-outs, in part against a real broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def redirect_to(url: str, status: int = 307) -> Callable[[Asked], Answer]:
 
 
 @pytest.mark.parametrize("status", [307, 308])
-def test_a_redirect_keeps_method_body_and_credentials(broker: Broker, topic: NewTopic, status: int) -> None:
+def test_redirect_keeps_method_body_credentials(broker: Broker, topic: NewTopic, status: int) -> None:
     name = topic()
     with http_peer(redirect_to(broker.admin_url, status)) as other:
         admin = AdminClient(other.url, AuthenticationToken("abc"))
@@ -50,7 +50,7 @@ def test_a_redirect_keeps_method_body_and_credentials(broker: Broker, topic: New
     assert seen[0].headers["Content-Type"] == "application/json"
 
 
-def test_the_broker_may_add_to_the_query_of_a_redirect(broker: Broker) -> None:
+def test_redirect_query_extended_by_broker(broker: Broker) -> None:
     def answer(asked: Asked) -> Answer:
         return Answer(307, b"", {"Location": f"{broker.admin_url}{asked.path}?authoritative=true"})
 
@@ -58,7 +58,7 @@ def test_the_broker_may_add_to_the_query_of_a_redirect(broker: Broker) -> None:
         assert AdminClient(other.url).clusters() == ["standalone"]
 
 
-def test_redirects_have_an_end() -> None:
+def test_redirect_loop_ends() -> None:
     def again(asked: Asked) -> Answer:
         return Answer(307, b"", {"Location": asked.path})
 
@@ -77,13 +77,13 @@ def test_redirects_have_an_end() -> None:
         ("http://127.0.0.1:x/admin/v2/clusters", "no usable address"),
     ],
 )
-def test_redirects_elsewhere_are_not_followed(location: str, message: str) -> None:
+def test_redirect_to_other_path_not_followed(location: str, message: str) -> None:
     answer = Answer(307, b"", {"Location": location})
     with http_peer(lambda asked: answer) as other, pytest.raises(ReadError, match=message):
         AdminClient(other.url, AuthenticationToken("abc")).clusters()
 
 
-def test_no_redirect_from_https_to_http(tmp_path: Path) -> None:
+def test_redirect_https_to_http_refused(tmp_path: Path) -> None:
     keys = make_certificates(tmp_path / "tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys.server_certificate, keys.server_key)
@@ -96,13 +96,13 @@ def test_no_redirect_from_https_to_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
-def test_other_redirects_are_refusals(status: int) -> None:
+def test_redirect_other_status_raises(status: int) -> None:
     with http_peer(redirect_to("http://127.0.0.1:1", status)) as other, pytest.raises(AdminError) as caught:
         AdminClient(other.url).clusters()
     assert caught.value.status == status
 
 
-def test_the_next_host_is_tried_when_one_cannot_be_reached(broker: Broker) -> None:
+def test_next_host_tried_when_unreachable(broker: Broker) -> None:
     good = urlsplit(broker.admin_url).netloc
     admin = AdminClient(f"http://127.0.0.1:{free_port()}, {good}/")
     assert admin.clusters() == ["standalone"]
@@ -121,7 +121,7 @@ def test_the_next_host_is_tried_when_one_cannot_be_reached(broker: Broker) -> No
             filler.close()
 
 
-def test_a_request_that_was_sent_is_not_sent_again(broker: Broker) -> None:
+def test_sent_request_not_repeated(broker: Broker) -> None:
     asked: list[Asked] = []
 
     def answer(request: Asked) -> Answer:
@@ -135,7 +135,7 @@ def test_a_request_that_was_sent_is_not_sent_again(broker: Broker) -> None:
     assert len(asked) == 1
 
 
-def test_the_time_out_holds_over_redirects_and_names_the_action() -> None:
+def test_timeout_covers_redirects_and_names_action() -> None:
     def slow(asked: Asked) -> Answer:
         time.sleep(0.3)
         return Answer(307, b"", {"Location": asked.path})
@@ -148,7 +148,7 @@ def test_the_time_out_holds_over_redirects_and_names_the_action() -> None:
     assert caught.value.retryable
 
 
-def test_nobody_there_is_an_error_that_names_action_topic_and_address() -> None:
+def test_unreachable_error_names_action_topic_address() -> None:
     port = free_port()
     with pytest.raises(ConnectError) as caught:
         AdminClient(f"http://127.0.0.1:{port}").stats("x")
@@ -156,7 +156,7 @@ def test_nobody_there_is_an_error_that_names_action_topic_and_address() -> None:
     assert str(caught.value).startswith("get the stats of persistent://public/default/x: No connection")
 
 
-def test_a_path_in_the_admin_url_is_a_prefix(broker: Broker) -> None:
+def test_admin_url_path_is_prefix(broker: Broker) -> None:
     def strip(asked: Asked) -> Answer:
         return Answer(307, b"", {"Location": broker.admin_url + asked.path.removeprefix("/pulsar")})
 
@@ -165,7 +165,7 @@ def test_a_path_in_the_admin_url_is_a_prefix(broker: Broker) -> None:
     assert proxy.asked[0].path == "/pulsar/admin/v2/clusters"
 
 
-def test_credentials_are_asked_for_at_each_call() -> None:
+def test_credentials_requested_per_call() -> None:
     class Counting(Authentication):
         calls = 0
 
@@ -180,7 +180,7 @@ def test_credentials_are_asked_for_at_each_call() -> None:
     assert [asked.headers["Authorization"] for asked in peer.asked] == ["Bearer 1", "Bearer 2"]
 
 
-def test_a_reason_that_repeats_the_token_is_masked() -> None:
+def test_error_reason_masks_token() -> None:
     def echo(asked: Asked) -> Answer:
         return Answer(401, json.dumps({"reason": f"cannot authenticate {asked.headers['Authorization']}"}).encode())
 
@@ -193,12 +193,12 @@ def test_a_reason_that_repeats_the_token_is_masked() -> None:
 @pytest.mark.parametrize(
     "url", ["", "localhost:8080", "pulsar://h:6650", "http://h:8080,", "http://h?a=b", "http://h#x"]
 )
-def test_unusable_admin_urls_are_refused_at_once(url: str) -> None:
+def test_admin_url_invalid_raises(url: str) -> None:
     with pytest.raises(InvalidUrl):
         AdminClient(url)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, None, True, "10"])
-def test_unusable_time_outs_are_refused_at_once(seconds: object) -> None:
+def test_timeout_invalid_raises(seconds: object) -> None:
     with pytest.raises(InvalidConfiguration, match="timeout_seconds"):
         AdminClient("http://127.0.0.1:1", timeout_seconds=seconds)  # type: ignore[arg-type]

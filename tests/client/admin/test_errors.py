@@ -1,4 +1,4 @@
-"""Answers of the admin interface become errors of the one tree, with the broker's reason and without secrets."""
+"""Admin errors: responses mapped to exceptions, with the broker's reason and without secrets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def said(status: int, reason: str | None) -> HttpAnswer:
         (503, "loading", TOPIC, ServiceUnitNotReady),
     ],
 )
-def test_status_and_reason_decide_the_class(
+def test_refusal_class_by_status_and_reason(
     status: int, reason: str | None, topic: str | None, kind: type[PulsarException]
 ) -> None:
     error = refusal("do it", said(status, reason), topic=topic, broker="host:1")
@@ -62,11 +62,11 @@ def test_status_and_reason_decide_the_class(
         assert (str(copied), copied.status, copied.retryable) == (str(error), status, error.retryable)
 
 
-def test_a_page_of_another_server_suggests_to_check_the_url() -> None:
+def test_refusal_of_other_server_hints_at_url() -> None:
     assert "is the admin URL" in str(refusal("do it", said(404, None), topic=TOPIC, broker="host:1"))
 
 
-def test_reasons_are_cut_and_secrets_masked() -> None:
+def test_refusal_reason_shortened_and_masked() -> None:
     error = refusal("do it", said(500, "topsecret " + "x" * 10_000), topic=None, broker="b", secrets=["topsecret", ""])
     assert "topsecret" not in str(error) and "***" in str(error)
     assert len(str(error)) < 1000

@@ -1,4 +1,4 @@
-"""Arrow columns while they grow, with numpy and without."""
+"""Growing Arrow columns, with numpy and without."""
 
 from __future__ import annotations
 
@@ -75,20 +75,20 @@ def check(column: Any, kind: pa.DataType, expected: list[Any]) -> None:
 
 
 @given(number_steps)
-def test_numbers_are_the_rows_added(steps: list[tuple[str, Any]]) -> None:
+def test_number_column_returns_added_rows(steps: list[tuple[str, Any]]) -> None:
     for code, kind in (("i", pa.int32()), ("q", pa.int64())):
         column = NumberColumn(code)
         check(column, kind, filled(column, steps))
 
 
 @given(text_steps)
-def test_bytes_are_the_rows_added(steps: list[tuple[str, Any]]) -> None:
+def test_text_column_returns_added_rows(steps: list[tuple[str, Any]]) -> None:
     column = TextColumn()
     check(column, pa.binary(), filled(column, steps))
 
 
 @pytest.mark.usefixtures("without_numpy")
-def test_bytes_are_the_same_without_numpy() -> None:
+def test_text_column_without_numpy_is_equal() -> None:
     column = TextColumn()
     steps = [("repeat", (b"abc", 3)), ("nothing", 2), ("block", [b"ab", b"cd"]), ("block", []), ("repeat", (b"", 2))]
     check(column, pa.binary(), filled(column, steps))
@@ -98,7 +98,7 @@ maps = st.lists(st.lists(st.builds(Pair, st.sampled_from("abc"), st.text("xé", 
 
 
 @given(maps, counts)
-def test_maps_are_the_rows_added_and_the_last_of_a_repeated_key_counts(rows: list[list[Pair]], empty: int) -> None:
+def test_map_column_repeated_key_keeps_last(rows: list[list[Pair]], empty: int) -> None:
     column = MapColumn()
     column.extend(rows)
     column.nothing(empty)
@@ -107,14 +107,14 @@ def test_maps_are_the_rows_added_and_the_last_of_a_repeated_key_counts(rows: lis
     check(column, pa.map_(pa.string(), pa.string()), expected)
 
 
-def test_map_text_that_is_no_utf8_is_replaced() -> None:
+def test_map_column_invalid_utf8_replaced() -> None:
     column = MapColumn()
     bad: Any = Pair("k", b"\xffb")  # type: ignore[arg-type]  # what protobuf hands out for such text
     column.extend([[bad, Pair("l", "ok")]])
     check(column, pa.map_(pa.string(), pa.string()), [[("k", "\ufffdb"), ("l", "ok")]])
 
 
-def test_text_that_is_no_utf8_is_replaced_and_other_text_is_not() -> None:
+def test_text_column_invalid_utf8_replaced() -> None:
     for items, expected in (
         ([b"a\xff", None, "é".encode()], ["a\ufffd", None, "é"]),
         ([b"a", None, "é中😀".encode()], ["a", None, "é中😀"]),
@@ -133,9 +133,7 @@ def test_text_that_is_no_utf8_is_replaced_and_other_text_is_not() -> None:
         lambda column: column.block(b"12345678", 4, 2),
     ],
 )
-def test_more_than_the_offsets_can_tell_is_refused(
-    monkeypatch: pytest.MonkeyPatch, add: Callable[[TextColumn], None]
-) -> None:
+def test_text_column_offset_overflow_raises(monkeypatch: pytest.MonkeyPatch, add: Callable[[TextColumn], None]) -> None:
     monkeypatch.setattr(arrays, "_MAX_OFFSET", 10)
     column = TextColumn()
     column.extend([b"123"])

@@ -1,4 +1,4 @@
-"""Entries to record batches, compared row by row with a plain reading of the same bytes."""
+"""Entries to record batches, compared row by row with a plain decoding of the same bytes."""
 
 from __future__ import annotations
 
@@ -174,13 +174,13 @@ some_columns = st.lists(st.sampled_from(ALL_COLUMNS), unique=True, max_size=6).m
 
 
 @given(some_slices, some_columns, st.sampled_from([-1, 0, 3, 200]))
-def test_rows_equal_a_plain_reading(slices: list[EntryRows], names: tuple[str, ...], partition: int) -> None:
+def test_record_batch_equals_plain_decoding(slices: list[EntryRows], names: tuple[str, ...], partition: int) -> None:
     if names:
         check(slices, names, partition)
 
 
 @given(some_slices)
-def test_rows_equal_a_plain_reading_without_numpy(slices: list[EntryRows]) -> None:
+def test_record_batch_without_numpy_equals_plain_decoding(slices: list[EntryRows]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "numpy_or_none", lambda: None)
         patch.setattr(columns, "numpy_or_none", lambda: None)
@@ -190,7 +190,7 @@ def test_rows_equal_a_plain_reading_without_numpy(slices: list[EntryRows]) -> No
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 130, 300])
 @pytest.mark.parametrize("size", [0, 1, 100, 127, 128, 1000, 16_384])
 @pytest.mark.parametrize("first_id", [0, 120, 16_300, 1 << 40, (1 << 63) - 200, (1 << 64) - 400])
-def test_messages_of_one_size(count: int, size: int, first_id: int) -> None:
+def test_record_batch_messages_of_one_size(count: int, size: int, first_id: int) -> None:
     payloads = [bytes([i % 256]) * size for i in range(count)]
     ids = range(first_id, first_id + count)
     check([batch_slice(payloads, ids), batch_slice(payloads, ids, first=count // 3, last=count - count // 3)])
@@ -200,7 +200,7 @@ def test_messages_of_one_size(count: int, size: int, first_id: int) -> None:
 @pytest.mark.parametrize("field", [b"\x48\x01", b"\x12\x01k", b"\x28\x05", b"\x0a\x04\x0a\x00\x12\x00", b"\x20\x00"])
 @pytest.mark.parametrize("place", [0, 11, 19])
 @pytest.mark.parametrize("names", [ALL_COLUMNS, ("value",), ("__key",), ("__batchIndex", "value")])
-def test_one_message_with_fields_among_plain_ones(field: bytes, place: int, names: tuple[str, ...]) -> None:
+def test_record_batch_one_message_with_fields(field: bytes, place: int, names: tuple[str, ...]) -> None:
     payloads = [bytes([i]) * 30 for i in range(20)]
     encoded = [b""] * 20
     encoded[place] = field
@@ -210,11 +210,11 @@ def test_one_message_with_fields_among_plain_ones(field: bytes, place: int, name
 
 
 @pytest.mark.parametrize("field", [b"\x48\x01", b"\x12\x01k", b"\x28\x05"])
-def test_messages_of_one_size_that_all_have_fields(field: bytes) -> None:
+def test_record_batch_one_size_all_with_fields(field: bytes) -> None:
     check([batch_slice([b"abc"] * 20, range(20), [field] * 20)])
 
 
-def test_metadata_of_the_size_of_plain_ones_but_with_another_field() -> None:
+def test_record_batch_one_size_with_another_field() -> None:
     # Where the others have a sequence id of three bytes, this one has an id of one byte and a null value.
     bodies = [encode_batch([b"abc"], [1 << 15]) for _ in range(20)]
     assert bodies[0][4:10] == bytes.fromhex("1803 40 808002".replace(" ", ""))
@@ -224,16 +224,16 @@ def test_metadata_of_the_size_of_plain_ones_but_with_another_field() -> None:
     assert batch.column("value").to_pylist()[8:11] == [b"abc", None, b"abc"]
 
 
-def test_messages_of_one_size_with_one_other_field_and_no_sequence_id() -> None:
+def test_record_batch_one_size_without_sequence_id() -> None:
     batch = check([batch_slice([b"abc"] * 20, [7] * 20, body=b"\0\0\0\x04\x18\x03\x28\x05abc" * 20)])
     assert set(batch.column("__eventTime").to_pylist()) == {time_of(5)}
 
 
-def test_messages_of_one_size_without_sequence_ids() -> None:
+def test_record_batch_one_size_no_sequence_ids() -> None:
     check([batch_slice([b"abc"] * 20, [7] * 20, body=b"\0\0\0\x02\x18\x03abc" * 20)])
 
 
-def test_sequence_id_that_does_not_end_is_invalid() -> None:
+def test_record_batch_unterminated_sequence_id_raises() -> None:
     for count in (3, 20):
         part = batch_slice([b"abc"] * count, [7] * count, body=b"\0\0\0\x04\x18\x03\x40\x85abc" * count)
         for names in (ALL_COLUMNS, ("__key",)):
@@ -241,7 +241,7 @@ def test_sequence_id_that_does_not_end_is_invalid() -> None:
                 record_batch([part], names, topic=TOPIC, partition=3)
 
 
-def test_schema_is_what_spark_derives() -> None:
+def test_arrow_schema_equals_spark_schema() -> None:
     time = pa.timestamp("us", tz="UTC")
     expected = pa.schema(
         [
@@ -273,13 +273,13 @@ def test_schema_is_what_spark_derives() -> None:
     assert as_text.to_pylist() == [{"value": "é"}]
 
 
-def test_values_as_text_have_bad_bytes_replaced() -> None:
+def test_record_batch_string_values_replace_bad_bytes() -> None:
     slices = [batch_slice([b"ok", b"\xff!", b""], [1, 2, 3], [b"", b"", b"\x48\x01"])]
     batch = record_batch(slices, ("value",), topic=TOPIC, partition=3, value_type="string")
     assert batch.column("value").to_pylist() == ["ok", "\ufffd!", None]
 
 
-def test_key_of_bytes_and_empty_key_and_no_key() -> None:
+def test_record_batch_key_of_bytes_empty_missing() -> None:
     text = base64.b64encode(b"\x00\xff").decode()
     encoded = [
         encode_single_fields(None, text, True),
@@ -293,20 +293,20 @@ def test_key_of_bytes_and_empty_key_and_no_key() -> None:
     assert check([single_slice(b"a", own)]).column("__key").to_pylist() == [b"\x00\xff"]
 
 
-def test_repeated_property_keys_give_the_last_value() -> None:
+def test_record_batch_repeated_property_keeps_last() -> None:
     pair = b"\x0a\x06\x0a\x01k\x12\x01"
     batch = check([batch_slice([b"a"], [1], [pair + b"1" + pair + b"2"])])
     assert batch.column("__messageProperties").to_pylist() == [[("k", "2")]]
 
 
-def test_text_that_is_no_utf8() -> None:
+def test_record_batch_invalid_utf8() -> None:
     encoded = [b"\x12\x02\xff\xfe" + b"\x0a\x07\x0a\x01k\x12\x02\xffx"]
     batch = record_batch([batch_slice([b"a"], [1], encoded)], topic=TOPIC, partition=3)
     assert batch.column("__key").to_pylist() == [b"\xff\xfe"]
     assert batch.column("__messageProperties").to_pylist() == [[("k", "\ufffdx")]]
 
 
-def test_times_arrow_cannot_hold_are_null_and_the_largest_it_can_is_not() -> None:
+def test_record_batch_event_time_out_of_range_is_null() -> None:
     largest = (2**63 - 1) // 1000
     moments = [largest, largest + 1, U64, 0, 1]
     encoded = [encode_single_fields(event_time=moment) for moment in moments]
@@ -318,7 +318,7 @@ def test_times_arrow_cannot_hold_are_null_and_the_largest_it_can_is_not() -> Non
     assert [value.value for value in batch.column("__publishTime")] == [*[None] * 5, NOW * 1000]
 
 
-def test_ids_of_the_whole_unsigned_range() -> None:
+def test_record_batch_unsigned_ids() -> None:
     part = single_slice(b"x")
     part.ledger_id, part.entry_id = U64, (1 << 63) - 1
     batch = record_batch([part], ("__ledgerId", "__entryId", "__messageId"), topic=TOPIC, partition=-1)
@@ -326,31 +326,31 @@ def test_ids_of_the_whole_unsigned_range() -> None:
     assert batch.to_pylist() == [{"__ledgerId": -1, "__entryId": (1 << 63) - 1, "__messageId": expected}]
 
 
-def test_chunked_message_has_the_first_chunk_in_its_id() -> None:
+def test_record_batch_chunked_message_first_chunk_id() -> None:
     first = MessageId(3, 12, 4)
     batch = check([single_slice(b"whole", first_chunk=first)])
     (raw,) = batch.column("__messageId").to_pylist()
     assert MessageId.deserialize(raw).first_chunk_message_id() == first
 
 
-def test_batch_larger_than_the_table_of_indexes() -> None:
+def test_record_batch_beyond_index_table() -> None:
     count = 17_000
     check([batch_slice([b""] * count, range(count))], ("__messageId", "__batchIndex", "__sequenceId"))
 
 
-def test_order_of_columns_is_the_one_asked_for() -> None:
+def test_record_batch_column_order() -> None:
     names = ("__entryId", "value", "__topic")
     assert check([single_slice(b"x"), batch_slice([b"y", b"z"], [1, 2])], names).schema.names == list(names)
 
 
-def test_unknown_column_or_type_is_refused() -> None:
+def test_record_batch_unknown_column_or_type_raises() -> None:
     with pytest.raises(ValueError, match="__nothing"):
         record_batch([], ("value", "__nothing"), topic=TOPIC, partition=3)
     with pytest.raises(ValueError, match="int32"):
         record_batch([], ("value",), topic=TOPIC, partition=3, value_type="int32")
 
 
-def test_broken_batch_names_its_entry() -> None:
+def test_record_batch_malformed_batch_names_entry() -> None:
     good = encode_batch([b"abc"] * 3, range(3))
     for body, names in ((good[:-1], ALL_COLUMNS), (good[:-1], ("value",)), (b"\0\0\0\x04\x18\x00\xff\xff", ("__key",))):
         part = batch_slice([b"abc"] * 3, range(3), body=body, entry=9)
@@ -359,7 +359,7 @@ def test_broken_batch_names_its_entry() -> None:
             record_batch([single_slice(b"x"), part], names, topic=TOPIC, partition=3)
 
 
-def test_key_that_is_no_base64_names_its_entry() -> None:
+def test_record_batch_invalid_base64_key_names_entry() -> None:
     own = {"partition_key": "a", "partition_key_b64_encoded": True}
     encoded = [encode_single_fields(None, "a", True)]
     for part in (single_slice(b"x", own, entry=9), batch_slice([b"x"], [1], encoded, entry=9)):
@@ -367,7 +367,7 @@ def test_key_that_is_no_base64_names_its_entry() -> None:
             record_batch([single_slice(b"x"), part, single_slice(b"x")], topic=TOPIC, partition=3)
 
 
-def test_rows_and_bytes_of_slices() -> None:
+def test_rows_and_nbytes_of_slices() -> None:
     whole = batch_slice([bytes(96)] * 10, range(10))
     half = batch_slice([bytes(96)] * 10, range(10), first=5)
     skipping = batch_slice([bytes(96)] * 10, range(10), first=4, skip=b"\0" * 5 + b"\1" * 2 + b"\0" * 3)
@@ -379,7 +379,7 @@ def test_rows_and_bytes_of_slices() -> None:
     check([whole, half, skipping, one, single_slice(b"x", skip=b"\1")])
 
 
-def test_importing_the_module_brings_neither_pyarrow_nor_numpy() -> None:
+def test_import_without_pyarrow_and_numpy() -> None:
     program = "import sys, pulsar_native.arrow.columns; print({'pyarrow', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "set()"

@@ -1,4 +1,4 @@
-"""Arrow columns as payloads and encoded fields, compared with what single messages give."""
+"""Arrow tables to messages, compared with single messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROW = st.fixed_dictionaries(
 
 
 @given(st.lists(ROW, max_size=40), st.integers(1, 50), st.integers(0, 10))
-def test_slices_say_what_the_rows_say(rows: list[dict[str, Any]], size: int, offset: int) -> None:
+def test_table_rows_slices_equal_rows(rows: list[dict[str, Any]], size: int, offset: int) -> None:
     schema = pa.schema([("value", pa.binary()), ("key", pa.string()), ("city", pa.string()), ("at", pa.int64())])
     table = pa.Table.from_pylist(rows, schema).slice(offset)
     found: list[tuple[bytes, bytes, str | None]] = []
@@ -59,18 +59,18 @@ def test_slices_say_what_the_rows_say(rows: list[dict[str, Any]], size: int, off
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
 @given(texts=st.lists(st.none() | st.text(max_size=8), max_size=30), start=st.integers(0, 5))
-def test_payloads_are_cut_out_of_any_slice(kind: Any, texts: list[str | None], start: int) -> None:
+def test_table_rows_payloads_of_sliced_tables(kind: Any, texts: list[str | None], start: int) -> None:
     values = pa.array(texts, pa.string()).cast(kind).slice(start)
     parts = [part[0] for part in rows_of(pa.record_batch({"value": values})).slices(7)]
     assert [payload for part in parts for payload in part] == [(text or "").encode() for text in texts[start:]]
 
 
-def test_without_further_columns_there_are_no_fields() -> None:
+def test_table_rows_value_only_has_no_fields() -> None:
     ((payloads, fields, keys, message),) = rows_of(pa.table({"value": [b"x"]})).slices(10)
     assert (payloads, fields, keys, message(0)) == ([b"x"], None, None, None)
 
 
-def test_keys_of_bytes_and_maps_and_times() -> None:
+def test_table_rows_byte_keys_maps_times() -> None:
     table = pa.table(
         {
             "value": ["x"],

@@ -1,4 +1,4 @@
-"""How much of an entry fits."""
+"""Batch budget of rows and bytes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from pulsar_native.arrow.entry_slice import BatchBudget
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), max_size=8), st.integers(1, 12), st.integers(1, 30)
 )
-def test_rows_and_bytes_are_never_exceeded_and_nothing_that_fits_is_left(
-    entries: list[list[int]], rows: int, size: int
-) -> None:
+def test_batch_budget_never_exceeded_nor_wasted(entries: list[list[int]], rows: int, size: int) -> None:
     budget = BatchBudget(rows, size)
     taken: list[int] = []
     left: list[int] = []
     for number, sizes in enumerate(entries):
-        count = budget.take(sizes)
+        count = budget.spend(sizes)
         taken += sizes[:count]
         if budget.full:
             left = [*sizes[count:], *(each for entry in entries[number + 1 :] for each in entry)]

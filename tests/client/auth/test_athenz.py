@@ -1,4 +1,4 @@
-"""Athenz: the principal token that is sent, the role token that comes back, and how long it is kept."""
+"""Athenz authentication: principal token, role token and its caching."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_principal(text: str) -> dict[str, str]:
 
 @pytest.mark.proves("C178")
 @pytest.mark.parametrize("spelled", ["path", "file", "data"])
-def test_the_role_token_is_fetched_once_with_a_signed_principal_token(key_path: Path, spelled: str) -> None:
+def test_athenz_role_token_fetched_once_signed(key_path: Path, spelled: str) -> None:
     key = {
         "path": str(key_path),
         "file": f"file://{key_path}",
@@ -85,7 +85,7 @@ def test_the_role_token_is_fetched_once_with_a_signed_principal_token(key_path: 
     assert plug_in.secrets() == ["v=Z1;d=role"] and "role" not in repr(plug_in)
 
 
-def test_header_names_can_be_set(key_path: Path) -> None:
+def test_athenz_header_names(key_path: Path) -> None:
     with http_peer(lambda asked: token_answer("r", 7200)) as zts:
         names = {"principalHeader": "Who", "roleHeader": "As"}
         plug_in = AuthenticationAthenz(parameters(zts.url + "/zts/v1/", str(key_path), **names))
@@ -94,7 +94,7 @@ def test_header_names_can_be_set(key_path: Path) -> None:
         assert zts.asked[0].path.startswith("/zts/v1/domain/")
 
 
-def test_a_token_about_to_end_is_fetched_anew_and_the_old_one_bridges_an_outage(key_path: Path) -> None:
+def test_athenz_expiring_token_refetched_or_kept(key_path: Path) -> None:
     answers = [token_answer("first", 30), Answer(503), token_answer("second", 7200)]
 
     def answer(asked: Asked) -> Answer:
@@ -115,14 +115,14 @@ def test_a_token_about_to_end_is_fetched_anew_and_the_old_one_bridges_an_outage(
         (Answer(body=b'{"token": "", "expiryTime": 9999999999}'), ErrorGettingAuthenticationData),
     ],
 )
-def test_what_the_server_says_wrong_is_told(key_path: Path, answer: Answer, error: type[PulsarException]) -> None:
+def test_athenz_server_errors(key_path: Path, answer: Answer, error: type[PulsarException]) -> None:
     with http_peer(lambda asked: answer) as zts:
         with pytest.raises(error) as caught:
             AuthenticationAthenz(parameters(zts.url, str(key_path))).auth_data()
         assert type(caught.value) is error
 
 
-def test_without_a_server_or_a_key(key_path: Path, tmp_path: Path) -> None:
+def test_athenz_server_or_key_missing(key_path: Path, tmp_path: Path) -> None:
     with http_peer(lambda asked: token_answer("r", 7200)) as zts:
         gone = zts.url
         for key in (str(tmp_path / "none.pem"), "data:;base64,!!", "data:,x"):
@@ -137,14 +137,14 @@ def test_without_a_server_or_a_key(key_path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tenantDomain", "tenantService", "providerDomain", "privateKey", "ztsUrl"])
-def test_what_is_missing_is_named_at_construction(name: str) -> None:
+def test_athenz_missing_parameters_raise(name: str) -> None:
     given = json.loads(parameters("http://zts:4443", "/key.pem"))
     del given[name]
     with pytest.raises(InvalidConfiguration, match=name):
         AuthenticationAthenz(json.dumps(given))
 
 
-def test_only_references_travel(key_path: Path) -> None:
+def test_athenz_pickle_only_references(key_path: Path) -> None:
     plug_in = AuthenticationAthenz(parameters("http://zts:4443", f"file://{key_path}"))
     assert repr(pickle.loads(pickle.dumps(plug_in))) == repr(plug_in)
     literal = "data:;base64," + base64.b64encode(PEM).decode()
@@ -167,7 +167,7 @@ class OwnZts:
 
 
 @pytest.mark.proves("C178")
-def test_a_zts_client_of_ones_own_and_what_the_broker_is_told() -> None:
+def test_athenz_custom_zts_client() -> None:
     own = OwnZts()
     plug_in = AuthenticationAthenz('{"providerDomain": "p"}', zts_client=own)
     with FakeBroker() as broker, Client(broker.url, authentication=plug_in) as client:

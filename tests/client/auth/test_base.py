@@ -1,4 +1,4 @@
-"""The base plug-in: it sends nothing, and it is what users' own plug-ins start from."""
+"""Base authentication plug-in, and rules for all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = [
 ]
 
 
-def test_disabled_sends_nothing() -> None:
+def test_disabled_sends_no_credentials() -> None:
     plugin = AuthenticationDisabled()
     assert (plugin.method_name, plugin.auth_data(), plugin.http_headers(), plugin.tls_certificate()) == (
         "none",
@@ -38,7 +38,7 @@ def test_disabled_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: type(plugin).__name__)
-def test_every_plug_in_keeps_its_secrets_to_itself(plugin: Authentication) -> None:
+def test_plugins_hide_secrets(plugin: Authentication) -> None:
     assert isinstance(plugin, Authentication)
     assert "topsecret" not in f"{plugin!r} {plugin!s} {[plugin]}"
     plugin.start()
@@ -46,7 +46,7 @@ def test_every_plug_in_keeps_its_secrets_to_itself(plugin: Authentication) -> No
 
 
 @pytest.mark.parametrize("plugin", ALL, ids=lambda plugin: type(plugin).__name__)
-def test_copies_are_the_plug_in_itself(plugin: Authentication) -> None:
+def test_plugin_copy_is_same_object(plugin: Authentication) -> None:
     """Programs copy configurations; that must neither fail like pickling nor double the secret."""
     assert copy.copy(plugin) is plugin
     assert copy.deepcopy({"auth": plugin})["auth"] is plugin

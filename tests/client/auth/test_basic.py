@@ -26,14 +26,14 @@ ENCODED = base64.b64encode(b"me:topsecret").decode()
         AuthenticationBasic(auth_params_string='{"userId": "me", "password": "topsecret"}'),
     ],
 )
-def test_all_spellings_say_the_same(plugin: AuthenticationBasic) -> None:
+def test_basic_parameter_spellings(plugin: AuthenticationBasic) -> None:
     assert plugin.method_name == "basic"
     assert plugin.auth_data() == b"me:topsecret"
     assert plugin.http_headers() == {"Authorization": f"Basic {ENCODED}", "X-Pulsar-Auth-Method-Name": "basic"}
     assert plugin.secrets() == ["topsecret", ENCODED]
 
 
-def test_the_method_names_the_broker_provider() -> None:
+def test_basic_method_names_broker_provider() -> None:
     assert AuthenticationBasic("me", "p", method="ldap").method_name == "ldap"
     assert AuthenticationBasic("me", "p", "ldap").http_headers()["X-Pulsar-Auth-Method-Name"] == "ldap"
     text = '{"username": "me", "password": "p", "method": "ldap"}'
@@ -55,13 +55,13 @@ def test_the_method_names_the_broker_provider() -> None:
         {"auth_params_string": "me:topsecret"},
     ],
 )
-def test_incomplete_logins_are_refused_at_once(arguments: dict[str, str]) -> None:
+def test_basic_incomplete_login_raises(arguments: dict[str, str]) -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         AuthenticationBasic(**arguments)
     assert "topsecret" not in str(caught.value)
 
 
-def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_basic_from_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "login"
     whole = AuthenticationBasic.from_reference(f"file://{path}")
     assert whole.secrets() == []
@@ -76,7 +76,7 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (password.auth_data(), password.secrets()[0]) == (b"me:two", "two")
 
 
-def test_references_pickle_and_literals_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_basic_pickle_references_only(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = AuthenticationBasic.from_reference("env:PULSAR_TEST_PASSWORD", username="me", method="ldap")
     monkeypatch.setenv("PULSAR_TEST_PASSWORD", "topsecret")
     pickled = pickle.dumps(plugin)
@@ -88,12 +88,12 @@ def test_references_pickle_and_literals_refuse(monkeypatch: pytest.MonkeyPatch) 
     assert "topsecret" not in str(caught.value)
 
 
-def test_repr_has_the_name_only() -> None:
+def test_basic_repr_shows_name_only() -> None:
     assert repr(AuthenticationBasic("me", "topsecret")) == "AuthenticationBasic('me', ***)"
     assert "env:X" in repr(AuthenticationBasic.from_reference("env:X", username="me"))
 
 
-def test_a_real_broker_takes_and_refuses_passwords(own_broker: OwnBroker, tmp_path: Path) -> None:
+def test_basic_real_broker(own_broker: OwnBroker, tmp_path: Path) -> None:
     hashed = subprocess.run(
         ["openssl", "passwd", "-apr1", "topsecret"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""OAuth2 client credentials against a local issuer, whose tokens a real broker takes."""
+"""OAuth2 client credentials against a local issuer, whose tokens a real broker accepts."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def parameters(issuer_url: str, **more: str) -> str:
     return json.dumps({"issuer_url": issuer_url, "client_id": "me", "client_secret": "topsecret", **more})
 
 
-def test_the_client_credentials_grant(issuer: Issuer) -> None:
+def test_oauth2_client_credentials_grant(issuer: Issuer) -> None:
     plugin = AuthenticationOauth2(parameters(issuer.url + "/", audience="urn:pulsar cluster", scope="a b"))
     assert plugin.method_name == "token"
     assert issuer.peer is not None and issuer.peer.asked == []
@@ -108,7 +108,7 @@ def test_the_client_credentials_grant(issuer: Issuer) -> None:
     assert issuer.peer.asked[1].headers["Content-Type"] == "application/x-www-form-urlencoded"
 
 
-def test_the_token_is_kept_until_shortly_before_it_ends(issuer: Issuer) -> None:
+def test_oauth2_token_cached_until_expiry(issuer: Issuer) -> None:
     issuer.lifetime = 2
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert {plugin.auth_data() for _ in range(10)} == {b"token-0"}
@@ -119,19 +119,19 @@ def test_the_token_is_kept_until_shortly_before_it_ends(issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("lifetime", [None, 0, -5, "soon", True])
-def test_without_a_lifetime_every_use_fetches(issuer: Issuer, lifetime: object) -> None:
+def test_oauth2_without_lifetime_fetches_each_time(issuer: Issuer, lifetime: object) -> None:
     issuer.lifetime = lifetime
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert [plugin.auth_data(), plugin.auth_data()] == [b"token-0", b"token-1"]
 
 
-def test_a_lifetime_as_text_counts(issuer: Issuer) -> None:
+def test_oauth2_lifetime_as_text(issuer: Issuer) -> None:
     issuer.lifetime = "3600"
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert [plugin.auth_data(), plugin.auth_data()] == [b"token-0", b"token-0"]
 
 
-def test_a_token_that_still_lives_outlasts_a_failing_issuer(issuer: Issuer) -> None:
+def test_oauth2_valid_token_survives_failing_issuer(issuer: Issuer) -> None:
     issuer.lifetime = 3
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert plugin.auth_data() == b"token-0"
@@ -145,7 +145,7 @@ def test_a_token_that_still_lives_outlasts_a_failing_issuer(issuer: Issuer) -> N
     assert plugin.auth_data() == b"token-1"
 
 
-def test_many_threads_fetch_once(issuer: Issuer) -> None:
+def test_oauth2_threads_fetch_once(issuer: Issuer) -> None:
     issuer.delay = 0.2
     plugin = AuthenticationOauth2(parameters(issuer.url))
     with ThreadPoolExecutor(8) as pool:
@@ -153,7 +153,7 @@ def test_many_threads_fetch_once(issuer: Issuer) -> None:
     assert len(issuer.tokens) == 1
 
 
-def test_a_child_forked_during_a_fetch_is_not_locked_out(issuer: Issuer) -> None:
+def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
     issuer.delay = 0.6
     plugin = AuthenticationOauth2(parameters(issuer.url))
     fetching = threading.Thread(target=plugin.auth_data)
@@ -189,7 +189,7 @@ def key_forms(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("form", range(4), ids=["path", "file", "base64", "data"])
-def test_forms_of_the_private_key(issuer: Issuer, tmp_path: Path, form: int) -> None:
+def test_oauth2_private_key_forms(issuer: Issuer, tmp_path: Path, form: int) -> None:
     path = tmp_path / "key.json"
     path.write_text(json.dumps(KEY))
     text = json.dumps({"issuer_url": issuer.url, "private_key": key_forms(path)[form]})
@@ -198,7 +198,7 @@ def test_forms_of_the_private_key(issuer: Issuer, tmp_path: Path, form: int) -> 
     assert {"topsecret", "token-0"} <= set(plugin.secrets())
 
 
-def test_a_replaced_key_file_is_taken_up(issuer: Issuer, tmp_path: Path) -> None:
+def test_oauth2_replaced_key_file_applies(issuer: Issuer, tmp_path: Path) -> None:
     path = tmp_path / "key.json"
     path.write_text(json.dumps({**KEY, "client_secret": "outdated"}))
     plugin = AuthenticationOauth2(json.dumps({"issuerUrl": issuer.url, "privateKey": str(path)}))
@@ -211,7 +211,7 @@ def test_a_replaced_key_file_is_taken_up(issuer: Issuer, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "key", ["/missing/key.json", "data:application/json;base64,%%%", "data:,topsecret", 'data:,{"client_id": "me"}']
 )
-def test_unusable_keys_are_errors_at_use_that_do_not_repeat_them(issuer: Issuer, key: str) -> None:
+def test_oauth2_invalid_key_raises_without_key_text(issuer: Issuer, key: str) -> None:
     plugin = AuthenticationOauth2(json.dumps({"issuer_url": issuer.url, "private_key": key}))
     with pytest.raises(ErrorGettingAuthenticationData) as caught:
         plugin.auth_data()
@@ -219,7 +219,7 @@ def test_unusable_keys_are_errors_at_use_that_do_not_repeat_them(issuer: Issuer,
     assert plugin.secrets() == []
 
 
-def test_a_refusal_says_why_but_not_the_secret(issuer: Issuer) -> None:
+def test_oauth2_refusal_shows_reason_not_secret(issuer: Issuer) -> None:
     text = json.dumps({"issuer_url": issuer.url, "client_id": "me", "client_secret": "wrongsecret"})
     with pytest.raises(AuthenticationError, match=r"invalid_client: bad secret \['\*\*\*'\]") as caught:
         AuthenticationOauth2(text).auth_data()
@@ -240,14 +240,14 @@ def test_a_refusal_says_why_but_not_the_secret(issuer: Issuer) -> None:
         (answer_json({"access_token": "line\nfeed"}), ErrorGettingAuthenticationData),
     ],
 )
-def test_answers_that_are_no_token(issuer: Issuer, failure: Answer, kind: type[PulsarException]) -> None:
+def test_oauth2_malformed_responses(issuer: Issuer, failure: Answer, kind: type[PulsarException]) -> None:
     issuer.failure = failure
     with pytest.raises(kind) as caught:
         AuthenticationOauth2(parameters(issuer.url)).auth_data()
     assert "topsecret" not in str(caught.value)
 
 
-def test_the_secret_goes_to_no_endpoint_without_tls_elsewhere() -> None:
+def test_oauth2_endpoint_without_tls_refused() -> None:
     asked: list[Asked] = []
 
     def discover(request: Asked) -> Answer:
@@ -259,7 +259,7 @@ def test_the_secret_goes_to_no_endpoint_without_tls_elsewhere() -> None:
     assert [request.method for request in asked] == ["GET"]
 
 
-def test_an_issuer_behind_tls(tmp_path: Path) -> None:
+def test_oauth2_issuer_with_tls(tmp_path: Path) -> None:
     keys = make_certificates(tmp_path / "tls")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys.server_certificate, keys.server_key)
@@ -282,19 +282,22 @@ def test_an_issuer_behind_tls(tmp_path: Path) -> None:
         ('{"issuer_url": "https://i", "private_key": "/k", "type": "password"}', "client_credentials"),
     ],
 )
-def test_unusable_parameters_are_refused_at_once(text: str, message: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=message) as caught:
-        AuthenticationOauth2(text)
+def test_oauth2_invalid_parameters_raise_at_first_use(text: str, message: str) -> None:
+    made = AuthenticationOauth2(text)
+    with pytest.raises(InvalidConfiguration, match=message):
+        made.check()
+    with pytest.raises(AuthenticationError, match=message) as caught:
+        made.auth_data()
     assert "topsecret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://issuer.example.org", "ftp://x", "https://", "http://10.0.0.1:8080"])
-def test_issuers_that_would_get_the_secret_in_plain_text_are_refused(url: str) -> None:
+def test_oauth2_issuer_without_tls_refused(url: str) -> None:
     with pytest.raises(InvalidUrl):
         AuthenticationOauth2(parameters(url))
 
 
-def test_references_pickle_and_literals_refuse(issuer: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oauth2_pickle_references_only(issuer: Issuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "key.json"
     path.write_text(json.dumps(KEY))
     by_key = AuthenticationOauth2(json.dumps({"issuer_url": issuer.url, "private_key": f"file://{path}"}))
@@ -313,13 +316,13 @@ def test_references_pickle_and_literals_refuse(issuer: Issuer, tmp_path: Path, m
         assert "topsecret" not in str(caught.value)
 
 
-def test_repr_shows_the_issuer_only() -> None:
+def test_oauth2_repr_shows_issuer_only() -> None:
     shown = repr(AuthenticationOauth2(parameters("https://issuer.example.org")))
     assert shown == "AuthenticationOauth2(issuer_url='https://issuer.example.org', ***)"
     assert repr(AuthenticationOauth2.from_reference("env:X")) == "AuthenticationOauth2.from_reference('env:X')"
 
 
-def test_a_real_broker_takes_the_token(issuer: Issuer, secure_broker: Standalone) -> None:
+def test_oauth2_real_broker(issuer: Issuer, secure_broker: Standalone) -> None:
     issuer.make_token = secure_broker.token
     admin = AdminClient(secure_broker.admin_url, AuthenticationOauth2(parameters(issuer.url)))
     assert admin.clusters() == ["standalone"]

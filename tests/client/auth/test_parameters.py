@@ -1,4 +1,4 @@
-"""JSON parameter texts: known names and strings only, errors that help and do not tell secrets."""
+"""JSON parameter texts: known names and strings only, errors without secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 NAMES = {"username": "username", "userId": "username", "password": "password"}
 
 
-def test_spellings_become_one_name() -> None:
+def test_parse_parameters_spellings() -> None:
     assert parse_parameters('{"userId": "me", "password": "p"}', NAMES, "text") == {"username": "me", "password": "p"}
 
 
@@ -27,13 +27,13 @@ def test_spellings_become_one_name() -> None:
         ('{"password": ["topsecret"]}', "'password' in the text must be a str"),
     ],
 )
-def test_errors_name_the_fix_and_not_the_value(text: str, message: str) -> None:
+def test_parse_parameters_error_names_fix_not_value(text: str, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message) as caught:
         parse_parameters(text, NAMES, "text")
     assert "topsecret" not in f"{caught.value!r} {caught.value.__context__!r}"
     assert b"topsecret" not in pickle.dumps(caught.value)
 
 
-def test_only_text_is_parsed() -> None:
+def test_parse_parameters_non_text_raises() -> None:
     with pytest.raises(InvalidConfiguration, match="not dict"):
         parse_parameters({"password": "x"}, NAMES, "text")  # type: ignore[arg-type]

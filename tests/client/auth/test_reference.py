@@ -1,4 +1,4 @@
-"""References to secrets: parsed without I/O, read at each use, never repeating what they lead to."""
+"""Secret references: parsed without I/O, read at each use, never repeated in errors."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def test_parse(text: str, kind: str, target: str) -> None:
     "text",
     ["", "topsecret", "env:", "file:", "file://", "file://host/topsecret", "file:topsecret", "file://[x/topsecret"],
 )
-def test_what_is_no_reference_is_refused_and_not_repeated(text: str) -> None:
+def test_parse_invalid_raises_without_text(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="env:NAME") as caught:
         SecretReference.parse(text)
     assert "topsecret" not in f"{caught.value!r} {caught.value.__context__!r}"
 
 
-def test_only_text_is_parsed() -> None:
+def test_parse_non_text_raises() -> None:
     with pytest.raises(InvalidConfiguration, match="not bytes"):
         SecretReference.parse(b"env:X")  # type: ignore[arg-type]
 
 
-def test_a_variable_is_read_at_each_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_variable_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = SecretReference.parse("env:PULSAR_TEST_SECRET")
     monkeypatch.setenv("PULSAR_TEST_SECRET", " first\n")
     assert reference.read() == "first"
@@ -52,7 +52,7 @@ def test_a_variable_is_read_at_each_use(monkeypatch: pytest.MonkeyPatch) -> None
         reference.read()
 
 
-def test_a_file_is_read_at_each_use(tmp_path: Path) -> None:
+def test_read_file_each_time(tmp_path: Path) -> None:
     path = tmp_path / "a secret"
     reference = SecretReference.parse(f"file://{path}")
     with pytest.raises(ErrorGettingAuthenticationData, match="No such file"):
@@ -68,7 +68,7 @@ def test_a_file_is_read_at_each_use(tmp_path: Path) -> None:
     [(b"", "empty"), (b"topsecret\xff", "not UTF-8"), (b"topsecret" * 200_000, "larger than")],
     ids=["empty", "binary", "huge"],
 )
-def test_unusable_files_are_named_and_not_repeated(tmp_path: Path, content: bytes, message: str) -> None:
+def test_read_invalid_file_named_not_repeated(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ErrorGettingAuthenticationData, match=message) as caught:

@@ -1,4 +1,4 @@
-"""TLS: client certificates and contexts, up to real brokers that demand them."""
+"""TLS: client certificates and contexts, up to real brokers that require them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
-def test_paths_are_all_there_is(certificates: Certificates) -> None:
+def test_tls_returns_certificate_paths(certificates: Certificates) -> None:
     paths = (str(certificates.client_certificate), str(certificates.client_key))
     plugin = AuthenticationTLS(*paths)
     assert (plugin.method_name, plugin.auth_data(), plugin.http_headers()) == ("tls", b"", {})
@@ -39,12 +39,12 @@ def test_paths_are_all_there_is(certificates: Certificates) -> None:
 
 
 @pytest.mark.parametrize("paths", [("", "k"), ("c", ""), (None, "k"), ("c", 3)])
-def test_missing_paths_are_refused(paths: tuple[str, str]) -> None:
+def test_tls_missing_paths_raise(paths: tuple[str, str]) -> None:
     with pytest.raises(InvalidConfiguration, match="_path of AuthenticationTLS"):
         AuthenticationTLS(*paths)
 
 
-def test_contexts_verify_unless_told_otherwise(certificates: Certificates) -> None:
+def test_tls_context_verifies_by_default(certificates: Certificates) -> None:
     strict = client_tls_context(trust_certs_file_path=str(certificates.authority))
     assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert strict.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -55,7 +55,7 @@ def test_contexts_verify_unless_told_otherwise(certificates: Certificates) -> No
     assert client_tls_context().verify_mode is ssl.CERT_REQUIRED
 
 
-def test_unusable_files_are_named(certificates: Certificates, tmp_path: Path) -> None:
+def test_tls_context_invalid_files_named(certificates: Certificates, tmp_path: Path) -> None:
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("topsecret")
     missing = str(tmp_path / "missing.pem")
@@ -69,9 +69,7 @@ def test_unusable_files_are_named(certificates: Certificates, tmp_path: Path) ->
         client_tls_context(certificate=(str(certificates.client_certificate), str(certificates.server_key)))
 
 
-def test_an_encrypted_key_is_an_error_and_no_question_at_the_terminal(
-    certificates: Certificates, tmp_path: Path
-) -> None:
+def test_tls_context_encrypted_key_raises_without_prompt(certificates: Certificates, tmp_path: Path) -> None:
     encrypted = tmp_path / "encrypted.pem"
     subprocess.run(
         ["openssl", "pkcs8", "-topk8", "-passout", "pass:topsecret", "-in", certificates.client_key, "-out", encrypted],
@@ -101,7 +99,7 @@ def test_an_encrypted_key_is_an_error_and_no_question_at_the_terminal(
 @pytest.mark.parametrize("validate_hostname", [False, True])
 @pytest.mark.parametrize("right_authority", [False, True])
 @pytest.mark.parametrize("right_host", [False, True])
-def test_the_matrix_of_trust_against_a_real_broker(
+def test_tls_trust_settings_real_broker(
     secure_broker: Standalone,
     certificates: Certificates,
     insecure: bool,
@@ -126,7 +124,7 @@ def test_the_matrix_of_trust_against_a_real_broker(
             admin.clusters()
 
 
-def test_a_real_broker_takes_the_client_certificate_and_its_replacement(own_broker: OwnBroker, tmp_path: Path) -> None:
+def test_tls_client_certificate_replaced_real_broker(own_broker: OwnBroker, tmp_path: Path) -> None:
     broker = own_broker(tls_client_auth=True)
     ours = broker.certificates
     certificate, key = tmp_path / "client.pem", tmp_path / "client-key.pem"

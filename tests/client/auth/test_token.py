@@ -1,4 +1,4 @@
-"""Token authentication, up to a real broker that demands tokens."""
+"""Token authentication, up to a real broker that requires tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def supply() -> str:
     return "supplied"
 
 
-def test_a_literal_token() -> None:
+def test_token_literal() -> None:
     plugin = AuthenticationToken("topsecret")
     assert plugin.method_name == "token"
     assert plugin.auth_data() == b"topsecret"
@@ -37,7 +37,7 @@ def test_a_literal_token() -> None:
     assert plugin.tls_certificate() is None
 
 
-def test_a_supplier_is_called_at_each_use_and_not_before() -> None:
+def test_token_supplier_called_each_time() -> None:
     tokens = iter(["one", "two", "three"])
     plugin = AuthenticationToken(lambda: next(tokens))
     assert plugin.secrets() == []
@@ -47,7 +47,7 @@ def test_a_supplier_is_called_at_each_use_and_not_before() -> None:
     assert plugin.secrets() == ["three"]
 
 
-def test_a_reference_is_read_at_each_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_from_reference_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "token"
     plugin = AuthenticationToken.from_reference(f"file://{path}")
     assert plugin.secrets() == []
@@ -60,26 +60,26 @@ def test_a_reference_is_read_at_each_use(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("token", ["", "two words", "line\nfeed", "\u00fcber", None, b"bytes", 3])
-def test_unusable_tokens_are_refused_at_once(token: object) -> None:
+def test_token_invalid_raises(token: object) -> None:
     with pytest.raises(InvalidConfiguration, match="token"):
         AuthenticationToken(token)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["env:NAME", "file:///path"])
-def test_a_reference_in_place_of_a_token_is_an_error_that_helps(text: str) -> None:
+def test_token_reference_as_literal_hints_at_fix(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="from_reference"):
         AuthenticationToken(text)
 
 
 @pytest.mark.parametrize("supplied", ["", "top secret", b"topsecret", None])
-def test_what_a_supplier_gives_is_checked_and_not_repeated(supplied: object) -> None:
+def test_token_supplier_result_checked_not_repeated(supplied: object) -> None:
     plugin = AuthenticationToken(lambda: supplied)  # type: ignore[arg-type, return-value]
     with pytest.raises(ErrorGettingAuthenticationData) as caught:
         plugin.auth_data()
     assert "secret" not in str(caught.value)
 
 
-def test_a_supplier_that_fails_is_the_cause() -> None:
+def test_token_supplier_exception_is_cause() -> None:
     def fail() -> str:
         raise KeyError("vault")
 
@@ -88,7 +88,7 @@ def test_a_supplier_that_fails_is_the_cause() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_references_and_named_suppliers_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_pickle_reference_and_named_supplier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSAR_TEST_TOKEN", "topsecret")
     pickled = pickle.dumps(AuthenticationToken.from_reference("env:PULSAR_TEST_TOKEN"))
     assert b"topsecret" not in pickled
@@ -102,7 +102,7 @@ def test_references_and_named_suppliers_pickle(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.proves("N2")
-def test_a_client_description_carries_the_reference_and_the_far_end_resolves_it(
+def test_token_config_with_reference_pickles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PULSAR_TEST_TOKEN", "topsecret")
@@ -144,20 +144,20 @@ class Vault:
     "plugin",
     [AuthenticationToken("topsecret"), AuthenticationToken(lambda: "x"), AuthenticationToken(Vault("topsecret"))],
 )
-def test_what_may_hold_a_literal_secret_refuses_to_pickle(plugin: AuthenticationToken) -> None:
+def test_token_literal_secret_not_picklable(plugin: AuthenticationToken) -> None:
     with pytest.raises(TypeError, match=r"from_reference\('env:NAME'\)") as caught:
         pickle.dumps(plugin)
     assert "topsecret" not in str(caught.value)
 
 
-def test_repr_names_the_source() -> None:
+def test_token_repr_names_source() -> None:
     assert repr(AuthenticationToken("topsecret")) == "AuthenticationToken(***)"
     assert repr(AuthenticationToken(supply)) == "AuthenticationToken(supply)"
     assert repr(AuthenticationToken(Vault("topsecret"))) == "AuthenticationToken(Vault)"
     assert repr(AuthenticationToken.from_reference("env:X")) == "AuthenticationToken.from_reference('env:X')"
 
 
-def test_a_real_broker_takes_and_refuses_tokens(secure_broker: Standalone) -> None:
+def test_token_real_broker(secure_broker: Standalone) -> None:
     def clusters(token: str) -> list[str]:
         return AdminClient(secure_broker.admin_url, AuthenticationToken(token)).clusters()
 
@@ -170,7 +170,7 @@ def test_a_real_broker_takes_and_refuses_tokens(secure_broker: Standalone) -> No
         AdminClient(secure_broker.admin_url, AuthenticationToken(secure_broker.token("nobody"))).namespaces("public")
 
 
-def test_a_supplier_renews_what_a_real_broker_no_longer_takes(secure_broker: Standalone) -> None:
+def test_token_supplier_renews_expired_token(secure_broker: Standalone) -> None:
     renewed = []
 
     def renew() -> str:

@@ -1,4 +1,4 @@
-"""A fake broker, and clients' cores on the test's own loop, closed after it."""
+"""A fake broker, and client cores on the test's own loop, closed after it."""
 
 from __future__ import annotations
 

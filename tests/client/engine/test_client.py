@@ -1,4 +1,4 @@
-"""A whole client on a fake broker: time-outs of each operation, ids, what fails before any I/O, and the end."""
+"""Client core on a fake broker: operation time-outs, ids, errors before I/O, and closing."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ OPERATIONS: list[tuple[Callable[..., Awaitable[None]], int]] = [
 @pytest.mark.parametrize(
     ("operation", "swallowed"), OPERATIONS, ids=[f"{each.__name__}-{Kind.Name(kind)}" for each, kind in OPERATIONS]
 )
-async def test_an_operation_without_an_answer_fails_alone_and_in_time(
+async def test_operation_without_response_times_out_alone(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, operation: Any, swallowed: int
 ) -> None:
     limit = 0.5
@@ -107,9 +107,7 @@ async def test_an_operation_without_an_answer_fails_alone_and_in_time(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C4")
-async def test_closing_a_client_of_a_dead_broker_ends_in_time(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_close_dead_broker_ends_in_time(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     core = cores(fake.url, operation_timeout_seconds=1.0)
     producer = await core.create_producer(ProducerConfig(topic="t"), None)
     for number in range(3):
@@ -126,13 +124,14 @@ async def test_closing_a_client_of_a_dead_broker_ends_in_time(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C29")
-async def test_a_creation_caught_in_redirects_ends_with_that_as_the_reason(fake: FakeBroker, cores: Cores) -> None:
+async def test_create_producer_redirect_loop_is_reason(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = lambda peer, command: [found(command, fake.url, redirect=True)]
     core = cores(fake.url, operation_timeout_seconds=0.4, starting_backoff_interval_ms=300)
     with pytest.raises(LookupError, match="more than 20 times") as caught:
         await core.create_producer(ProducerConfig(topic="t"), None)
     assert caught.value.topic == TOPIC
-    assert len(fake.seen(Kind.LOOKUP)) in (21, 42)
+    # The operation time-out may cut a second attempt.
+    assert len(fake.seen(Kind.LOOKUP)) >= 21
 
 
 # --- ids and names ----------------------------------------------------------------------------------------------
@@ -148,7 +147,7 @@ def request_id(seen: Seen) -> int | None:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C17")
-async def test_ids_are_unique_on_a_connection(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_ids_unique_per_connection(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.partitions[TOPIC] = 4
     core = cores(fake.url, starting_backoff_interval_ms=20)
     await asyncio.gather(*(core.create_producer(ProducerConfig(topic="t"), None) for _ in range(5)))
@@ -173,7 +172,7 @@ async def test_ids_are_unique_on_a_connection(fake: FakeBroker, cores: Cores, su
 @pytest.mark.asyncio
 @pytest.mark.proves("C33")
 @pytest.mark.parametrize("name", ["a/b", "http://a/b/c", "persistent://a/b/c/d", "", "persistent://t n/ns/x"])
-async def test_a_wrong_topic_name_fails_before_any_io(
+async def test_topic_name_invalid_raises_before_io(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, name: str
 ) -> None:
     core = cores(fake.url)
@@ -192,7 +191,7 @@ async def test_a_wrong_topic_name_fails_before_any_io(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C19")
-async def test_partitions_are_named(fake: FakeBroker, cores: Cores) -> None:
+async def test_topic_partitions_names(fake: FakeBroker, cores: Cores) -> None:
     fake.partitions.update({TOPIC: 4, "persistent://public/default/one": 1})
     core = cores(fake.url)
     assert await core.topic_partitions("t") == [f"{TOPIC}-partition-{index}" for index in range(4)]
@@ -232,9 +231,7 @@ class Counting:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C3")
-async def test_the_plug_in_is_started_once_and_closed_once(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_authentication_started_and_closed_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     plugin = Counting()
     core = cores(fake.url, authentication=plugin, starting_backoff_interval_ms=20)
     assert plugin.calls == []
@@ -250,7 +247,7 @@ async def test_the_plug_in_is_started_once_and_closed_once(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C16")
-async def test_a_closed_client_makes_nothing_more(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_closed_client_refuses_creation(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     core = cores(fake.url)
     await core.close()
     for operation in (
@@ -268,9 +265,7 @@ async def test_a_closed_client_makes_nothing_more(fake: FakeBroker, cores: Cores
 @pytest.mark.asyncio
 @pytest.mark.proves("C16", "C187")
 @pytest.mark.parametrize("held", [Kind.PRODUCER, Kind.LOOKUP, Kind.CONNECT])
-async def test_what_is_being_made_when_the_client_closes_is_not_left_behind(
-    fake: FakeBroker, cores: Cores, held: int
-) -> None:
+async def test_close_during_creation_leaves_nothing(fake: FakeBroker, cores: Cores, held: int) -> None:
     fake.answers[held] = swallow
     core = cores(fake.url)
     making = asyncio.create_task(core.create_producer(ProducerConfig(topic="t"), None))
@@ -283,7 +278,7 @@ async def test_what_is_being_made_when_the_client_closes_is_not_left_behind(
 
 
 @pytest.mark.proves("C187")
-def test_closing_a_blocking_client_leaves_no_thread_and_no_socket(fake: FakeBroker) -> None:
+def test_close_sync_client_leaves_no_thread_or_socket(fake: FakeBroker) -> None:
     before = set(threading.enumerate())
     client = pulsar_native.Client(fake.url, message_listener_threads=2)
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
@@ -303,12 +298,14 @@ def test_closing_a_blocking_client_leaves_no_thread_and_no_socket(fake: FakeBrok
     for call in (lambda: producer.send(b"y"), lambda: consumer.acknowledge(MessageId(-1, 1, 1)), reader.read_next):
         with pytest.raises(AlreadyClosed):
             call()
-    for part in (producer, consumer, reader):
-        part.close()  # once more does no harm
+    with pytest.raises(AlreadyClosed):
+        producer.close()
+    consumer.close()  # of consumers and readers a second close does nothing, as in the official client
+    reader.close()
 
 
 @pytest.mark.proves("C188")
-def test_shutdown_ends_at_once_without_a_goodbye(fake: FakeBroker) -> None:
+def test_shutdown_immediate_without_close_commands(fake: FakeBroker) -> None:
     client = pulsar_native.Client(fake.url)
     producer = client.create_producer("t", send_timeout_millis=0)
     consumer = client.subscribe("t", "s")
@@ -337,7 +334,7 @@ def test_shutdown_ends_at_once_without_a_goodbye(fake: FakeBroker) -> None:
 
 
 @pytest.mark.proves("C187", "C189")
-def test_who_waits_for_a_message_is_told_of_the_end(fake: FakeBroker) -> None:
+def test_close_wakes_receivers(fake: FakeBroker) -> None:
     client = pulsar_native.Client(fake.url)
     consumer = client.subscribe("t", "s")
     told: list[BaseException] = []
@@ -360,7 +357,7 @@ def test_who_waits_for_a_message_is_told_of_the_end(fake: FakeBroker) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_answers_the_wrong_thing_is_an_error(fake: FakeBroker, cores: Cores) -> None:
+async def test_broker_unexpected_response_raises(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.PRODUCER] = lambda peer, command: [success(command.producer.request_id)]
     core = cores(fake.url, operation_timeout_seconds=0.3)
     with pytest.raises(ProtocolViolation, match="CommandSuccess instead of CommandProducerSuccess") as caught:

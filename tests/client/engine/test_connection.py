@@ -1,4 +1,4 @@
-"""A live connection: handshake, keep-alive, time-outs, and what hostile peers can do to it (nothing)."""
+"""Connection: handshake, keep-alive, time-outs, and hostile peers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Plugin:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C24")
-async def test_the_handshake_comes_first_and_its_answer_is_kept(fake: FakeBroker, cores: Cores) -> None:
+async def test_handshake_first_and_stored(fake: FakeBroker, cores: Cores) -> None:
     fake.connected.max_message_size = 1 << 20
     fake.connected.protocol_version = 19
     released = threading.Event()
@@ -112,7 +112,7 @@ async def test_the_handshake_comes_first_and_its_answer_is_kept(fake: FakeBroker
 
 
 @pytest.mark.asyncio
-async def test_a_request_on_a_connection_that_is_not_ready_is_refused(fake: FakeBroker, cores: Cores) -> None:
+async def test_request_before_ready_raises(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     connection = Connection(core.engine, core.config, Address(HOST, fake.port))
     with pytest.raises(NotConnected):
@@ -124,7 +124,7 @@ async def test_a_request_on_a_connection_that_is_not_ready_is_refused(fake: Fake
 
 
 @pytest.mark.asyncio
-async def test_credentials_go_along_and_are_read_off_the_loop(fake: FakeBroker, cores: Cores) -> None:
+async def test_credentials_sent_and_read_off_loop(fake: FakeBroker, cores: Cores) -> None:
     plugin = Plugin(b"topsecret")
     await connect(cores(fake.url, authentication=plugin), fake)
     command = fake.seen(Kind.CONNECT)[0].command.connect
@@ -133,7 +133,7 @@ async def test_credentials_go_along_and_are_read_off_the_loop(fake: FakeBroker, 
 
 
 @pytest.mark.asyncio
-async def test_a_plug_in_that_fails_is_told_without_its_text(fake: FakeBroker, cores: Cores) -> None:
+async def test_credentials_plugin_error_without_text(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, authentication=Plugin(ValueError("topsecret is wrong")))
     with pytest.raises(ErrorGettingAuthenticationData, match="failed with ValueError") as caught:
         await connect(core, fake)
@@ -142,7 +142,7 @@ async def test_a_plug_in_that_fails_is_told_without_its_text(fake: FakeBroker, c
 
 
 @pytest.mark.asyncio
-async def test_a_time_out_of_the_plug_in_is_its_own(fake: FakeBroker, cores: Cores) -> None:
+async def test_credentials_plugin_timeout_kept(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, authentication=Plugin(Timeout("the issuer did not answer")))
     with pytest.raises(Timeout, match="the issuer did not answer"):
         await connect(core, fake)
@@ -150,7 +150,7 @@ async def test_a_time_out_of_the_plug_in_is_its_own(fake: FakeBroker, cores: Cor
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C37")
-async def test_refused_credentials_end_it_at_once(fake: FakeBroker, cores: Cores) -> None:
+async def test_credentials_refused_ends_immediately(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.CONNECT] = lambda peer, command: [
         failure(-1 & (1 << 64) - 1, pb.AuthenticationError, "bad token")
     ]
@@ -163,7 +163,7 @@ async def test_refused_credentials_end_it_at_once(fake: FakeBroker, cores: Cores
 
 
 @pytest.mark.asyncio
-async def test_a_peer_that_hangs_up_is_told_with_a_hint(fake: FakeBroker, cores: Cores) -> None:
+async def test_handshake_peer_hangs_up_hint(fake: FakeBroker, cores: Cores) -> None:
     def hang_up(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
         peer.close()
         return ()
@@ -174,7 +174,7 @@ async def test_a_peer_that_hangs_up_is_told_with_a_hint(fake: FakeBroker, cores:
 
 
 @pytest.mark.asyncio
-async def test_a_web_server_is_no_broker(fake: FakeBroker, cores: Cores) -> None:
+async def test_handshake_web_server_raises(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.CONNECT] = lambda peer, command: [b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"]
     with pytest.raises(ProtocolViolation, match="is this a Pulsar broker's binary port") as caught:
         await connect(cores(fake.url), fake)
@@ -186,7 +186,7 @@ async def test_a_web_server_is_no_broker(fake: FakeBroker, cores: Cores) -> None
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C27")
-async def test_one_lost_answer_fails_one_request_only(fake: FakeBroker, cores: Cores) -> None:
+async def test_request_lost_response_fails_alone(fake: FakeBroker, cores: Cores) -> None:
     answer = fake.answers[Kind.GET_LAST_MESSAGE_ID]
 
     def lose_the_second(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -205,7 +205,7 @@ async def test_one_lost_answer_fails_one_request_only(fake: FakeBroker, cores: C
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C226")
-async def test_not_sent_not_answered_and_unknown_are_three_errors(fake: FakeBroker, cores: Cores) -> None:
+async def test_request_unsent_unanswered_unknown_errors(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, operation_timeout_seconds=0.25)
     connection = await connect(core, fake)
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda _peer, command: [
@@ -228,7 +228,7 @@ async def test_not_sent_not_answered_and_unknown_are_three_errors(fake: FakeBrok
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C27", "C225")
-async def test_deadlines_are_each_requests_own(fake: FakeBroker, cores: Cores) -> None:
+async def test_request_deadlines_independent(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
     core = cores(fake.url, operation_timeout_seconds=9)
     connection = await connect(core, fake)
@@ -246,7 +246,7 @@ async def test_deadlines_are_each_requests_own(fake: FakeBroker, cores: Cores) -
 
 
 @pytest.mark.asyncio
-async def test_who_gives_up_waiting_leaves_no_request_behind(fake: FakeBroker, cores: Cores) -> None:
+async def test_request_cancelled_is_removed(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
     core = cores(fake.url)
     connection = await connect(core, fake)
@@ -260,7 +260,7 @@ async def test_who_gives_up_waiting_leaves_no_request_behind(fake: FakeBroker, c
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C40")
-async def test_answers_nobody_asked_for_are_ignored(
+async def test_response_without_request_ignored(
     fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture
 ) -> None:
     core = cores(fake.url)
@@ -273,7 +273,7 @@ async def test_answers_nobody_asked_for_are_ignored(
 
 
 @pytest.mark.asyncio
-async def test_a_lost_connection_fails_what_waits_at_once(fake: FakeBroker, cores: Cores) -> None:
+async def test_lost_connection_fails_requests(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = swallow
     core = cores(fake.url)
     connection = await connect(core, fake)
@@ -288,7 +288,7 @@ async def test_a_lost_connection_fails_what_waits_at_once(fake: FakeBroker, core
 
 
 @pytest.mark.asyncio
-async def test_commands_of_newer_brokers_are_skipped(fake: FakeBroker, cores: Cores) -> None:
+async def test_unknown_command_skipped(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     connection = await connect(core, fake)
     # Of an unknown type, of a type that is known but never sent to clients, and for nobody we know.
@@ -317,7 +317,7 @@ HOSTILE = {
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("what", HOSTILE)
-async def test_hostile_frames_close_the_connection_and_nothing_hangs(fake: FakeBroker, cores: Cores, what: str) -> None:
+async def test_hostile_frames_close_connection(fake: FakeBroker, cores: Cores, what: str) -> None:
     fake.answers[Kind.GET_LAST_MESSAGE_ID] = lambda peer, command: [HOSTILE[what]]
     core = cores(fake.url)
     connection = await connect(core, fake)
@@ -336,7 +336,7 @@ async def test_hostile_frames_close_the_connection_and_nothing_hangs(fake: FakeB
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C14")
-async def test_a_black_hole_is_found_after_two_intervals_and_left(
+async def test_keep_alive_black_hole_closes_after_two_intervals(
     fake: FakeBroker, cores: Cores, subscribed: Callable[..., Any]
 ) -> None:
     interval = 0.2
@@ -355,7 +355,7 @@ async def test_a_black_hole_is_found_after_two_intervals_and_left(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C14")
-async def test_a_peer_that_answers_is_kept(fake: FakeBroker, cores: Cores) -> None:
+async def test_keep_alive_responding_peer_kept(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, keep_alive_interval_seconds=0.05)
     connection = await connect(core, fake)
     await asyncio.to_thread(fake.wait, Kind.PING, 5)
@@ -366,7 +366,7 @@ async def test_a_peer_that_answers_is_kept(fake: FakeBroker, cores: Cores) -> No
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C14")
-async def test_keep_alive_can_be_switched_off(fake: FakeBroker, cores: Cores) -> None:
+async def test_keep_alive_disabled(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, keep_alive_interval_seconds=0)
     await connect(core, fake)
     await asyncio.sleep(0.1)
@@ -374,7 +374,7 @@ async def test_keep_alive_can_be_switched_off(fake: FakeBroker, cores: Cores) ->
 
 
 @pytest.mark.proves("C14")
-def test_a_ping_is_answered_at_once_while_the_applications_code_blocks(fake: FakeBroker) -> None:
+def test_ping_answered_while_application_blocks(fake: FakeBroker) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def listener(_consumer: object, _message: object) -> None:
@@ -396,7 +396,7 @@ def test_a_ping_is_answered_at_once_while_the_applications_code_blocks(fake: Fak
 
 
 @pytest.mark.asyncio
-async def test_a_challenge_is_answered_with_fresh_credentials(fake: FakeBroker, cores: Cores) -> None:
+async def test_auth_challenge_answered_with_fresh_credentials(fake: FakeBroker, cores: Cores) -> None:
     plugin = Plugin(b"first")
     core = cores(fake.url, authentication=plugin)
     connection = await connect(core, fake)
@@ -412,7 +412,7 @@ async def test_a_challenge_is_answered_with_fresh_credentials(fake: FakeBroker, 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_large_frames_in_both_directions_at_once(
+async def test_large_frames_both_directions(
     request: pytest.FixtureRequest, cores: Cores, subscribed: Callable[..., Any], certificates: Certificates, tls: bool
 ) -> None:
     fake: FakeBroker = request.getfixturevalue("tls_fake" if tls else "fake")
@@ -435,7 +435,7 @@ async def test_large_frames_in_both_directions_at_once(
     taken: list[Any] = []
 
     def all_there() -> bool:
-        message = consumer.take()
+        message = consumer.dequeue()
         if message is not None:
             taken.append(message)
         return len(taken) == 3 and len(outcomes) == 6
@@ -450,14 +450,14 @@ async def test_large_frames_in_both_directions_at_once(
 
 
 @pytest.mark.asyncio
-async def test_a_certificate_nobody_vouches_for_is_refused(tls_fake: FakeBroker, cores: Cores) -> None:
+async def test_tls_untrusted_certificate_raises(tls_fake: FakeBroker, cores: Cores) -> None:
     with pytest.raises(ConnectError, match=r"TLS with .* failed: .*"):
         await connect(cores(tls_fake.url), tls_fake)
     assert tls_fake.seen() == []
 
 
 @pytest.mark.asyncio
-async def test_a_connection_the_peer_drops_right_behind_the_handshake(cores: Cores) -> None:
+async def test_connection_dropped_after_handshake(cores: Cores) -> None:
     with FakeBroker() as fake:
 
         def welcome_and_leave(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:

@@ -1,4 +1,4 @@
-"""Lookups over HTTP: what web services say wrong, hosts in turn, and answers that come too late."""
+"""HTTP lookup: malformed responses, hosts in turn, late responses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def broker_at(**urls: str) -> Answer:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C30")
-async def test_what_is_asked_and_which_address_is_taken(cores: Cores) -> None:
+async def test_http_lookup_request_and_address(cores: Cores) -> None:
     both = broker_at(brokerUrl="pulsar://plain:6650", brokerUrlTls="pulsar+ssl://safe:6651", nativeUrl="pulsar://x:1")
     with http_peer(lambda asked: both) as peer:
         core = cores(peer.url, listener_name="out side", authentication=AuthenticationBasic("me", "secret"))
@@ -84,7 +84,7 @@ async def test_what_is_asked_and_which_address_is_taken(cores: Cores) -> None:
         (Answer(307, headers={"Location": "/another/path"}), ReadError, True),
     ],
 )
-async def test_refusals(cores: Cores, answer: Answer, kind: type[PulsarException], retryable: bool) -> None:
+async def test_http_lookup_refusals(cores: Cores, answer: Answer, kind: type[PulsarException], retryable: bool) -> None:
     with http_peer(lambda asked: answer) as peer:
         core = cores(peer.url)
         with pytest.raises(kind) as caught:
@@ -94,7 +94,7 @@ async def test_refusals(cores: Cores, answer: Answer, kind: type[PulsarException
 
 
 @pytest.mark.asyncio
-async def test_what_may_pass_is_tried_again(fake: FakeBroker, cores: Cores) -> None:
+async def test_http_lookup_transient_errors_retried(fake: FakeBroker, cores: Cores) -> None:
     answers = [said(503, "moving"), Answer(body=b""), broker_at(brokerUrl=fake.url)]
     with http_peer(lambda asked: answers[min(len(peer.asked) - 1, 2)]) as peer:
         core = cores(peer.url, starting_backoff_interval_ms=10)
@@ -104,7 +104,7 @@ async def test_what_may_pass_is_tried_again(fake: FakeBroker, cores: Cores) -> N
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C1")
-async def test_dead_hosts_are_passed_over_and_quarantined(fake: FakeBroker, cores: Cores) -> None:
+async def test_http_lookup_dead_hosts_quarantined(fake: FakeBroker, cores: Cores) -> None:
     with http_peer(lambda asked: broker_at(brokerUrl=fake.url)) as gone:
         dead = gone.url.removeprefix("http://")
     with http_peer(lambda asked: broker_at(brokerUrl=fake.url)) as peer:
@@ -119,7 +119,7 @@ async def test_dead_hosts_are_passed_over_and_quarantined(fake: FakeBroker, core
 
 
 @pytest.mark.asyncio
-async def test_an_answer_that_never_comes_is_a_time_out(cores: Cores) -> None:
+async def test_http_lookup_no_response_times_out(cores: Cores) -> None:
     leave = threading.Event()
 
     def late(asked: Asked) -> Answer:
@@ -135,7 +135,7 @@ async def test_an_answer_that_never_comes_is_a_time_out(cores: Cores) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_plug_in_that_fails_is_told_without_its_words(cores: Cores) -> None:
+async def test_http_lookup_plugin_error_without_text(cores: Cores) -> None:
     class Broken(AuthenticationBasic):
         def http_headers(self) -> dict[str, str]:
             raise RuntimeError("very-secret")
@@ -149,7 +149,7 @@ async def test_a_plug_in_that_fails_is_told_without_its_words(cores: Cores) -> N
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C20")
-async def test_an_answer_from_before_a_change_of_the_cluster_does_not_count(fake: FakeBroker, cores: Cores) -> None:
+async def test_http_lookup_response_before_change_discarded(fake: FakeBroker, cores: Cores) -> None:
     asked_once, leave = threading.Event(), threading.Event()
 
     def late(asked: Asked) -> Answer:

@@ -1,4 +1,4 @@
-"""Finding the broker of a topic: redirects, proxies, retries, limits."""
+"""Lookup of a topic's broker: redirects, proxies, retries, limits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lookups(broker: FakeBroker) -> list[pb.CommandLookupTopic]:
 
 
 @pytest.mark.asyncio
-async def test_a_topic_served_right_here(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_served_by_first_broker(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, listener_name="external")
     assert await core.lookup.broker_of(TOPIC) == BrokerOfTopic(at(fake), at(fake))
     (asked,) = lookups(fake)
@@ -67,7 +67,7 @@ async def test_a_topic_served_right_here(fake: FakeBroker, cores: Cores) -> None
 @pytest.mark.asyncio
 @pytest.mark.proves("C29")
 @pytest.mark.parametrize("authoritative", [True, False])
-async def test_a_redirect_is_followed_with_the_flag_of_the_answer(
+async def test_lookup_redirect_with_authoritative_flag(
     fake: FakeBroker, second: FakeBroker, cores: Cores, authoritative: bool
 ) -> None:
     answer_lookups(fake, second.url, redirect=True, authoritative=authoritative)
@@ -79,9 +79,7 @@ async def test_a_redirect_is_followed_with_the_flag_of_the_answer(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C29")
-async def test_an_endless_chain_of_redirects_ends_after_twenty(
-    fake: FakeBroker, second: FakeBroker, cores: Cores
-) -> None:
+async def test_lookup_redirect_loop_ends_after_twenty(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
     answer_lookups(fake, second.url, redirect=True)
     answer_lookups(second, fake.url, redirect=True)
     core = cores(fake.url)
@@ -95,7 +93,7 @@ async def test_an_endless_chain_of_redirects_ends_after_twenty(
 @pytest.mark.asyncio
 @pytest.mark.proves("C29")
 @pytest.mark.parametrize(("allowed", "needed", "works"), [(0, 0, True), (0, 1, False), (3, 3, True), (3, 4, False)])
-async def test_the_number_of_redirects_can_be_set(
+async def test_lookup_max_redirects_configurable(
     fake: FakeBroker, cores: Cores, allowed: int, needed: int, works: bool
 ) -> None:
     def redirect_some(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -112,7 +110,7 @@ async def test_the_number_of_redirects_can_be_set(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C25")
-async def test_through_a_proxy_the_socket_goes_to_the_service_url(
+async def test_lookup_proxy_uses_service_url_socket(
     fake: FakeBroker, cores: Cores, subscribed: Callable[..., Any]
 ) -> None:
     answer_lookups(fake, "pulsar://broker-7.internal:6650", through_proxy=True)
@@ -128,7 +126,7 @@ async def test_through_a_proxy_the_socket_goes_to_the_service_url(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C25")
-async def test_redirects_behind_a_proxy_stay_behind_it(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_redirect_behind_proxy(fake: FakeBroker, cores: Cores) -> None:
     names = iter(["pulsar://one.internal:6650", "pulsar://two.internal:6650", "pulsar://three.internal:6650"])
 
     def onward(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -145,7 +143,7 @@ async def test_redirects_behind_a_proxy_stay_behind_it(fake: FakeBroker, cores: 
 @pytest.mark.asyncio
 @pytest.mark.proves("C28")
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_of_two_addresses_the_one_that_fits_the_connection_is_taken(
+async def test_lookup_address_by_tls(
     request: pytest.FixtureRequest, cores: Cores, certificates: Certificates, tls: bool
 ) -> None:
     broker: FakeBroker = request.getfixturevalue("tls_fake" if tls else "fake")
@@ -166,7 +164,7 @@ async def test_of_two_addresses_the_one_that_fits_the_connection_is_taken(
 
 
 @pytest.mark.asyncio
-async def test_an_answer_without_a_usable_address(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_without_usable_address_raises(fake: FakeBroker, cores: Cores) -> None:
     answer_lookups(fake, "pulsar+ssl://h:6651")
     with pytest.raises(LookupError, match="no address without TLS"):
         await cores(fake.url).lookup.broker_of(TOPIC)
@@ -192,7 +190,7 @@ def fail_first(broker: FakeBroker, times: int, code: int) -> None:
 @pytest.mark.asyncio
 @pytest.mark.proves("C36")
 @pytest.mark.parametrize("code", [pb.TooManyRequests, pb.ServiceNotReady, pb.MetadataError])
-async def test_what_may_pass_is_tried_again(fake: FakeBroker, cores: Cores, code: int) -> None:
+async def test_lookup_transient_errors_retried(fake: FakeBroker, cores: Cores, code: int) -> None:
     fail_first(fake, 2, code)
     core = cores(fake.url, starting_backoff_interval_ms=20)
     assert (await core.lookup.broker_of(TOPIC, core.deadline())).logical == at(fake)
@@ -207,7 +205,7 @@ async def test_what_may_pass_is_tried_again(fake: FakeBroker, cores: Cores, code
 @pytest.mark.parametrize(
     ("code", "kind"), [(pb.TopicNotFound, TopicNotFound), (pb.AuthorizationError, AuthorizationError)]
 )
-async def test_what_cannot_pass_ends_it_at_once(
+async def test_lookup_permanent_error_raises(
     fake: FakeBroker, cores: Cores, code: int, kind: type[PulsarException]
 ) -> None:
     fail_first(fake, 99, code)
@@ -222,7 +220,7 @@ async def test_what_cannot_pass_ends_it_at_once(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C36", "C225")
-async def test_trying_again_ends_at_the_deadline_with_the_brokers_reason(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_retry_deadline_raises_broker_error(fake: FakeBroker, cores: Cores) -> None:
     fail_first(fake, 999, pb.TooManyRequests)
     core = cores(fake.url, operation_timeout_seconds=0.4, starting_backoff_interval_ms=20)
     started = time.monotonic()
@@ -233,7 +231,7 @@ async def test_trying_again_ends_at_the_deadline_with_the_brokers_reason(fake: F
 
 
 @pytest.mark.asyncio
-async def test_a_broker_that_starts_late_is_found(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_broker_starting_late(fake: FakeBroker, cores: Cores) -> None:
     fake.close()
     core = cores(fake.url, starting_backoff_interval_ms=20)
     waiting = asyncio.create_task(core.lookup.broker_of(TOPIC, core.deadline()))
@@ -247,7 +245,7 @@ async def test_a_broker_that_starts_late_is_found(fake: FakeBroker, cores: Cores
 
 
 @pytest.mark.asyncio
-async def test_an_unanswered_lookup_is_a_time_out_that_tells_the_topic(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_unanswered_timeout_names_topic(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, operation_timeout_seconds=0.3)
     with pytest.raises(Timeout) as caught:
@@ -271,7 +269,7 @@ async def test_partitions(fake: FakeBroker, cores: Cores) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_unknown_topic_is_named_though_the_broker_says_nothing(fake: FakeBroker, cores: Cores) -> None:
+async def test_partitions_unknown_topic_named(fake: FakeBroker, cores: Cores) -> None:
     def unknown(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         # The message is empty.
         answer = pb.CommandPartitionedTopicMetadataResponse(
@@ -290,7 +288,7 @@ async def test_an_unknown_topic_is_named_though_the_broker_says_nothing(fake: Fa
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C11", "C225")
-async def test_only_so_many_lookups_are_on_their_way_at_once(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_concurrency_limit(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, concurrent_lookup_requests=2)
     tasks = [asyncio.create_task(core.lookup.broker_of(TopicName.parse(f"t{number}"))) for number in range(5)]
@@ -308,7 +306,7 @@ async def test_only_so_many_lookups_are_on_their_way_at_once(fake: FakeBroker, c
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C12", "C225")
-async def test_more_waiting_lookups_than_allowed_fail_at_once(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_too_many_waiting_raises(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, concurrent_lookup_requests=2, max_lookup_requests=3)
     names = [TopicName.parse(f"t{number}") for number in range(4)]
@@ -337,7 +335,7 @@ async def test_more_waiting_lookups_than_allowed_fail_at_once(fake: FakeBroker, 
 
 
 @pytest.mark.asyncio
-async def test_one_who_gives_up_waiting_leaves_his_place(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_cancelled_waiter_frees_slot(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = swallow
     core = cores(fake.url, concurrent_lookup_requests=1, max_lookup_requests=2)
     running = asyncio.create_task(core.lookup.broker_of(TOPIC))
@@ -356,7 +354,7 @@ async def test_one_who_gives_up_waiting_leaves_his_place(fake: FakeBroker, cores
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C13")
-async def test_a_broker_that_rejects_too_often_loses_the_connection(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_rejected_too_often_closes_connection(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = lambda peer, command: [not_found(command, pb.TooManyRequests)]
     core = cores(fake.url)
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""Where the engine runs: one thread for all blocking clients, gone with the last, and nothing of it after a fork."""
+"""Engine loop: one thread for all blocking clients, ended with the last, dropped after a fork."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wait_until_gone(threads: list[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
-def test_one_thread_for_all_and_none_after_the_last() -> None:
+def test_engine_one_thread_until_last_client() -> None:
     assert engine_threads() == []
     first = acquire_thread_engine()
     second = acquire_thread_engine()
@@ -49,7 +49,7 @@ def test_one_thread_for_all_and_none_after_the_last() -> None:
     wait_until_gone(engine_threads())
 
 
-def test_a_client_starts_nothing_before_its_first_use(fake: FakeBroker) -> None:
+def test_engine_starts_on_first_use(fake: FakeBroker) -> None:
     client = pulsar_native.Client(fake.url)
     assert engine_threads() == [] and fake.peers == []
     client.close()
@@ -57,7 +57,7 @@ def test_a_client_starts_nothing_before_its_first_use(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "shutdown", "collected"])
-def test_the_thread_ends_with_the_last_client(fake: FakeBroker, end: str) -> None:
+def test_engine_thread_ends_with_last_client(fake: FakeBroker, end: str) -> None:
     clients = [pulsar_native.Client(fake.url) for _ in range(2)]
     for client in clients:
         client.create_producer("t").send(b"x")
@@ -75,7 +75,7 @@ def test_the_thread_ends_with_the_last_client(fake: FakeBroker, end: str) -> Non
     assert all(peer.gone.wait(10) for peer in fake.peers)
 
 
-def test_a_blocking_call_on_the_loop_is_refused_and_not_waited_for() -> None:
+def test_engine_blocking_call_on_loop_raises() -> None:
     engine = acquire_thread_engine()
 
     async def inside() -> None:
@@ -87,7 +87,7 @@ def test_a_blocking_call_on_the_loop_is_refused_and_not_waited_for() -> None:
     wait_until_gone(engine_threads())
 
 
-def test_errors_and_time_outs_of_a_call() -> None:
+def test_engine_run_errors_and_timeouts() -> None:
     engine = acquire_thread_engine()
 
     async def fails() -> None:
@@ -105,7 +105,7 @@ def test_errors_and_time_outs_of_a_call() -> None:
     engine.call(print, "never")
 
 
-def test_a_call_that_waits_when_the_engine_ends_is_told() -> None:
+def test_engine_end_fails_waiting_call() -> None:
     engine = acquire_thread_engine()
     told: list[BaseException] = []
 
@@ -125,7 +125,7 @@ def test_a_call_that_waits_when_the_engine_ends_is_told() -> None:
     wait_until_gone(engine_threads())
 
 
-def test_a_call_right_behind_the_end_is_refused_and_never_hangs() -> None:
+def test_engine_run_after_end_raises() -> None:
     outcomes: list[object] = []
 
     def rounds() -> None:
@@ -145,7 +145,7 @@ def test_a_call_right_behind_the_end_is_refused_and_never_hangs() -> None:
     wait_until_gone(engine_threads())
 
 
-def test_a_client_collected_while_an_engine_is_taken_gives_its_own_back() -> None:
+def test_engine_acquire_during_client_collection() -> None:
     # The garbage collector runs wherever it likes, also in a thread that holds the lock.
     dropped = acquire_thread_engine()
     with loop_module._process.lock:
@@ -156,7 +156,7 @@ def test_a_client_collected_while_an_engine_is_taken_gives_its_own_back() -> Non
     wait_until_gone(engine_threads())
 
 
-def test_call_runs_at_once_on_the_loop_and_soon_from_elsewhere() -> None:
+def test_engine_call_immediate_on_loop() -> None:
     engine = acquire_thread_engine()
     seen: list[tuple[str, bool]] = []
 
@@ -175,7 +175,7 @@ def test_call_runs_at_once_on_the_loop_and_soon_from_elsewhere() -> None:
 
 
 @pytest.mark.asyncio
-async def test_spawned_tasks_are_kept_alive() -> None:
+async def test_engine_spawn_keeps_task_alive() -> None:
     engine = Engine(asyncio.get_running_loop(), threading.get_ident())
     finished = asyncio.Event()
 
@@ -188,7 +188,7 @@ async def test_spawned_tasks_are_kept_alive() -> None:
     await asyncio.wait_for(finished.wait(), 10)
 
 
-def test_objects_of_another_generation_are_refused() -> None:
+def test_check_generation_other_process_raises() -> None:
     check_generation(loop_module.generation())
     with pytest.raises(AlreadyClosed, match=r"Client\.from_config"):
         check_generation(loop_module.generation() - 1)
@@ -241,7 +241,7 @@ FORK = """
 
 
 @pytest.mark.proves("N1")
-def test_after_a_fork_the_child_makes_its_own_client_and_the_parents_is_undisturbed() -> None:
+def test_fork_child_has_own_client() -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FORK)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "dev")])},
@@ -253,7 +253,7 @@ def test_after_a_fork_the_child_makes_its_own_client_and_the_parents_is_undistur
 
 
 @pytest.mark.parametrize("last", ["", "client.close()"])
-def test_nothing_hangs_at_the_end_of_the_program(fake: FakeBroker, last: str) -> None:
+def test_interpreter_exit_does_not_hang(fake: FakeBroker, last: str) -> None:
     program = f"""
         import pulsar_native as pulsar
         client = pulsar.Client({fake.url!r})

@@ -1,4 +1,4 @@
-"""The limit on bytes that wait for receipts."""
+"""Memory limit of pending and received bytes."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class LimitModel(RuleBasedStateMachine):
 TestMemoryLimit = pytest.mark.proves("C21")(LimitModel.TestCase)
 
 
-def test_one_message_may_overshoot() -> None:
+def test_memory_limit_one_message_may_exceed() -> None:
     memory = MemoryLimit(100)
     assert memory.try_reserve(99) and memory.try_reserve(10**9) and not memory.try_reserve(0)
 
 
-def test_a_limit_of_0_is_off() -> None:
+def test_memory_limit_zero_is_off() -> None:
     memory = MemoryLimit(0)
     woken = []
     for _ in range(3):
@@ -70,7 +70,7 @@ def test_a_limit_of_0_is_off() -> None:
     assert (memory.used, woken) == (0, [1])
 
 
-def test_many_threads() -> None:
+def test_memory_limit_threads() -> None:
     memory = MemoryLimit(1000)
     stop = time.monotonic() + 0.3
 
@@ -92,15 +92,15 @@ def test_many_threads() -> None:
 
 
 @pytest.mark.proves("N4")
-def test_what_was_received_takes_room_but_never_the_last() -> None:
+def test_memory_limit_received_never_blocks_last_message() -> None:
     memory, woken = MemoryLimit(100), list[str]()
     memory.receive(70)
     assert memory.try_reserve(20) and memory.try_reserve(20) and not memory.try_reserve(1)
     assert memory.is_over(1) and memory.is_over(0.95) and not memory.has_room(1)
     memory.wait_for_room(lambda: woken.append("sender"))
-    memory.take(5)
+    memory.release_received(5)
     assert not woken
-    memory.take(25)
+    memory.release_received(25)
     assert woken == ["sender"] and (memory.used, memory.received) == (80, 40)
     # Over the limit by what was received alone: one message may be sent, and whoever waits to send is told.
     memory.receive(100)
@@ -110,14 +110,14 @@ def test_what_was_received_takes_room_but_never_the_last() -> None:
     assert woken == ["sender", "again"] and memory.try_reserve(10) and not memory.try_reserve(1)
 
 
-def test_without_limit_nothing_is_counted() -> None:
+def test_memory_limit_off_counts_nothing() -> None:
     memory = MemoryLimit(0)
     memory.receive(1 << 40)
-    memory.take(1 << 40)
+    memory.release_received(1 << 40)
     assert memory.used == 0 and memory.has_room(1 << 50) and not memory.is_over(0)
 
 
-def test_ahead_little_is_taken_and_only_below_half_of_the_limit() -> None:
+def test_reserve_ahead_small_and_below_half() -> None:
     assert MemoryLimit(0).reserve_ahead(500) == 500
     memory = MemoryLimit(256_000)
     assert memory.reserve_ahead(500) == 500

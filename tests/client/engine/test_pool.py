@@ -1,4 +1,4 @@
-"""The pool of connections: shared attempts, several hosts, and what leaves it."""
+"""Connection pool: shared attempts, several hosts, and removal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def closed_broker() -> str:
 
 
 @pytest.mark.asyncio
-async def test_who_asks_at_once_shares_one_attempt(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_concurrent_requests_share_attempt(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     made = await asyncio.gather(*(connection_to(core, fake) for _ in range(20)))
     assert len(set(made)) == 1 and len(fake.peers) == 1
@@ -45,7 +45,7 @@ async def test_who_asks_at_once_shares_one_attempt(fake: FakeBroker, cores: Core
 @pytest.mark.asyncio
 @pytest.mark.proves("C8")
 @pytest.mark.parametrize("slots", [1, 3])
-async def test_connections_per_broker(fake: FakeBroker, cores: Cores, slots: int) -> None:
+async def test_pool_connections_per_broker(fake: FakeBroker, cores: Cores, slots: int) -> None:
     core = cores(fake.url, connections_per_broker=slots)
     made = [await connection_to(core, fake) for _ in range(60)]
     assert len(set(made)) == len(fake.peers) == slots
@@ -54,7 +54,7 @@ async def test_connections_per_broker(fake: FakeBroker, cores: Cores, slots: int
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C8")
-async def test_zero_connections_per_broker_shares_nothing(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_zero_connections_per_broker_not_shared(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, connections_per_broker=0)
     made = [await connection_to(core, fake) for _ in range(5)]
     assert len(set(made)) == len(fake.peers) == 5
@@ -66,7 +66,7 @@ async def test_zero_connections_per_broker_shares_nothing(fake: FakeBroker, core
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C26")
-async def test_a_connection_that_closed_leaves_the_pool(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_closed_connection_removed(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     first = await connection_to(core, fake)
     fake.peers[0].close()
@@ -80,7 +80,7 @@ async def test_a_connection_that_closed_leaves_the_pool(fake: FakeBroker, cores:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C26")
-async def test_an_attempt_that_failed_leaves_the_pool(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_failed_attempt_removed(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     welcome = fake.answers[Kind.CONNECT]
 
@@ -97,18 +97,18 @@ async def test_an_attempt_that_failed_leaves_the_pool(fake: FakeBroker, cores: C
 
 
 @pytest.mark.asyncio
-async def test_each_of_those_who_share_an_attempt_gets_an_error_of_his_own(cores: Cores) -> None:
+async def test_pool_shared_attempt_separate_errors(cores: Cores) -> None:
     core = cores(f"pulsar://{closed_broker()}", operation_timeout_seconds=0.15)
     topics = [f"persistent://public/default/t{number}" for number in range(4)]
     asked = (core.topic_partition_count(topic, auto_create=True) for topic in topics)
     failures = await asyncio.gather(*asked, return_exceptions=True)
-    assert [(type(failure), getattr(failure, "topic", None)) for failure in failures] == [
-        (ConnectError, topic) for topic in topics
-    ]
+    assert [getattr(failure, "topic", None) for failure in failures] == topics
+    # ConnectTimeout where the operation time-out came first.
+    assert all(isinstance(failure, ConnectError) for failure in failures) and len(set(map(id, failures))) == 4
 
 
 @pytest.mark.asyncio
-async def test_one_who_gives_up_does_not_spoil_it_for_the_others(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_cancelled_caller_keeps_attempt(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     welcome = fake.answers[Kind.CONNECT]
     fake.answers[Kind.CONNECT] = swallow
@@ -127,7 +127,7 @@ async def test_one_who_gives_up_does_not_spoil_it_for_the_others(fake: FakeBroke
 
 
 @pytest.mark.asyncio
-async def test_hosts_are_visited_in_turn_after_a_random_first(cores: Cores) -> None:
+async def test_pool_hosts_in_turn_after_random_first(cores: Cores) -> None:
     firsts = set()
     for _ in range(40):
         pool = cores("pulsar://a:1,b:2,c:3").pool
@@ -138,7 +138,7 @@ async def test_hosts_are_visited_in_turn_after_a_random_first(cores: Cores) -> N
 
 
 @pytest.mark.asyncio
-async def test_dead_hosts_are_passed_over(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_dead_hosts_skipped(fake: FakeBroker, cores: Cores) -> None:
     url = f"pulsar://{closed_broker()},{fake.address},{closed_broker()}"
     for _ in range(6):  # whatever comes first
         core = cores(url)
@@ -148,7 +148,7 @@ async def test_dead_hosts_are_passed_over(fake: FakeBroker, cores: Cores) -> Non
 
 
 @pytest.mark.asyncio
-async def test_a_host_that_never_answers_the_handshake_is_passed_over(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_silent_host_skipped(fake: FakeBroker, cores: Cores) -> None:
     with FakeBroker() as silent:
         silent.answers[Kind.CONNECT] = swallow
         url = f"pulsar://{silent.address},{fake.address}"
@@ -158,7 +158,7 @@ async def test_a_host_that_never_answers_the_handshake_is_passed_over(fake: Fake
 
 
 @pytest.mark.asyncio
-async def test_with_all_hosts_dead_the_last_error_is_told(cores: Cores) -> None:
+async def test_pool_all_hosts_dead_raises_last_error(cores: Cores) -> None:
     dead = [closed_broker(), closed_broker()]
     with pytest.raises(ConnectError, match="Connection refused") as caught:
         await cores(f"pulsar://{','.join(dead)}").pool.to_service()
@@ -170,7 +170,7 @@ async def test_with_all_hosts_dead_the_last_error_is_told(cores: Cores) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C15", "C24")
-async def test_a_handshake_that_is_never_answered_ends_in_time_and_says_so(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_handshake_timeout_raises(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.CONNECT] = swallow
     core = cores(fake.url, operation_timeout_seconds=9, connection_timeout_ms=300)
     started = time.monotonic()
@@ -182,7 +182,7 @@ async def test_a_handshake_that_is_never_answered_ends_in_time_and_says_so(fake:
 
 
 @pytest.mark.asyncio
-async def test_closing_the_pool_ends_connections_and_attempts(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_close_ends_connections_and_attempts(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     open_one = await connection_to(core, fake)
     with FakeBroker() as silent:
@@ -203,7 +203,7 @@ async def test_closing_the_pool_ends_connections_and_attempts(fake: FakeBroker, 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C1")
-async def test_a_dead_host_is_not_tried_again_while_in_quarantine(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_dead_host_in_quarantine_skipped(fake: FakeBroker, cores: Cores) -> None:
     dead = closed_broker()
     core = cores(f"pulsar://{dead},{fake.address}", connections_per_broker=0)
     for _ in range(2):
@@ -218,7 +218,7 @@ async def test_a_dead_host_is_not_tried_again_while_in_quarantine(fake: FakeBrok
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C1")
-async def test_a_host_that_is_back_is_used_again_after_its_quarantine(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_recovered_host_used_after_quarantine(fake: FakeBroker, cores: Cores) -> None:
     dead = closed_broker()
     core = cores(
         f"pulsar://{dead},{fake.address}",
@@ -233,9 +233,7 @@ async def test_a_host_that_is_back_is_used_again_after_its_quarantine(fake: Fake
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("slots", [1, 0])
-async def test_an_idle_connection_is_closed_and_made_again_when_needed(
-    fake: FakeBroker, cores: Cores, slots: int
-) -> None:
+async def test_pool_idle_connection_closed_and_reopened(fake: FakeBroker, cores: Cores, slots: int) -> None:
     core = cores(fake.url, connection_max_idle_seconds=0.1, connections_per_broker=slots)
     before = time.monotonic()
     idle = await connection_to(core, fake)
@@ -246,7 +244,7 @@ async def test_an_idle_connection_is_closed_and_made_again_when_needed(
 
 
 @pytest.mark.asyncio
-async def test_what_is_used_is_not_idle(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_used_connection_not_idle(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, connection_max_idle_seconds=0.05)
     producer = await core.create_producer(ProducerConfig(topic="t"), None)
     await asyncio.sleep(0.3)
@@ -264,7 +262,7 @@ async def test_what_is_used_is_not_idle(fake: FakeBroker, cores: Cores) -> None:
 
 
 @pytest.mark.asyncio
-async def test_idle_release_can_be_switched_off(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_idle_release_disabled(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, connection_max_idle_seconds=0)
     connection = await connection_to(core, fake)
     await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Where the cluster is: supplied by a provider or a callable, changed while the client lives, and its end."""
+"""Service URL provider: initial value, changes during the client's life, and close."""
 
 from __future__ import annotations
 
@@ -78,9 +78,7 @@ class Counting(Authentication):
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C2")
-async def test_a_provider_is_asked_at_first_use_only_off_the_loop_and_closed_at_the_end(
-    fake: FakeBroker, cores: Cores
-) -> None:
+async def test_provider_called_lazily_off_loop_and_closed(fake: FakeBroker, cores: Cores) -> None:
     provider = Provider(ServiceInfo(fake.url))
     core = cores(provider)
     assert provider.calls == []
@@ -92,7 +90,7 @@ async def test_a_provider_is_asked_at_first_use_only_off_the_loop_and_closed_at_
 
 
 @pytest.mark.asyncio
-async def test_a_provider_that_fails_is_told_and_asked_again(fake: FakeBroker, cores: Cores) -> None:
+async def test_provider_error_raised_and_called_again(fake: FakeBroker, cores: Cores) -> None:
     provider = Provider(ServiceInfo(fake.url), fails=1)
     core = cores(provider)
     with pytest.raises(InvalidConfiguration, match="OSError") as caught:
@@ -105,7 +103,7 @@ async def test_a_provider_that_fails_is_told_and_asked_again(fake: FakeBroker, c
 
 
 @pytest.mark.asyncio
-async def test_a_provider_that_never_answers_holds_nobody_for_ever(fake: FakeBroker, cores: Cores) -> None:
+async def test_provider_hanging_times_out(fake: FakeBroker, cores: Cores) -> None:
     leave = threading.Event()
 
     def supply() -> str:
@@ -126,7 +124,7 @@ async def test_a_provider_that_never_answers_holds_nobody_for_ever(fake: FakeBro
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C2", "C22")
-async def test_a_pushed_cluster_closes_the_connections_and_has_its_own_credentials(
+async def test_provider_push_closes_connections_new_credentials(
     fake: FakeBroker, second: FakeBroker, cores: Cores
 ) -> None:
     here, there = Counting(b"here"), Counting(b"there")
@@ -151,7 +149,7 @@ async def test_a_pushed_cluster_closes_the_connections_and_has_its_own_credentia
 
 
 @pytest.mark.asyncio
-async def test_the_same_cluster_pushed_again_changes_nothing(fake: FakeBroker, cores: Cores) -> None:
+async def test_provider_push_same_cluster_no_effect(fake: FakeBroker, cores: Cores) -> None:
     provider = Provider(ServiceInfo(fake.url))
     core = cores(provider)
     await core.topic_partitions("t")
@@ -163,7 +161,7 @@ async def test_the_same_cluster_pushed_again_changes_nothing(fake: FakeBroker, c
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C2")
-async def test_a_callable_is_asked_again_and_again(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
+async def test_provider_callable_polled(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
     answers: list[Any] = [fake.url]
 
     def supply() -> Any:
@@ -186,7 +184,7 @@ async def test_a_callable_is_asked_again_and_again(fake: FakeBroker, second: Fak
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C20")
-async def test_a_new_url_keeps_credentials_and_is_checked(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
+async def test_change_url_keeps_credentials_and_validates(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
     plug_in = Counting(b"t")
     core = cores(fake.url, authentication=plug_in)
     await core.topic_partitions("t")
@@ -207,7 +205,7 @@ async def test_a_new_url_keeps_credentials_and_is_checked(fake: FakeBroker, seco
 @pytest.mark.asyncio
 @pytest.mark.proves("C20")
 @pytest.mark.parametrize("held", [Kind.CONNECT, Kind.LOOKUP, Kind.PRODUCER])
-async def test_what_is_under_way_at_a_change_ends_up_at_the_new_cluster(
+async def test_change_during_operation_ends_at_new_cluster(
     fake: FakeBroker, second: FakeBroker, cores: Cores, held: int
 ) -> None:
     fake.answers[held] = swallow
@@ -229,7 +227,7 @@ async def test_what_is_under_way_at_a_change_ends_up_at_the_new_cluster(
 
 
 @pytest.mark.asyncio
-async def test_failing_over_and_back(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
+async def test_failover_and_back(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
     second.close()
     failover = AutoClusterFailover(
         ServiceInfo(second.url), [ServiceInfo("pulsar://127.0.0.1:1"), ServiceInfo(fake.url)], check_interval_ms=20
@@ -239,7 +237,7 @@ async def test_failing_over_and_back(fake: FakeBroker, second: FakeBroker, cores
     assert (await core.service_info()).service_url == fake.url and producer.is_connected
 
 
-def test_a_client_with_a_provider_made_and_dropped_ends_it(fake: FakeBroker) -> None:
+def test_provider_dropped_client_closes_it(fake: FakeBroker) -> None:
     provider = Provider(ServiceInfo(fake.url))
     client = Client(provider)
     client.get_topic_partitions("t")
@@ -264,9 +262,7 @@ def closing(producer_id: int, url: str) -> bytes:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C190")
-async def test_a_producer_goes_to_the_assigned_broker_at_once_without_a_lookup(
-    fake: FakeBroker, second: FakeBroker, cores: Cores
-) -> None:
+async def test_producer_assigned_broker_without_lookup(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
     # A back-off nobody would wait for.
     core = cores(fake.url, starting_backoff_interval_ms=60_000)
     producer = await core.create_producer(ProducerConfig(topic="t"), None)
@@ -279,7 +275,7 @@ async def test_a_producer_goes_to_the_assigned_broker_at_once_without_a_lookup(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C190")
-async def test_a_consumer_goes_to_the_assigned_broker_at_once_without_a_lookup(
+async def test_consumer_assigned_broker_without_lookup(
     fake: FakeBroker, second: FakeBroker, cores: Cores, subscribed: Callable[..., Any]
 ) -> None:
     core = cores(fake.url, starting_backoff_interval_ms=60_000)
@@ -294,9 +290,7 @@ async def test_a_consumer_goes_to_the_assigned_broker_at_once_without_a_lookup(
 @pytest.mark.asyncio
 @pytest.mark.proves("C190")
 @pytest.mark.parametrize("url", ["pulsar://127.0.0.1:1", "nonsense", ""])
-async def test_an_assigned_broker_that_is_no_use_is_forgotten_for_a_lookup(
-    fake: FakeBroker, cores: Cores, url: str
-) -> None:
+async def test_assigned_broker_unreachable_falls_back_to_lookup(fake: FakeBroker, cores: Cores, url: str) -> None:
     core = cores(fake.url, starting_backoff_interval_ms=10)
     producer = await core.create_producer(ProducerConfig(topic="t"), None)
     fake.peers[0].send(closing(0, url))
@@ -307,7 +301,7 @@ async def test_an_assigned_broker_that_is_no_use_is_forgotten_for_a_lookup(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C190", "C25")
-async def test_behind_a_proxy_the_assigned_broker_is_reached_through_it(fake: FakeBroker, cores: Cores) -> None:
+async def test_assigned_broker_behind_proxy(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.LOOKUP] = lambda peer, command: [found(command, "pulsar://one.internal:6650", through_proxy=True)]
     core = cores(fake.url, starting_backoff_interval_ms=60_000)
     await core.create_producer(ProducerConfig(topic="t"), None)
@@ -319,7 +313,7 @@ async def test_behind_a_proxy_the_assigned_broker_is_reached_through_it(fake: Fa
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C190")
-async def test_a_migrated_topic_is_looked_up_in_its_new_cluster_from_then_on(
+async def test_migrated_topic_looked_up_in_new_cluster(
     fake: FakeBroker, second: FakeBroker, cores: Cores, subscribed: Callable[..., Any]
 ) -> None:
     core = cores(fake.url, starting_backoff_interval_ms=10)

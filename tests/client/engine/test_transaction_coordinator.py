@@ -1,4 +1,4 @@
-"""Coordinators that answer as real ones rarely do: moved, silent, refusing, and many requests at once."""
+"""Transaction coordinators that move, stay silent or refuse, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def begin(core: ClientCore, seconds: float = 60.0) -> TransactionWork:
 
 
 @pytest.mark.asyncio
-async def test_new_ones_go_round_coordinators_that_are_connected_once(fake: FakeBroker, cores: Cores) -> None:
+async def test_coordinators_used_in_turn_connected_once(fake: FakeBroker, cores: Cores) -> None:
     Coordinators(fake, 3)
     core = cores(fake.url)
     assert not fake.seen()
@@ -94,13 +94,13 @@ async def test_new_ones_go_round_coordinators_that_are_connected_once(fake: Fake
 
 
 @pytest.mark.asyncio
-async def test_a_cluster_without_coordinators(fake: FakeBroker, cores: Cores) -> None:
+async def test_coordinators_missing_raises(fake: FakeBroker, cores: Cores) -> None:
     with pytest.raises(OperationNotSupported, match="transactionCoordinatorEnabled=true"):
         await begin(cores(fake.url))
 
 
 @pytest.mark.asyncio
-async def test_a_coordinator_that_has_moved_is_looked_up_again(fake: FakeBroker, cores: Cores) -> None:
+async def test_coordinator_moved_is_looked_up(fake: FakeBroker, cores: Cores) -> None:
     own = Coordinators(fake)
     core = cores(fake.url, starting_backoff_interval_ms=10)
     await begin(core)
@@ -113,7 +113,7 @@ async def test_a_coordinator_that_has_moved_is_looked_up_again(fake: FakeBroker,
 
 
 @pytest.mark.asyncio
-async def test_what_failed_to_connect_is_tried_anew(fake: FakeBroker, cores: Cores) -> None:
+async def test_coordinator_failed_connect_retried(fake: FakeBroker, cores: Cores) -> None:
     own = Coordinators(fake)
     own.errors[Kind.TC_CLIENT_CONNECT_REQUEST] = [pb.NotAllowedError]
     core = cores(fake.url)
@@ -123,7 +123,7 @@ async def test_what_failed_to_connect_is_tried_anew(fake: FakeBroker, cores: Cor
 
 
 @pytest.mark.asyncio
-async def test_not_more_than_a_thousand_requests_are_unanswered(fake: FakeBroker, cores: Cores) -> None:
+async def test_coordinator_at_most_1000_requests(fake: FakeBroker, cores: Cores) -> None:
     own = Coordinators(fake)
     core = cores(fake.url)
     await begin(core)
@@ -141,7 +141,7 @@ async def test_not_more_than_a_thousand_requests_are_unanswered(fake: FakeBroker
 
 
 @pytest.mark.asyncio
-async def test_an_end_without_an_answer_is_an_error(fake: FakeBroker, cores: Cores) -> None:
+async def test_end_transaction_without_response_raises(fake: FakeBroker, cores: Cores) -> None:
     Coordinators(fake)
     work = await begin(cores(fake.url, operation_timeout_seconds=1))
     fake.answers[Kind.END_TXN] = swallow
@@ -154,7 +154,7 @@ async def test_an_end_without_an_answer_is_an_error(fake: FakeBroker, cores: Cor
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("lost", [True, False])
-async def test_not_found_means_done_only_when_an_answer_was_lost(fake: FakeBroker, cores: Cores, lost: bool) -> None:
+async def test_end_transaction_not_found_after_lost_response(fake: FakeBroker, cores: Cores, lost: bool) -> None:
     own = Coordinators(fake)
     work = await begin(cores(fake.url, starting_backoff_interval_ms=10))
 
@@ -175,7 +175,7 @@ async def test_not_found_means_done_only_when_an_answer_was_lost(fake: FakeBroke
 
 
 @pytest.mark.asyncio
-async def test_a_partition_that_is_refused_takes_nothing_and_dooms_the_rest(fake: FakeBroker, cores: Cores) -> None:
+async def test_register_partition_refused_fails_transaction(fake: FakeBroker, cores: Cores) -> None:
     own = Coordinators(fake)
     core = cores(fake.url)
     producer = await core.create_producer(ProducerConfig(topic=TOPIC, batching_enabled=False), None)
@@ -198,7 +198,7 @@ async def test_a_partition_that_is_refused_takes_nothing_and_dooms_the_rest(fake
 
 
 @pytest.mark.asyncio
-async def test_closing_the_client_does_not_wait_for_ever(fake: FakeBroker, cores: Cores) -> None:
+async def test_close_client_bounded_with_open_transactions(fake: FakeBroker, cores: Cores) -> None:
     Coordinators(fake)
     core = cores(fake.url)
     work = await begin(core)

@@ -1,4 +1,4 @@
-"""Sockets: writing from any thread, reading on the loop, and connecting."""
+"""Transport: writing from any thread, reading on the loop, inline reads, and connecting."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ends() -> Iterator[Callable[[], Ends]]:
 
 
 @pytest.mark.asyncio
-async def test_what_the_kernel_takes_is_sent_from_the_callers_thread(ends: Callable[[], Ends]) -> None:
+async def test_write_sends_from_calling_thread(ends: Callable[[], Ends]) -> None:
     pair = ends()
     pair.transport.write([b"hello ", memoryview(b"world"), b"", b"!"])
     # The loop had no chance to run: it was written by the call itself.
@@ -66,7 +66,7 @@ async def test_what_the_kernel_takes_is_sent_from_the_callers_thread(ends: Calla
 
 
 @pytest.mark.asyncio
-async def test_a_stalled_peer_holds_no_caller_and_loses_nothing(ends: Callable[[], Ends]) -> None:
+async def test_write_stalled_peer_blocks_nobody(ends: Callable[[], Ends]) -> None:
     pair = ends()
     frames = [struct.pack(">I", number) + bytes([number % 251]) * (37 * number % 5000) for number in range(400)]
     started = time.monotonic()
@@ -88,7 +88,7 @@ async def test_a_stalled_peer_holds_no_caller_and_loses_nothing(ends: Callable[[
 
 
 @pytest.mark.asyncio
-async def test_frames_of_many_threads_stay_whole_and_in_their_threads_order(ends: Callable[[], Ends]) -> None:
+async def test_write_from_threads_keeps_frames_whole(ends: Callable[[], Ends]) -> None:
     pair = ends()
     rounds, writers = 150, 4
 
@@ -119,7 +119,7 @@ async def test_frames_of_many_threads_stay_whole_and_in_their_threads_order(ends
 
 
 @pytest.mark.asyncio
-async def test_more_pieces_than_one_system_call_takes(ends: Callable[[], Ends]) -> None:
+async def test_write_more_buffers_than_iov_max(ends: Callable[[], Ends]) -> None:
     pair = ends()
     pair.transport.write([bytes(100_000)])
     for number in range(3000):
@@ -136,7 +136,7 @@ async def test_more_pieces_than_one_system_call_takes(ends: Callable[[], Ends]) 
 
 
 @pytest.mark.asyncio
-async def test_what_arrives_is_handed_over(ends: Callable[[], Ends]) -> None:
+async def test_read_passes_received_bytes(ends: Callable[[], Ends]) -> None:
     pair = ends()
     pair.there.sendall(b"abc")
     await until(lambda: pair.received == b"abc")
@@ -145,7 +145,7 @@ async def test_what_arrives_is_handed_over(ends: Callable[[], Ends]) -> None:
 
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.asyncio
-async def test_the_end_is_told_once(reset: bool) -> None:
+async def test_read_end_reported_once(reset: bool) -> None:
     listener = socket.create_server((HOST, 0))
     engine = Engine(asyncio.get_running_loop(), threading.get_ident())
     here = await dial(engine, Address(HOST, listener.getsockname()[1]), timeout=5, tls=None, server_name=None)
@@ -167,7 +167,7 @@ async def test_the_end_is_told_once(reset: bool) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_write_that_fails_is_told_from_the_loop(ends: Callable[[], Ends]) -> None:
+async def test_write_error_reported_on_loop(ends: Callable[[], Ends]) -> None:
     pair = ends()
     pair.there.close()
     pair.transport.write([b"x"])
@@ -179,7 +179,7 @@ async def test_a_write_that_fails_is_told_from_the_loop(ends: Callable[[], Ends]
 
 
 @pytest.mark.asyncio
-async def test_closing_drops_what_waits_and_tells_nobody(ends: Callable[[], Ends]) -> None:
+async def test_close_drops_unwritten_silently(ends: Callable[[], Ends]) -> None:
     pair = ends()
     pair.transport.write([bytes(1 << 20)])
     pair.transport.close()
@@ -189,11 +189,11 @@ async def test_closing_drops_what_waits_and_tells_nobody(ends: Callable[[], Ends
     assert pair.reasons == []
 
 
-def test_what_is_left_of_pieces() -> None:
-    pieces = [b"abc", b"", memoryview(b"de"), b"f"]
+def test_after_returns_unsent_buffers() -> None:
+    buffers = [b"abc", b"", memoryview(b"de"), b"f"]
     for sent in range(7):
-        rest = _after(pieces, sent)
-        assert b"".join(bytes(piece) for piece in rest or ()) == b"abcdef"[sent:]
+        rest = _after(buffers, sent)
+        assert b"".join(bytes(buffer) for buffer in rest or ()) == b"abcdef"[sent:]
         assert (rest is None) == (sent == 6)
 
 
@@ -237,7 +237,7 @@ def black_hole() -> Iterator[tuple[str, int]]:
 
 @pytest.mark.proves("C9")
 @pytest.mark.asyncio
-async def test_sockets_send_at_once(fake: FakeBroker) -> None:
+async def test_dial_sets_tcp_nodelay(fake: FakeBroker) -> None:
     sock = await dial(engine_here(), Address(HOST, fake.port), timeout=5, tls=None, server_name=None)
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert not sock.getblocking()
@@ -246,7 +246,7 @@ async def test_sockets_send_at_once(fake: FakeBroker) -> None:
 
 @pytest.mark.proves("C23")
 @pytest.mark.asyncio
-async def test_every_address_of_a_name_is_tried(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dial_tries_every_address(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve_to(monkeypatch, [(HOST, closed_port()), (HOST, closed_port()), (HOST, fake.port)])
     sock = await dial(engine_here(), Address("somewhere", 6650), timeout=5, tls=None, server_name=None)
     assert sock.getpeername() == (HOST, fake.port)
@@ -255,7 +255,7 @@ async def test_every_address_of_a_name_is_tried(fake: FakeBroker, monkeypatch: p
 
 @pytest.mark.proves("C23", "C15")
 @pytest.mark.asyncio
-async def test_an_address_that_answers_nothing_does_not_use_up_the_others_time(
+async def test_dial_silent_address_keeps_others_time(
     fake: FakeBroker, black_hole: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolve_to(monkeypatch, [black_hole, (HOST, fake.port)])
@@ -268,7 +268,7 @@ async def test_an_address_that_answers_nothing_does_not_use_up_the_others_time(
 
 @pytest.mark.proves("C23")
 @pytest.mark.asyncio
-async def test_the_error_is_the_last_addresss(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dial_error_of_last_address(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve_to(monkeypatch, [(HOST, closed_port()), (HOST, closed_port())])
     with pytest.raises(ConnectError, match=r"somewhere:6650.*refused") as caught:
         await dial(engine_here(), Address("somewhere", 6650), timeout=5, tls=None, server_name=None)
@@ -278,7 +278,7 @@ async def test_the_error_is_the_last_addresss(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.proves("C15")
 @pytest.mark.asyncio
-async def test_connecting_ends_at_its_time_out(black_hole: tuple[str, int]) -> None:
+async def test_dial_times_out(black_hole: tuple[str, int]) -> None:
     started = time.monotonic()
     with pytest.raises(ConnectError, match=r"connection_timeout_ms \(0.3 s\)"):
         await dial(engine_here(), Address(*black_hole), timeout=0.3, tls=None, server_name=None)
@@ -286,7 +286,7 @@ async def test_connecting_ends_at_its_time_out(black_hole: tuple[str, int]) -> N
 
 
 @pytest.mark.asyncio
-async def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dial_unresolvable_name_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     async def getaddrinfo(*_: Any, **__: Any) -> list[Any]:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -296,7 +296,7 @@ async def test_a_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.asyncio
-async def test_no_socket_is_left_when_nobody_waits_any_more(black_hole: tuple[str, int]) -> None:
+async def test_dial_cancelled_leaves_no_socket(black_hole: tuple[str, int]) -> None:
     attempt = asyncio.create_task(dial(engine_here(), Address(*black_hole), timeout=9, tls=None, server_name=None))
     await asyncio.sleep(0.05)
     attempt.cancel()
@@ -307,53 +307,53 @@ async def test_no_socket_is_left_when_nobody_waits_any_more(black_hole: tuple[st
 # --- looking in the loop's stead ----------------------------------------------------------------------------------
 
 
-async def led(pair: Ends) -> None:
+async def begin_inline(pair: Ends) -> None:
     """Have the test lead; the first time only asks for it."""
-    assert not pair.transport.begin_lead()
+    assert not pair.transport.begin_inline_read()
     await asyncio.sleep(0)
-    assert pair.transport.begin_lead()
+    assert pair.transport.begin_inline_read()
 
 
 @pytest.mark.asyncio
-async def test_what_a_leader_does_not_take_is_the_loops(ends: Callable[[], Ends]) -> None:
+async def test_inline_read_leaves_other_bytes_to_loop(ends: Callable[[], Ends]) -> None:
     pair = ends()
-    await led(pair)
-    assert not pair.transport.begin_lead(), "one at a time"
+    await begin_inline(pair)
+    assert not pair.transport.begin_inline_read(), "one at a time"
     pair.there.send(b"mine")
     assert pair.transport.peek(10) == b"mine"
     for _ in range(20):
         await asyncio.sleep(0)
     assert not pair.received
-    pair.transport.take(4)
+    pair.transport.discard(4)
     pair.there.send(b"yours")
     assert pair.transport.peek(10) == b"yours"
-    pair.transport.end_lead()
+    pair.transport.end_inline_read()
     await until(lambda: pair.received == b"yours")
     pair.there.send(b" too")
     await until(lambda: pair.received == b"yours too")
-    pair.transport.pause_leading()
+    pair.transport.pause_inline_reads()
     tries = 1
-    while not pair.transport.begin_lead():
+    while not pair.transport.begin_inline_read():
         tries += 1
     assert tries > 50
     assert pair.transport.peek(0.001) == b""
-    pair.transport.end_lead()
+    pair.transport.end_inline_read()
     pair.close()
 
 
 @pytest.mark.asyncio
-async def test_a_connection_may_end_while_somebody_leads(ends: Callable[[], Ends]) -> None:
+async def test_inline_read_connection_may_end(ends: Callable[[], Ends]) -> None:
     pair = ends()
-    await led(pair)
+    await begin_inline(pair)
     pair.there.close()
     assert pair.transport.peek(10) == b""
-    pair.transport.end_lead()
+    pair.transport.end_inline_read()
     await until(lambda: pair.reasons)
-    assert not pair.transport.begin_lead()
+    assert not pair.transport.begin_inline_read()
     pair = ends()
-    await led(pair)
+    await begin_inline(pair)
     pair.transport.close()
     assert pair.transport.peek(10) == b""
-    pair.transport.take(1)
-    pair.transport.end_lead()
-    assert not pair.transport.begin_lead()
+    pair.transport.discard(1)
+    pair.transport.end_inline_read()
+    assert not pair.transport.begin_inline_read()

@@ -1,4 +1,4 @@
-"""How a thread waits for the engine."""
+"""Blocking waits of a thread."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.message_id import MessageId
 
 
-def test_what_happened_before_is_not_waited_for() -> None:
+def test_wait_after_wake_returns() -> None:
     wait = Wait()
     wait.wake()
     wait.wake()
     assert wait.wait(0)
 
 
-def test_a_wait_ends_at_its_deadline_also_one_that_has_passed() -> None:
+def test_wait_deadline_also_past() -> None:
     started = time.monotonic()
     assert not Wait().wait(0.05)
     assert 0.05 <= time.monotonic() - started < 2
     assert not Wait().wait(-5)
 
 
-def test_another_thread_wakes() -> None:
+def test_wait_woken_by_other_thread() -> None:
     wait = Wait()
     timer = threading.Timer(0.05, wait.wake)
     timer.start()
@@ -36,7 +36,7 @@ def test_another_thread_wakes() -> None:
     timer.join()
 
 
-def test_a_receipt_is_its_own_callback() -> None:
+def test_send_wait_is_callback() -> None:
     wait = SendWait()
     place = MessageId(0, 1, 2)
     wait(None, place)
@@ -47,7 +47,7 @@ def test_a_receipt_is_its_own_callback() -> None:
         failed.result()
 
 
-def test_ctrl_c_ends_a_wait_at_once() -> None:
+def test_wait_interrupted_by_ctrl_c() -> None:
     wait = Wait()
     timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     # A run started in the background of a shell inherits that Ctrl-C is ignored.

@@ -1,4 +1,4 @@
-"""Acknowledgements between the application and the broker: nothing too much, nothing forgotten."""
+"""Ack grouping: nothing acknowledged too early, nothing forgotten."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pulsar_native.protocol.ack_grouping import AckGroup, bits_of, words_of
 from pulsar_native.wire.commands import AckItem
 
 Key = tuple[int, int]
-Place = tuple[int, int, int]
+Position = tuple[int, int, int]
 
 # The topic of the model: its entries in order, with their sizes (0 = one message that is in no batch).
 SIZES: dict[Key, int] = {(1, 0): 3, (1, 1): 0, (1, 2): 70, (3, 0): 1, (3, 1): 5, (3, 2): 0}
 KEYS = list(SIZES)
 
 
-def places(key: Key) -> list[Place]:
+def places(key: Key) -> list[Position]:
     """Return the messages of an entry."""
     return [(*key, index) for index in range(max(SIZES[key], 1))]
 
 
-def up_to(key: Key, index: int) -> set[Place]:
+def up_to(key: Key, index: int) -> set[Position]:
     """Return every message up to one, or up to the end of an entry with index -1."""
     last = (*key, index if index >= 0 else 999)
     return {place for other in KEYS for place in places(other) if place <= last}
@@ -35,7 +35,7 @@ class BrokerModel:
     """What the broker has as acknowledged; acknowledgements of a batch's messages merge."""
 
     def __init__(self) -> None:
-        self.done: set[Place] = set()
+        self.done: set[Position] = set()
 
     def take(self, items: Iterable[AckItem], cumulative: AckItem | None) -> None:
         for ledger, entry, words in items:
@@ -63,8 +63,8 @@ class AckModel(RuleBasedStateMachine):
         self.batch_index = batch_index
         self.group = AckGroup(batch_index=batch_index)
         self.broker = BrokerModel()
-        self.acked: set[Place] = set()  # what the application acknowledged
-        self.due: set[Place] = set()  # of that, what the broker must have at the next flush
+        self.acked: set[Position] = set()  # what the application acknowledged
+        self.due: set[Position] = set()  # of that, what the broker must have at the next flush
         self.sent_up_to: Key | None = None
 
     def _index(self, data: st.DataObject, key: Key) -> int:
@@ -111,7 +111,7 @@ class AckModel(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        items, cumulative = self.group.take()
+        items, cumulative = self.group.drain()
         self.broker.take(items, cumulative)
         assert not len(self.group)
         if cumulative is not None and cumulative[2] is None:
@@ -120,7 +120,7 @@ class AckModel(RuleBasedStateMachine):
 
     @rule()
     def flush_into_a_dead_connection(self) -> None:
-        items, cumulative = self.group.take()
+        items, cumulative = self.group.drain()
         self.group.put_back(items, cumulative)
 
     @rule()
@@ -177,133 +177,133 @@ TestAckGroup = pytest.mark.proves("C128", "C135", "C136")(AckModel.TestCase)
 
 
 @given(st.integers(0, (1 << 200) - 1))
-def test_words(bits: int) -> None:
+def test_words_of(bits: int) -> None:
     words = words_of(bits, 200)
     assert bits_of(words) == bits
     assert all(-(1 << 63) <= word < 1 << 63 for word in words)
     assert not words or words[-1]
 
 
-def test_words_a_broker_sent() -> None:
+def test_bits_of_words_of_broker() -> None:
     # 0-2 of 10 acknowledged; 0 and 69 of 70 acknowledged.
     assert words_of(0x3F8, 10) == [0x3F8]
     assert words_of(((1 << 70) - 1) & ~1 & ~(1 << 69), 70) == [-2, 0x1F]
     assert words_of(0, 10) == []
 
 
-def test_of_cumulative_acknowledgements_only_the_furthest_goes_out() -> None:
+def test_cumulative_only_highest_sent() -> None:
     group = AckGroup(batch_index=False)
     for entry in (3, 7, 5):
         group.add_cumulative((1, entry), -1, 0)
     assert len(group) == 1
-    assert group.take() == ([], (1, 7, None))
+    assert group.drain() == ([], (1, 7, None))
     group.add_cumulative((1, 6), -1, 0)
     group.add_cumulative((1, 7), -1, 0)
-    assert group.take() == ([], None)
+    assert group.drain() == ([], None)
     assert group.covers((1, 7)) and not group.covers((1, 8))
 
 
-def test_in_one_batch_the_further_index_and_then_the_whole_entry_count() -> None:
+def test_cumulative_same_batch_higher_index_then_entry() -> None:
     group = AckGroup(batch_index=False)
     group.add_cumulative((1, 5), 3, 10)
     group.add_cumulative((1, 5), 2, 10)
-    assert group.take() == ([], (1, 5, [0b1111110000]))
+    assert group.drain() == ([], (1, 5, [0b1111110000]))
     group.add_cumulative((1, 5), 7, 10)
     group.add_cumulative((1, 5), 9, 10)
     group.add_cumulative((1, 5), 8, 10)
-    assert group.take() == ([], (1, 5, None))
+    assert group.drain() == ([], (1, 5, None))
 
 
 @pytest.mark.proves("C136")
-def test_a_cumulative_acknowledgement_in_a_batch_keeps_the_rest_and_covers_what_is_before() -> None:
+def test_cumulative_in_batch_keeps_rest() -> None:
     group = AckGroup(batch_index=False)
     group.add_cumulative((1, 5), 3, 10)
     assert group.covers((1, 4)) and not group.covers((1, 5))
     assert group.partial((1, 5)) == 0b1111110000
-    group.take()
+    group.drain()
     assert group.covers((1, 4)) and not group.covers((1, 5))
     assert group.partial((1, 5)) == 0b1111110000
 
 
-def test_individual_acknowledgements_that_a_cumulative_one_covers_are_not_sent() -> None:
+def test_cumulative_covers_individual() -> None:
     group = AckGroup(batch_index=True)
     group.add((1, 1), -1, 0)
     group.add((1, 2), 0, 3)
     group.add((1, 9), -1, 0)
     group.add_cumulative((1, 4), -1, 0)
-    assert group.take() == ([(1, 9, None)], (1, 4, None))
+    assert group.drain() == ([(1, 9, None)], (1, 4, None))
 
 
-def test_an_entry_is_sent_once_however_often_it_is_acknowledged() -> None:
+def test_add_repeated_entry_sent_once() -> None:
     group = AckGroup(batch_index=False)
     for _ in range(3):
         assert group.add((1, 1), -1, 0)
-    assert group.take() == ([(1, 1, None)], None)
-    assert group.take() == ([], None)
+    assert group.drain() == ([(1, 1, None)], None)
+    assert group.drain() == ([], None)
 
 
 @pytest.mark.proves("C135")
-def test_a_batch_goes_out_when_its_last_message_is_acknowledged() -> None:
+def test_add_last_message_sends_batch() -> None:
     group = AckGroup(batch_index=False)
     assert not group.add((1, 1), 0, 3)
     assert not group.add((1, 1), 2, 3)
     assert not group.add((1, 1), 2, 3)
-    assert (len(group), group.take(), group.partial((1, 1))) == (0, ([], None), 0b010)
+    assert (len(group), group.drain(), group.partial((1, 1))) == (0, ([], None), 0b010)
     assert group.add((1, 1), 1, 3)
-    assert group.take() == ([(1, 1, None)], None)
+    assert group.drain() == ([(1, 1, None)], None)
     assert group.partial((1, 1)) is None
 
 
 @pytest.mark.proves("C112")
-def test_with_batch_index_acknowledgement_the_words_of_what_is_open_go_out() -> None:
+def test_add_batch_index_sends_words() -> None:
     group = AckGroup(batch_index=True)
     group.add((1, 1), 0, 3)
-    assert group.take() == ([(1, 1, [0b110])], None)
-    assert group.take() == ([], None)
+    assert group.drain() == ([(1, 1, [0b110])], None)
+    assert group.drain() == ([], None)
     group.add((1, 1), 1, 3)
-    assert group.take() == ([(1, 1, [0b100])], None)
+    assert group.drain() == ([(1, 1, [0b100])], None)
     group.add((1, 1), 2, 3)
-    assert group.take() == ([(1, 1, None)], None)
+    assert group.drain() == ([(1, 1, None)], None)
 
 
-def test_ids_that_do_not_tell_the_batchs_size_never_complete_it() -> None:
+def test_add_unknown_batch_size_never_complete() -> None:
     # As the official client writes them: acknowledging 0, 1 and 2 of ten must not acknowledge the other seven.
     group = AckGroup(batch_index=True)
     for index in range(3):
         assert not group.add((1, 1), index, 0)
-    assert group.take() == ([], None)
+    assert group.drain() == ([], None)
     # Its size is learnt from a message received: now it can be told.
     assert not group.add((1, 1), 3, 10)
-    assert group.take() == ([(1, 1, [0b1111110000])], None)
+    assert group.drain() == ([(1, 1, [0b1111110000])], None)
 
 
-def test_what_could_not_be_sent_is_sent_later_unless_something_newer_came() -> None:
+def test_put_back_unless_newer() -> None:
     group = AckGroup(batch_index=True)
     group.add((1, 1), -1, 0)
     group.add((1, 2), 0, 3)
     group.add((1, 3), 0, 3)
-    items, cumulative = group.take()
+    items, cumulative = group.drain()
     group.add((1, 2), 1, 3)
     group.add((1, 3), -1, 0)
     group.put_back(items, cumulative)
-    assert sorted(group.take()[0]) == [(1, 1, None), (1, 2, [0b100]), (1, 3, None)]
+    assert sorted(group.drain()[0]) == [(1, 1, None), (1, 2, [0b100]), (1, 3, None)]
     group.add_cumulative((1, 5), 3, 10)
-    group.put_back(*group.take())
-    assert group.take() == ([], (1, 5, [0b1111110000]))
+    group.put_back(*group.drain())
+    assert group.drain() == ([], (1, 5, [0b1111110000]))
 
 
-def test_a_new_attachment_believes_the_broker() -> None:
+def test_reattached_follows_broker() -> None:
     group = AckGroup(batch_index=False)
     group.add_cumulative((1, 9), -1, 0)
-    group.take()
+    group.drain()
     group.reattached()
     # Somebody moved the subscription back: what comes is wanted, and can be acknowledged again.
     assert not group.covers((1, 3))
     group.add_cumulative((1, 3), -1, 0)
-    assert group.take() == ([], (1, 3, None))
+    assert group.drain() == ([], (1, 3, None))
 
 
-def test_what_others_had_acknowledged_may_be_open_again() -> None:
+def test_reattached_others_acks_may_reopen() -> None:
     """In a transaction that was aborted since: it is delivered anew, and must be neither hidden nor taken along."""
     group = AckGroup(batch_index=True)
     group.add_entry((1, 1), 0b0111, 4)
@@ -314,15 +314,15 @@ def test_what_others_had_acknowledged_may_be_open_again() -> None:
     assert group.partial((1, 1)) == 0b1110
 
 
-def test_a_batch_that_is_complete_leaves_out_what_others_have() -> None:
+def test_add_complete_batch_excludes_others() -> None:
     group = AckGroup(batch_index=False)
     group.add_entry((1, 1), 0b0011, 4)
     assert not group.add((1, 1), 0, 4)
     assert group.add((1, 1), 1, 4)
     group.add((2, 2), -1, 0)
-    items, _ = group.take()
+    items, _ = group.drain()
     assert items == [(1, 1, [0b1100]), (2, 2, None)]
     # And so again after a lost connection.
     group.put_back(items, None)
-    assert group.take()[0] == items
-    assert group.take()[0] == []
+    assert group.drain()[0] == items
+    assert group.drain()[0] == []

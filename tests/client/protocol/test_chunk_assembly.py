@@ -1,4 +1,4 @@
-"""Chunks put together: interleaved, sent again, delivered again, missing, too many, too old; in virtual time."""
+"""Chunk assembly: interleaved, resent, redelivered, missing, too many, too old; in virtual time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Topic:
         return [entry for _, entry in self.assembly.unusable]
 
 
-def test_interleaved_messages_complete_in_the_order_of_their_last_chunks() -> None:
+def test_add_interleaved_messages_complete_by_last_chunk() -> None:
     topic = Topic()
     topic.send("a", 0, of=3)
     topic.send("b", 0, of=2)
@@ -64,7 +64,7 @@ def test_interleaved_messages_complete_in_the_order_of_their_last_chunks() -> No
     assert (topic.acknowledged, topic.unusable) == ([], [])
 
 
-def test_a_message_sent_again_from_the_start_leaves_its_first_attempt_over() -> None:
+def test_add_restarted_message_supersedes_first_attempt() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=3)
     topic.send("a", 0, 1, 2, of=3)
@@ -72,14 +72,14 @@ def test_a_message_sent_again_from_the_start_leaves_its_first_attempt_over() -> 
     assert (topic.acknowledged, topic.unusable) == ([0, 1], [])
 
 
-def test_chunks_sent_again_in_between_are_left_over() -> None:
+def test_add_resent_chunk_superseded() -> None:
     topic = Topic()
     topic.send("a", 0, 1, 2, 1, 2, 3, of=4)
     assert topic.whole == [("a", b"a0 a1 a2 a3 ")] and topic.given(5) == [0, 1, 2, 5]
     assert (topic.acknowledged, topic.unusable) == ([3, 4], [])
 
 
-def test_chunks_sent_again_behind_the_whole_message_are_left_over() -> None:
+def test_add_resent_chunk_of_complete_message_superseded() -> None:
     topic = Topic()
     topic.send("a", 0, 1, 2, 1, 2, of=3)
     assert len(topic.whole) == 1 and (topic.acknowledged, topic.unusable) == ([3, 4], [])
@@ -96,7 +96,7 @@ def test_chunks_sent_again_behind_the_whole_message_are_left_over() -> None:
     assert topic.unusable == [2, len(topic.stored) - 1]
 
 
-def test_the_same_entries_delivered_again_are_neither_used_nor_acknowledged() -> None:
+def test_add_redelivered_entry_neither_used_nor_acked() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=3)
     topic.deliver(0)
@@ -106,7 +106,7 @@ def test_the_same_entries_delivered_again_are_neither_used_nor_acknowledged() ->
     assert (topic.acknowledged, topic.unusable) == ([], [])
 
 
-def test_a_chunk_without_the_one_before_it_is_no_message_until_it_is_too_old() -> None:
+def test_add_orphan_chunk_unacked_until_expiry() -> None:
     topic = Topic(expiry=60.0, note_orphans=True)
     topic.assembly.keep_all()
     topic.send("a", 1, 2, of=3)
@@ -121,7 +121,7 @@ def test_a_chunk_without_the_one_before_it_is_no_message_until_it_is_too_old() -
 
 @pytest.mark.proves("C114", "C115")
 @pytest.mark.parametrize("auto_ack", [True, False])
-def test_of_too_many_incomplete_messages_the_oldest_is_dropped(auto_ack: bool) -> None:
+def test_add_over_max_pending_drops_oldest(auto_ack: bool) -> None:
     topic = Topic(max_pending=10, auto_ack_oldest=auto_ack)
     names = [f"p{number}" for number in range(12)]
     for name in names:
@@ -139,7 +139,7 @@ def test_of_too_many_incomplete_messages_the_oldest_is_dropped(auto_ack: bool) -
 
 
 @pytest.mark.proves("C116")
-def test_an_incomplete_message_is_given_up_after_its_last_chunks_time() -> None:
+def test_expire_incomplete_message() -> None:
     topic = Topic(expiry=60.0)
     assert topic.assembly.next_expiry() is None
     topic.send("a", 0, of=3)
@@ -157,15 +157,15 @@ def test_an_incomplete_message_is_given_up_after_its_last_chunks_time() -> None:
     assert never.assembly.next_expiry() is None and never.assembly.expire(10.0**9) == 0
 
 
-def test_all_entries_of_a_message_are_acknowledged_once() -> None:
+def test_pop_entries_acks_all_chunks_once() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=2)
-    assert topic.assembly.given
-    assert topic.assembly.take_entries((7, 1)) == ((7, 0), (7, 1))
-    assert topic.assembly.take_entries((7, 1)) == () and not topic.assembly.given
+    assert topic.assembly.delivered
+    assert topic.assembly.pop_entries((7, 1)) == ((7, 0), (7, 1))
+    assert topic.assembly.pop_entries((7, 1)) == () and not topic.assembly.delivered
 
 
-def test_up_to_a_position_no_chunk_of_a_later_message_is_acknowledged() -> None:
+def test_safe_position_keeps_later_messages_chunks() -> None:
     topic = Topic()
     topic.send("a", 0, of=2)  # 0
     topic.send("b", 0, of=2)  # 1
@@ -173,22 +173,22 @@ def test_up_to_a_position_no_chunk_of_a_later_message_is_acknowledged() -> None:
     assert topic.assembly.safe_position((7, 2)) == (7, 0)
     topic.send("b", 1, of=2)  # 3: complete, not acknowledged
     assert topic.assembly.safe_position((7, 2)) == (7, 0)
-    assert topic.assembly.safe_position((7, 3)) == (7, 3) and not topic.assembly.given
+    assert topic.assembly.safe_position((7, 3)) == (7, 3) and not topic.assembly.delivered
     assert topic.assembly.safe_position((7, 9)) == (7, 9)
 
 
-def test_what_is_forgotten_when() -> None:
+def test_clear_and_drop_incomplete() -> None:
     topic = Topic()
     topic.send("a", 0, 1, of=2)
     topic.send("b", 0, of=2)
     topic.assembly.drop_incomplete()
-    assert not topic.assembly and topic.assembly.given
+    assert not topic.assembly and topic.assembly.delivered
     topic.assembly.clear()
-    assert not topic.assembly.given
+    assert not topic.assembly.delivered
 
 
 @given(st.data())
-def test_whatever_the_order_and_however_often_delivered_every_message_comes_once_and_whole(data: st.DataObject) -> None:
+def test_any_order_of_chunks_delivers_each_message_once(data: st.DataObject) -> None:
     """Producers send chunks in order; deliveries may jump back to any earlier entry at any time."""
     counts = data.draw(st.lists(st.integers(2, 5), min_size=1, max_size=5))
     left = {f"m{index}": list(range(count)) for index, count in enumerate(counts)}

@@ -1,4 +1,4 @@
-"""The state machine of a connection: handshake, requests, keep-alive, and any split of the stream."""
+"""Connection state machine: handshake, requests, keep-alive, and any split of the stream."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def core(*, ready: bool = True) -> ConnectionCore:
 
 
 @pytest.mark.proves("C24")
-def test_the_handshake_learns_version_and_maximum_size() -> None:
+def test_handshake_sets_version_and_max_message_size() -> None:
     connection = core(ready=False)
     assert (connection.phase, connection.protocol_version) == (Phase.HANDSHAKE, 0)
     assert connection.receive(connected(19, MIB)) == [Connected("Pulsar Server4.2.4")]
@@ -97,14 +97,14 @@ def test_the_handshake_learns_version_and_maximum_size() -> None:
         connection.receive(with_payload(message, bytes(MIB + 10241 - len(message))))
 
 
-def test_without_a_maximum_size_the_default_holds() -> None:
+def test_handshake_default_max_message_size() -> None:
     connection = core(ready=False)
     connection.receive(connected(21, None))
     assert connection.max_message_size == 5 * MIB
 
 
 @pytest.mark.proves("C24")
-def test_no_request_may_be_made_before_the_handshake() -> None:
+def test_register_before_handshake_raises() -> None:
     connection = core(ready=False)
     with pytest.raises(NotConnected, match="not ready"):
         connection.register(1, "sink", 0.0)
@@ -127,23 +127,23 @@ def test_no_request_may_be_made_before_the_handshake() -> None:
     ],
     ids=["success", "producer success", "message", "receipt"],
 )
-def test_an_answer_before_the_handshake_is_hostile(early: bytes) -> None:
+def test_response_before_handshake_is_violation(early: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="before the handshake"):
         core(ready=False).receive(early)
 
 
-def test_a_refused_handshake_is_the_brokers_error() -> None:
+def test_handshake_refused_returns_broker_error() -> None:
     with pytest.raises(AuthenticationError, match="bad token") as caught:
         core(ready=False).receive(error((1 << 64) - 1, pb.AuthenticationError, "bad token"))
     assert caught.value.broker == "h:6650"
 
 
-def test_connected_twice_is_hostile() -> None:
+def test_connected_twice_is_violation() -> None:
     with pytest.raises(ProtocolViolation, match="twice"):
         core().receive(connected())
 
 
-def test_a_challenge_is_told() -> None:
+def test_auth_challenge_event() -> None:
     challenge = pb.CommandAuthChallenge(challenge=pb.AuthData(auth_method_name="token", auth_data=b"?"))
     for connection in (core(), core(ready=False)):
         assert connection.receive(frame(Kind.AUTH_CHALLENGE, authChallenge=challenge)) == [AuthChallenged()]
@@ -153,7 +153,7 @@ def test_a_challenge_is_told() -> None:
 
 
 @pytest.mark.proves("C225")
-def test_an_answer_finds_its_request() -> None:
+def test_response_matches_request() -> None:
     connection = core()
     connection.register(1, "one", 0.0)
     connection.register(2, "two", 0.0)
@@ -167,7 +167,7 @@ def test_an_answer_finds_its_request() -> None:
 
 
 @pytest.mark.proves("C40")
-def test_an_answer_nobody_waits_for_is_logged_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+def test_response_without_request_logged(caplog: pytest.LogCaptureFixture) -> None:
     connection = core()
     connection.register(1, "one", 0.0)
     connection.register(2, "two", 0.0)
@@ -181,7 +181,7 @@ def test_an_answer_nobody_waits_for_is_logged_and_ignored(caplog: pytest.LogCapt
 
 
 @pytest.mark.proves("C27", "C225")
-def test_each_request_has_its_own_deadline() -> None:
+def test_expire_each_request_own_deadline() -> None:
     connection = core()
     connection.register(1, "one", 0.0)
     connection.register(2, "two", 5.0)
@@ -199,7 +199,7 @@ def test_each_request_has_its_own_deadline() -> None:
     assert connection.expire(1e9) == []
 
 
-def test_a_producer_in_the_queue_for_exclusive_access_waits_without_deadline() -> None:
+def test_exclusive_producer_queue_no_deadline() -> None:
     connection = core()
     connection.register(1, "waiting", 0.0)
     connection.register(2, "other", 0.0)
@@ -213,7 +213,7 @@ def test_a_producer_in_the_queue_for_exclusive_access_waits_without_deadline() -
     assert connection.receive(producer_success(1, True)) == []
 
 
-def test_a_waiting_producer_learns_of_an_error_and_of_the_end() -> None:
+def test_exclusive_producer_queue_error_and_close() -> None:
     connection = core()
     for number in (1, 2):
         connection.register(number, number, 0.0)
@@ -223,7 +223,7 @@ def test_a_waiting_producer_learns_of_an_error_and_of_the_end() -> None:
     assert [event.sink for event in connection.close()] == [2]
 
 
-def test_closing_fails_every_request_with_an_error_of_its_own() -> None:
+def test_close_fails_each_request_separately() -> None:
     connection = core()
     for number in range(3):
         connection.register(number, number, 0.0)
@@ -247,7 +247,7 @@ def test_closing_fails_every_request_with_an_error_of_its_own() -> None:
 
 
 @pytest.mark.proves("C14")
-def test_a_ping_is_answered_at_once_also_before_the_handshake() -> None:
+def test_ping_answered_also_before_handshake() -> None:
     for connection in (core(), core(ready=False)):
         assert connection.receive(PING) == []
         assert connection.outgoing == [commands.PONG]
@@ -256,7 +256,7 @@ def test_a_ping_is_answered_at_once_also_before_the_handshake() -> None:
 
 
 @pytest.mark.proves("C14")
-def test_a_silent_peer_is_found_after_two_intervals() -> None:
+def test_keep_alive_silent_peer_detected() -> None:
     connection = core()
     assert connection.keep_alive_due()
     assert connection.outgoing == [commands.PING]
@@ -349,7 +349,7 @@ def told(event: Event) -> Any:
 
 
 @given(st.lists(broker_frames(), max_size=25), st.lists(st.integers(0, 4000), max_size=25))
-def test_any_split_of_the_stream_gives_the_same_events(frames: list[bytes], cuts: list[int]) -> None:
+def test_receive_any_split_same_events(frames: list[bytes], cuts: list[int]) -> None:
     stream = connected() + b"".join(frames)
     outcomes = []
     borders = sorted({min(cut, len(stream)) for cut in cuts})
@@ -373,7 +373,7 @@ def test_any_split_of_the_stream_gives_the_same_events(frames: list[bytes], cuts
 
 
 @given(st.integers(1, 60))
-def test_the_handshake_may_come_in_pieces(size: int) -> None:
+def test_handshake_split(size: int) -> None:
     connection = core(ready=False)
     stream = connected()
     events: list[Event] = []
@@ -384,7 +384,7 @@ def test_the_handshake_may_come_in_pieces(size: int) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_hostile_bytes_are_refused_or_waited_for_but_break_nothing(data: bytes, ready: bool) -> None:
+def test_receive_hostile_bytes(data: bytes, ready: bool) -> None:
     connection = core(ready=ready)
     if ready:
         connection.register(1, "one", 0.0)
@@ -397,14 +397,14 @@ def test_hostile_bytes_are_refused_or_waited_for_but_break_nothing(data: bytes, 
     assert len(connection.close()) == open_requests
 
 
-def test_commands_of_newer_brokers_are_skipped() -> None:
+def test_receive_unknown_command_skipped() -> None:
     connection = core()
     connection.register(1, "one", 0.0)
     events = connection.receive(b"\0\0\0\x06\0\0\0\x02\x08\x78" + success(1))
     assert [event.sink for event in events if isinstance(event, Answered)] == ["one"]
 
 
-def test_frames_for_producers_and_consumers_pass_as_they_are() -> None:
+def test_receive_producer_and_consumer_frames_passed_on() -> None:
     connection = core()
     closing = frame(Kind.CLOSE_PRODUCER, close_producer=pb.CommandCloseProducer(producer_id=3, request_id=1))
     (event,) = connection.receive(closing)
@@ -412,6 +412,6 @@ def test_frames_for_producers_and_consumers_pass_as_they_are() -> None:
 
 
 @pytest.mark.proves("C13")
-def test_rejections_count_from_the_first_for_a_minute() -> None:
+def test_rejected_counted_for_a_minute() -> None:
     connection = ConnectionCore("broker", keep_alive=30, request_timeout=30, max_rejected=2)
     assert [connection.rejected(now) for now in (0.0, 30.0, 60.0, 61.0, 119.0)] == [False, False, False, False, True]

@@ -1,4 +1,4 @@
-"""Data keys in virtual time: made, renewed, kept, asked for once, and failures told."""
+"""Data keys in virtual time: creation, renewal, caching, failures."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def read(made: Decryptor, metadata: pb.MessageMetadata, body: bytes) -> bytes:
 
 
 @pytest.mark.proves("C180")
-def test_every_entry_has_its_own_vector_and_each_reader_its_key() -> None:
+def test_encrypt_new_vector_and_key_per_reader() -> None:
     ring = Ring("a", "b")
     made = encryptor(ring, "a", "b")
     made.renew()
@@ -131,7 +131,7 @@ def test_every_entry_has_its_own_vector_and_each_reader_its_key() -> None:
 
 
 @pytest.mark.proves("C180")
-def test_a_data_key_is_renewed_every_four_hours_with_the_public_keys_of_then() -> None:
+def test_renew_every_four_hours_with_current_public_keys() -> None:
     time, ring = Time(), Ring("a")
     made = encryptor(ring, "a", time=time)
     assert made.due == time.now
@@ -154,7 +154,7 @@ def test_a_data_key_is_renewed_every_four_hours_with_the_public_keys_of_then() -
 
 @pytest.mark.proves("C60")
 @pytest.mark.parametrize("error", [CryptoError("gone"), OSError("gone"), KeyError("secret")])
-def test_a_failed_renewal_keeps_the_last_data_key(error: Exception) -> None:
+def test_renew_failure_keeps_data_key(error: Exception) -> None:
     for action in ProducerCryptoFailureAction:
         time, ring = Time(), Ring("a")
         made = encryptor(ring, "a", action=action, time=time)
@@ -171,7 +171,7 @@ def test_a_failed_renewal_keeps_the_last_data_key(error: Exception) -> None:
 
 
 @pytest.mark.proves("C60")
-def test_without_any_data_key_the_action_decides() -> None:
+def test_encrypt_without_key_follows_failure_action() -> None:
     with pytest.raises(CryptoError, match="no data key"):
         sealed(encryptor(Ring(), "a"))
     open_one = encryptor(Ring(), "a", action=SEND)
@@ -181,7 +181,7 @@ def test_without_any_data_key_the_action_decides() -> None:
     assert body == b"body" and not metadata.encryption_keys and not metadata.HasField("encryption_param")
 
 
-def test_a_reader_that_returns_something_else() -> None:
+def test_renew_invalid_reader_result_raises() -> None:
     class Wrong:
         def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> Any:
             return None
@@ -199,7 +199,7 @@ def test_a_reader_that_returns_something_else() -> None:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def test_a_data_key_is_asked_for_once_and_forgotten_when_unused() -> None:
+def test_fetch_once_and_evict_unused() -> None:
     time, ring = Time(), Ring("a")
     made, reading = encryptor(Ring("a"), "a"), decryptor(ring, time)
     made.renew()
@@ -215,7 +215,7 @@ def test_a_data_key_is_asked_for_once_and_forgotten_when_unused() -> None:
     assert ring.asked == ["a", "a", "a"]
 
 
-def test_the_least_used_data_keys_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_evicts_least_recently_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_keys, "_MAX_CACHED", 2)
     ring = Ring("a")
     reading, entries = decryptor(ring), []
@@ -231,7 +231,7 @@ def test_the_least_used_data_keys_go_first(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("error", [CryptoError("gone"), OSError("gone"), KeyError("secret")])
-def test_a_failure_is_told_once_at_least_and_tried_again_after_a_second(error: Exception) -> None:
+def test_fetch_failure_reported_once_retried_after_a_second(error: Exception) -> None:
     time, ring = Time(), Ring("a")
     made, reading = encryptor(Ring("a"), "a"), decryptor(ring, time)
     made.renew()
@@ -251,7 +251,7 @@ def test_a_failure_is_told_once_at_least_and_tried_again_after_a_second(error: E
     assert reading.decrypt(*entry) == b"body"
 
 
-def test_several_keys_are_tried_in_turn() -> None:
+def test_fetch_tries_each_key() -> None:
     made = encryptor(Ring("a", "b", "c"), "a", "b", "c")
     made.renew()
     ring = Ring("b", "c")
@@ -263,7 +263,7 @@ def test_several_keys_are_tried_in_turn() -> None:
         read(decryptor(Ring()), *sealed(made))
 
 
-def test_a_changed_message_is_no_reason_to_ask_again() -> None:
+def test_decrypt_changed_message_no_refetch() -> None:
     ring = Ring("a")
     made, reading = encryptor(Ring("a"), "a"), decryptor(ring)
     made.renew()
@@ -275,7 +275,7 @@ def test_a_changed_message_is_no_reason_to_ask_again() -> None:
     assert ring.asked == ["a"]
 
 
-def test_without_a_key_reader() -> None:
+def test_decrypt_without_key_reader_raises() -> None:
     made = encryptor(Ring("a"), "a")
     made.renew()
     with pytest.raises(CryptoError, match="crypto_key_reader"):
@@ -285,7 +285,7 @@ def test_without_a_key_reader() -> None:
 # --- what messages tell ---------------------------------------------------------------------------------------------
 
 
-def test_the_context() -> None:
+def test_context_of() -> None:
     assert context_of(metadata_of(0), failed=False) is None
     keys = [pb.EncryptionKeys(key="k", value=b"v", metadata=[pb.KeyValue(key="a", value="1")])]
     metadata = metadata_of(

@@ -1,4 +1,4 @@
-"""From deliveries to messages: order of the steps, what is left out, and what cannot be read."""
+"""Entry decoder: order of the steps, filtered messages, and undecodable entries."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pulsar_native.protocol.entry_decoder import (
     Corrupt,
     Decoded,
     Delivery,
-    EvenPlaces,
     StartFilter,
     Undecryptable,
+    UniformSpans,
     decode,
 )
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -84,7 +84,7 @@ def decoded(
 
 
 @pytest.mark.parametrize("compression", CompressionType)
-def test_a_single_message(compression: CompressionType) -> None:
+def test_decode_single_message(compression: CompressionType) -> None:
     payload = single_entry(
         b"hello" * 50,
         compression=compression,
@@ -111,7 +111,7 @@ def test_a_single_message(compression: CompressionType) -> None:
 
 @pytest.mark.parametrize("compression", CompressionType)
 @pytest.mark.parametrize("broker", [None, BROKER])
-def test_a_batch(compression: CompressionType, broker: pb.BrokerEntryMetadata | None) -> None:
+def test_decode_batch(compression: CompressionType, broker: pb.BrokerEntryMetadata | None) -> None:
     payload = batch_entry(
         [b"one", b"", b"three"],
         first_sequence_id=7,
@@ -133,7 +133,7 @@ def test_a_batch(compression: CompressionType, broker: pb.BrokerEntryMetadata | 
     assert messages[0].broker_publish_time() == (1_700_000_000_123 if broker else None)
 
 
-def test_a_batch_of_an_old_client_that_numbers_only_the_batch() -> None:
+def test_decode_batch_sequence_id_of_batch_only() -> None:
     parts = []
     for payload in (b"one", b"two"):
         meta = pb.SingleMessageMetadata(payload_size=3).SerializeToString()
@@ -143,12 +143,10 @@ def test_a_batch_of_an_old_client_that_numbers_only_the_batch() -> None:
 
 
 @given(count=st.integers(1, 300), length=st.integers(0, 300), key=st.none() | st.text(max_size=3), data=st.data())
-def test_places_of_messages_of_one_size_are_those_a_walk_finds(
-    count: int, length: int, key: str | None, data: st.DataObject
-) -> None:
+def test_uniform_spans_equal_scan(count: int, length: int, key: str | None, data: st.DataObject) -> None:
     payload = batch_entry([b"x" * length] * count, first_sequence_id=200, singles=[{"partition_key": key}] * count)
     result = decoded(payload)
-    assert result.places is not None and isinstance(result.places, EvenPlaces) == (count >= 8)
+    assert result.places is not None and isinstance(result.places, UniformSpans) == (count >= 8)
     body = result.entry.body
     assert list(result.places) == split_batch(body, count)
     assert result.payload_bytes() == count * length and result.sizes(range(count)) == [length] * count
@@ -168,9 +166,7 @@ def test_places_of_messages_of_one_size_are_those_a_walk_finds(
         ([bytes(200 + index) for index in range(100)], {}),
     ],
 )
-def test_what_was_compacted_away_is_found_however_the_batch_is_searched(
-    payloads: list[bytes], others: dict[str, Any]
-) -> None:
+def test_decode_compacted_out_filtered(payloads: list[bytes], others: dict[str, Any]) -> None:
     singles = [{} if index in (0, 57, 99) else others for index in range(100)]
     payload = batch_entry(payloads, compacted_out=[0, 57, 99], singles=singles, first_sequence_id=1000)
     kept = [message.batch_index for message in decoded(payload).messages()]
@@ -178,7 +174,7 @@ def test_what_was_compacted_away_is_found_however_the_batch_is_searched(
     assert decoded(batch_entry(payloads, compacted_out=range(100))).wanted == 0
 
 
-def test_what_looks_like_compaction_in_a_payload_is_none() -> None:
+def test_decode_compaction_mark_in_payload_ignored() -> None:
     for payloads in ([b"x\x20\x01x"] * 100, [b"\x20\x01" * (100 + index) for index in range(100)]):
         for singles in (None, [{"properties": {"\x20": "\x01"}}] * 100, [{"properties": {"k": "\x20\x01"}}] * 100):
             result = decoded(batch_entry(payloads, singles=singles))
@@ -187,7 +183,7 @@ def test_what_looks_like_compaction_in_a_payload_is_none() -> None:
 
 @pytest.mark.proves("C129")
 @given(st.data())
-def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
+def test_decode_batch_filtered_messages(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 80))
     open_bits = st.integers(0, (1 << count) - 1)
     ack_words = data.draw(st.none() | open_bits.filter(bool).map(lambda bits: words_of(bits, count)))
@@ -245,7 +241,7 @@ def test_what_is_left_out_of_a_batch(data: st.DataObject) -> None:
         (MessageId(2, 5, -1, -1), False, 1),
     ],
 )
-def test_a_single_message_and_the_start(start: MessageId, inclusive: bool, wanted: int) -> None:
+def test_decode_single_message_and_start(start: MessageId, inclusive: bool, wanted: int) -> None:
     result = decoded(single_entry(b"x"), start=StartFilter(start, inclusive))
     assert result.wanted == wanted and len(result.messages()) == wanted
     assert result.indexes() == range(wanted)
@@ -257,7 +253,7 @@ def test_a_single_message_and_the_start(start: MessageId, inclusive: bool, wante
     st.booleans(),
     st.integers(1, 4),
 )
-def test_the_start_filter_compares_positions(
+def test_start_filter_compares_positions(
     start: tuple[int, int, int], key: tuple[int, int], inclusive: bool, count: int
 ) -> None:
     ledger, entry, index = start
@@ -268,7 +264,7 @@ def test_the_start_filter_compares_positions(
     assert list(range(first, count)) == left
 
 
-def test_the_words_of_a_delivery() -> None:
+def test_decode_ack_set_words() -> None:
     assert delivery(b"").ack_words is None
     made = delivery(b"", ack_words=[-2, 1], key=(8, 9), count=2)
     assert (made.ack_words, made.ledger_id, made.entry_id, made.redelivery_count, made.attachment) == (
@@ -290,7 +286,7 @@ def refused(payload: bytes, **options: Any) -> Corrupt:
 
 
 @pytest.mark.parametrize("broker", [None, BROKER])
-def test_a_damaged_byte_is_a_wrong_checksum(broker: pb.BrokerEntryMetadata | None) -> None:
+def test_decode_damaged_byte_is_checksum_error(broker: pb.BrokerEntryMetadata | None) -> None:
     good = batch_entry([b"one", b"two"], broker=broker)
     bad = bytearray(good)
     bad[-1] ^= 1
@@ -301,13 +297,13 @@ def test_a_damaged_byte_is_a_wrong_checksum(broker: pb.BrokerEntryMetadata | Non
 
 @pytest.mark.proves("C125")
 @pytest.mark.parametrize("payload", [b"", b"\0\0\0\x05abc", assemble(b"\xff\xff\xff", b"x"), assemble(b"", b"x")])
-def test_garbage_as_metadata_counts_as_a_wrong_checksum(payload: bytes) -> None:
+def test_decode_garbage_metadata_is_checksum_error(payload: bytes) -> None:
     assert refused(payload).reason == Reasons.ChecksumMismatch
 
 
 @pytest.mark.proves("C126")
 @pytest.mark.parametrize("compression", [kind for kind in CompressionType if kind is not CompressionType.NONE])
-def test_a_payload_that_claims_to_be_too_large_is_not_unpacked(compression: CompressionType) -> None:
+def test_decode_oversized_claim_not_decompressed(compression: CompressionType) -> None:
     payload = single_entry(b"x" * 100, compression=compression)
     huge = metadata_of(0, uncompressed_size=(1 << 32) - 1, compression=compression.value)
     body = payload[payload.index(b"\x0e\x01") + 10 + int.from_bytes(payload[6:10], "big") :]
@@ -316,24 +312,24 @@ def test_a_payload_that_claims_to_be_too_large_is_not_unpacked(compression: Comp
 
 
 @pytest.mark.parametrize("compression", [kind for kind in CompressionType if kind is not CompressionType.NONE])
-def test_a_body_that_does_not_decompress(compression: CompressionType) -> None:
+def test_decode_malformed_compression(compression: CompressionType) -> None:
     metadata = metadata_of(0, uncompressed_size=100, compression=compression.value, num_messages_in_batch=7)
     error = refused(assemble(metadata, b"certainly not compressed"))
     assert (error.reason, error.permits) == (Reasons.DecompressionError, 7)
 
 
-def test_a_codec_of_a_newer_client() -> None:
+def test_decode_unknown_codec() -> None:
     metadata = metadata_of(0, uncompressed_size=100).SerializeToString() + b"\x40\x63"
     assert refused(assemble(metadata, b"?")).reason == Reasons.DecompressionError
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\x02\x18", b"\xff\xff\xff\xff", b"\0\0\0\x02\x18\x7fxx"])
-def test_a_batch_whose_sizes_do_not_fit(body: bytes) -> None:
+def test_decode_batch_sizes_mismatch(body: bytes) -> None:
     error = refused(assemble(metadata_of(0, num_messages_in_batch=3), body))
     assert (error.reason, error.permits) == (Reasons.BatchDeSerializeError, 3)
 
 
-def test_an_encrypted_entry_is_not_damage() -> None:
+def test_decode_encrypted_entry_is_not_corrupt() -> None:
     keys = [pb.EncryptionKeys(key="k", value=b"v")]
     with pytest.raises(Undecryptable, match="key reader") as caught:
         decoded(assemble(metadata_of(0, num_messages_in_batch=3, encryption_keys=keys), b"secret"))
@@ -363,7 +359,7 @@ class KeyRing(Decryptor):
 
 
 @pytest.mark.proves("C181", "C182")
-def test_an_encrypted_entry_is_decrypted_before_it_is_unpacked() -> None:
+def test_decode_encrypted_entry() -> None:
     plain = batch_entry([b"one", b"two", b"three"] * 50, compression=CompressionType.ZSTD)
     parsed = parse_entry(plain)
     parsed.metadata.encryption_keys.add(key="k", value=b"v")
@@ -380,7 +376,7 @@ def test_an_encrypted_entry_is_decrypted_before_it_is_unpacked() -> None:
 
 
 @pytest.mark.proves("C182")
-def test_what_cannot_be_decrypted_is_kept_discarded_or_given_out_whole() -> None:
+def test_decode_undecryptable_follows_failure_action() -> None:
     with pytest.raises(Undecryptable, match="wrong key") as kept:
         decoded(ENCRYPTED, decryptor=KeyRing(ConsumerCryptoFailureAction.FAIL))
     assert kept.value.permits == 3
@@ -407,9 +403,7 @@ def test_what_cannot_be_decrypted_is_kept_discarded_or_given_out_whole() -> None
     st.integers(0, 1 << 32).map(lambda size: size & 0xFFFFFFFF) | st.integers(0, 200),
     st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=2),
 )
-def test_hostile_entries_are_read_or_refused_and_nothing_else(
-    body: bytes, count: int, compression: int, size: int, words: list[int]
-) -> None:
+def test_decode_hostile_entries(body: bytes, count: int, compression: int, size: int, words: list[int]) -> None:
     metadata = metadata_of(0, num_messages_in_batch=count, compression=compression, uncompressed_size=size)
     try:
         result = decoded(assemble(metadata, body), ack_words=words)
@@ -421,12 +415,12 @@ def test_hostile_entries_are_read_or_refused_and_nothing_else(
 
 
 @given(st.binary(max_size=120))
-def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
+def test_decode_any_bytes(payload: bytes) -> None:
     with contextlib.suppress(Corrupt, Undecryptable):
         decoded(payload)
 
 
-def test_messages_of_a_schema_that_takes_the_key() -> None:
+def test_decode_keyed_schema_messages() -> None:
     """Told per entry, so that other schemas pay nothing."""
 
     class Pairs(Upper):

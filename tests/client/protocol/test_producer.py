@@ -1,4 +1,4 @@
-"""The state machine of a producer: ids, batches, the queue of what has no receipt, and the bytes that leave."""
+"""Producer state machine: ids, batches, the pending queue, and the encoded bytes."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ class ProducerModel(RuleBasedStateMachine):
 TestProducer = pytest.mark.proves("C63", "C64", "C75", "C79")(ProducerModel.TestCase)
 
 
-def test_what_is_offered_leaves_the_last_message_of_a_batch_to_add() -> None:
+def test_fast_path_leaves_last_message_to_add() -> None:
     made = core(batching_enabled=True, batching_max_messages=10, batching_max_allowed_size_in_bytes=1000)
     made.open_fast_path(100, 10_000)
     assert not made.fast_path.capacity, "no batch is open"
@@ -299,7 +299,7 @@ def test_what_is_offered_leaves_the_last_message_of_a_batch_to_add() -> None:
     assert ids([op]) == [[0, 1, 2]] and list(op.callbacks) == [None] * 3
 
 
-def test_nothing_is_offered_to_a_batch_of_messages_the_broker_may_know() -> None:
+def test_fast_path_closed_for_possible_duplicates() -> None:
     made = core(batching_enabled=True, last_sequence_id=20)
     add(made, b"again", 0.0, None, sequence_id=3)
     made.open_fast_path(100, 10_000)
@@ -309,7 +309,7 @@ def test_nothing_is_offered_to_a_batch_of_messages_the_broker_may_know() -> None
     assert made.fast_path.capacity
 
 
-def test_latecomers_of_a_refused_message_are_written_all_the_same() -> None:
+def test_fast_path_late_append_of_refused_message() -> None:
     made = core(batching_enabled=True, batching_max_messages=2, max_message_size=2000)
     made.fast_path.items += [b"a", b"b", b"c"]
     with pytest.raises(MessageTooBig):
@@ -319,9 +319,7 @@ def test_latecomers_of_a_refused_message_are_written_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_what_comes_while_another_message_is_added_takes_no_id_of_its(
-    monkeypatch: pytest.MonkeyPatch, own: bool
-) -> None:
+def test_fast_path_append_during_add_keeps_ids(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     made = core(batching_enabled=True, batching_max_messages=2)
     frame = made._frame
 
@@ -341,7 +339,7 @@ def test_what_comes_while_another_message_is_added_takes_no_id_of_its(
     assert max(op.count for op in written) <= 2
 
 
-def test_an_official_callback_gets_a_result_code() -> None:
+def test_official_callback_gets_result() -> None:
     made = core(batching_enabled=True)
     told: list[tuple[Any, Any]] = []
     add(made, b"a", 0.0, (lambda result, message_id: told.append((result, message_id)),))
@@ -349,11 +347,11 @@ def test_an_official_callback_gets_a_result_code() -> None:
     (op,) = made.close_batch()
     op.complete(None, (2, 5, 6), TOPIC)
     op.complete(Timeout("late"), None, TOPIC)
-    assert told == [(Result.Ok, MessageId(2, 5, 6, 0)), (Result.Timeout, None)]
+    assert told == [(Result.Ok, MessageId(2, 5, 6, 0)), (Result.Timeout, MessageId())]
     translated = as_callback((lambda result, message_id: told.append((result, message_id)),))
     assert translated is not None
     translated(Timeout("late"), None)
-    assert told[-1] == (Result.Timeout, None)
+    assert told[-1] == (Result.Timeout, MessageId())
 
 
 # --- ids --------------------------------------------------------------------------------------------------------
@@ -375,7 +373,7 @@ def ids(ops: list[SendOp]) -> list[list[int]]:
         ({"initial_sequence_id": -1}, 20, 0, -1),
     ],
 )
-def test_ids_go_on_where_the_broker_is_or_where_they_are_told_to(
+def test_sequence_ids_continue_from_broker_or_config(
     options: dict[str, Any], last: int, first: int, published: int
 ) -> None:
     made = core(last_sequence_id=last, batching_enabled=False, **options)
@@ -384,7 +382,7 @@ def test_ids_go_on_where_the_broker_is_or_where_they_are_told_to(
 
 
 @pytest.mark.proves("C56")
-def test_ids_do_not_start_over_at_a_reconnect() -> None:
+def test_sequence_ids_kept_at_reconnect() -> None:
     made = core(batching_enabled=False)
     add(made)
     made.receipt(0)
@@ -393,7 +391,7 @@ def test_ids_do_not_start_over_at_a_reconnect() -> None:
 
 
 @pytest.mark.proves("C75")
-def test_possible_duplicates_leave_the_batch() -> None:
+def test_possible_duplicates_leave_batch() -> None:
     made = core()
     ready = []
     for number in (5, 6, 5, 7):
@@ -402,7 +400,7 @@ def test_possible_duplicates_leave_the_batch() -> None:
 
 
 @pytest.mark.proves("C75")
-def test_known_duplicates_may_share_a_batch_uncertain_ones_stay_alone() -> None:
+def test_known_duplicates_share_batch_uncertain_alone() -> None:
     # The broker drops a batch for one message that it has, so 11 to 13 must not travel together: they
     # were sent, their receipts never came, and the broker may have some of them.
     made = core(last_sequence_id=10)
@@ -420,13 +418,13 @@ def test_known_duplicates_may_share_a_batch_uncertain_ones_stay_alone() -> None:
 # --- batches ----------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_closes_at_its_count_and_2500_messages_make_three() -> None:
+def test_batch_closes_at_message_count() -> None:
     made = core()
     ready = [op for _ in range(2500) for op in add(made)]
     assert [op.count for op in ready + made.close_batch()] == [1000, 1000, 500]
 
 
-def test_a_batch_closes_before_the_message_that_does_not_fit() -> None:
+def test_batch_closes_before_oversized_message() -> None:
     made = core(batching_max_allowed_size_in_bytes=128 * 1024)
     ready = [op for _ in range(10) for op in add(made, bytes(50 * 1024))]
     ready += made.close_batch()
@@ -434,7 +432,7 @@ def test_a_batch_closes_before_the_message_that_does_not_fit() -> None:
     assert all(len(bytes_of(op)) < 128 * 1024 for op in ready)
 
 
-def test_a_batch_is_due_after_its_delay_since_the_first_message() -> None:
+def test_batch_due_after_delay_of_first_message() -> None:
     made = core(batching_max_publish_delay_ms=20)
     assert not made.batch_is_open
     add(made, now=5.0)
@@ -444,7 +442,7 @@ def test_a_batch_is_due_after_its_delay_since_the_first_message() -> None:
 
 @pytest.mark.proves("C74")
 @pytest.mark.parametrize("part", [{"deliver_at": 5}, {"replicate_to": ["west"]}])
-def test_what_belongs_to_the_entry_takes_an_entry_of_its_own_in_order(part: dict[str, Any]) -> None:
+def test_entry_attributes_make_own_entry_in_order(part: dict[str, Any]) -> None:
     made = core()
     assert add(made, b"0") == [] and add(made, b"1") == []
     ready = add(made, b"2", **part)
@@ -474,7 +472,7 @@ class Sealing(Encryptor):
 
 
 @pytest.mark.proves("C181")
-def test_an_entry_is_compressed_then_encrypted_and_keeps_its_bytes() -> None:
+def test_entry_compressed_encrypted_keeps_bytes() -> None:
     made = core(compression_type=CompressionType.ZSTD, encryptor=Sealing())
     for _ in range(3):
         add(made, b"x" * 1000)
@@ -486,7 +484,7 @@ def test_an_entry_is_compressed_then_encrypted_and_keeps_its_bytes() -> None:
     assert [body[start:stop] for _, start, stop in split_batch(body, 3)] == [b"x" * 1000] * 3
 
 
-def test_the_keys_of_readers_need_room_too() -> None:
+def test_entry_size_includes_encryption_keys() -> None:
     made = core(max_message_size=50_000, batching_max_allowed_size_in_bytes=1 << 20, encryptor=Sealing())
     ready = [op for _ in range(200) for op in add(made, bytes(1000))]
     ready += made.close_batch()
@@ -494,7 +492,7 @@ def test_the_keys_of_readers_need_room_too() -> None:
     assert max(sum(map(len, op.parts)) for op in ready) > 40_000
 
 
-def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
+def test_batch_encoding_error_fails_alone() -> None:
     # Incompressible data grows when it is compressed: the sum fitted, the entry does not.
     made = core(
         max_message_size=70_000, batching_max_allowed_size_in_bytes=1 << 20, compression_type=CompressionType.LZ4
@@ -513,7 +511,7 @@ def test_a_batch_that_cannot_be_encoded_fails_alone() -> None:
 
 
 @pytest.mark.proves("C72")
-def test_metadata_of_a_single_message() -> None:
+def test_metadata_of_single_message() -> None:
     made = core(batching_enabled=False, schema=b"\0\0\0\0\0\0\0\x05")
     (op,) = add(
         made, b"hello", properties={"a": "b"}, partition_key="key", ordering_key="ord", event_timestamp=123,
@@ -529,7 +527,7 @@ def test_metadata_of_a_single_message() -> None:
     assert not metadata.HasField("compression") and not metadata.HasField("null_value")
 
 
-def test_metadata_of_a_null_value_and_of_a_key_of_bytes() -> None:
+def test_metadata_of_null_value_and_byte_key() -> None:
     made = core(batching_enabled=False)
     (op,) = add(made, b"", partition_key="a2V5MQ==", key_is_base64=True, null_value=True)
     metadata = read(op).entry.metadata
@@ -537,7 +535,7 @@ def test_metadata_of_a_null_value_and_of_a_key_of_bytes() -> None:
     assert metadata.HasField("uncompressed_size") and metadata.uncompressed_size == 0
 
 
-def test_a_batch_of_one_keeps_the_messages_fields() -> None:
+def test_batch_of_one_keeps_fields() -> None:
     made = core()
     add(made, b"x", properties={"a": "b"}, event_timestamp=9)
     (op,) = made.close_batch()
@@ -547,7 +545,7 @@ def test_a_batch_of_one_keeps_the_messages_fields() -> None:
 
 
 @pytest.mark.proves("C72")
-def test_metadata_of_a_batch() -> None:
+def test_metadata_of_batch() -> None:
     made = core(schema=b"\x01")
     add(made, b"one", partition_key="first")
     add(made, b"two", partition_key="second", properties={"a": "b"})
@@ -564,7 +562,7 @@ def test_metadata_of_a_batch() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in CompressionType if kind is not CompressionType.NONE])
 @pytest.mark.parametrize("count", [1, 3])
-def test_compression_is_of_the_whole_entry(kind: CompressionType, count: int) -> None:
+def test_compression_of_whole_entry(kind: CompressionType, count: int) -> None:
     made = core(compression_type=kind)
     for _ in range(count):
         add(made, b"a" * 500)
@@ -576,7 +574,7 @@ def test_compression_is_of_the_whole_entry(kind: CompressionType, count: int) ->
     assert [payload for _, payload in sent.messages] == [b"a" * 500] * count
 
 
-def test_small_bodies_can_be_left_uncompressed() -> None:
+def test_compression_skips_small_bodies() -> None:
     made = core(batching_enabled=False, compression_type=CompressionType.LZ4, compression_min_msg_body_size=100)
     small, large = add(made, b"a" * 100) + add(made, b"a" * 101)
     assert not read(small).entry.metadata.HasField("compression")
@@ -587,7 +585,7 @@ def test_small_bodies_can_be_left_uncompressed() -> None:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_the_brokers_maximum_counts_after_compression(batching: bool) -> None:
+def test_max_message_size_after_compression(batching: bool) -> None:
     made = core(max_message_size=1 << 20, batching_enabled=batching, compression_type=CompressionType.ZSTD)
     (op,) = add(made, bytes(6 << 20)) or made.close_batch()
     assert read(op).body == bytes(6 << 20)
@@ -598,7 +596,7 @@ def test_the_brokers_maximum_counts_after_compression(batching: bool) -> None:
 
 
 @pytest.mark.parametrize("batching", [True, False])
-def test_metadata_count_and_a_reserve_is_left_for_the_brokers_storage(batching: bool) -> None:
+def test_max_message_size_with_metadata_and_reserve(batching: bool) -> None:
     made = core(max_message_size=10_000, batching_enabled=batching)
     largest = 0
     for size in range(9_700, 10_001):
@@ -615,7 +613,7 @@ def test_metadata_count_and_a_reserve_is_left_for_the_brokers_storage(batching: 
 # --- receipts ---------------------------------------------------------------------------------------------------
 
 
-def test_each_message_of_a_batch_gets_its_own_id() -> None:
+def test_batch_callbacks_get_own_ids() -> None:
     made = core()
     told: list[Any] = []
     for _ in range(3):
@@ -631,7 +629,7 @@ def test_each_message_of_a_batch_gets_its_own_id() -> None:
     assert told[-1] == (None, MessageId(2, 11, 13, -1))
 
 
-def test_a_callback_that_raises_does_not_cost_the_others_theirs(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
     made = core()
     told = []
 
@@ -647,7 +645,7 @@ def test_a_callback_that_raises_does_not_cost_the_others_theirs(caplog: pytest.L
 
 
 @pytest.mark.proves("C43")
-def test_no_send_time_out_waits_for_ever() -> None:
+def test_send_timeout_zero_waits_forever() -> None:
     made = core(send_timeout_millis=0)
     add(made)
     made.close_batch()
@@ -656,7 +654,7 @@ def test_no_send_time_out_waits_for_ever() -> None:
 
 
 @pytest.mark.proves("C63")
-def test_the_open_batch_is_given_up_with_the_oldest_message() -> None:
+def test_expire_includes_open_batch() -> None:
     made = core(send_timeout_millis=10_000, batching_max_messages=2)
     for now in (0.0, 1.0, 9.0):
         add(made, now=now)
@@ -673,7 +671,7 @@ def test_the_open_batch_is_given_up_with_the_oldest_message() -> None:
 
 
 @pytest.mark.proves("C67")
-def test_damaged_bytes_are_told_from_good_ones() -> None:
+def test_is_intact_detects_damage() -> None:
     made = core()
     add(made, b"hello")
     (op,) = made.close_batch()
@@ -691,7 +689,7 @@ def test_damaged_bytes_are_told_from_good_ones() -> None:
 # --- schemas of single messages ---------------------------------------------------------------------------------
 
 
-def test_a_batch_ends_where_the_schema_changes() -> None:
+def test_batch_closes_at_schema_change() -> None:
     made = core(schema=b"\1")
     ready = [op for version in (None, None, b"\2", b"\2", b"", None) for op in add(made, schema_version=version)]
     ready += made.close_batch()
@@ -700,7 +698,7 @@ def test_a_batch_ends_where_the_schema_changes() -> None:
     assert [number for op in ready for number, _ in read(op).messages] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_plain_message_joins_a_batch_of_the_producers_own_schema() -> None:
+def test_batch_accepts_plain_message_of_producer_schema() -> None:
     made = core(schema=b"\1")
     assert add(made, sequence_id=0) == [] and add(made) == []
     (op,) = made.close_batch()
@@ -708,7 +706,7 @@ def test_a_plain_message_joins_a_batch_of_the_producers_own_schema() -> None:
 
 
 @pytest.mark.parametrize("options", [{"batching_enabled": False}, {}])
-def test_an_entry_of_one_message_with_its_own_schema_and_null_key(options: dict[str, Any]) -> None:
+def test_add_own_schema_and_null_key(options: dict[str, Any]) -> None:
     made = core(schema=b"\1", **options)
     (op,) = add(made, schema_version=b"\2", null_partition_key=True) + made.close_batch()
     metadata = read(op).entry.metadata
@@ -726,7 +724,7 @@ def whole(made: ProducerCore, payloads: list[bytes], told: list[Any]) -> list[Se
     return made.add_entry(payloads[:count], None, None, lambda *outcome: told.append(outcome), 0.0, 0)
 
 
-def test_an_entry_made_at_once_is_like_one_made_of_single_messages() -> None:
+def test_add_entry_equals_single_messages() -> None:
     contents = [b"x" * number for number in range(40)]
     singly, at_once = core(batching_enabled=True), core(batching_enabled=True)
     for content in contents:
@@ -742,7 +740,7 @@ def test_an_entry_made_at_once_is_like_one_made_of_single_messages() -> None:
     assert error is None and (place.entry_id(), place.batch_index(), place.batch_size()) == (6, 39, 40)
 
 
-def test_an_entry_made_at_once_follows_the_open_batch_and_keeps_the_limits() -> None:
+def test_add_entry_after_open_batch_within_limits() -> None:
     made = core(batching_enabled=True, batching_max_messages=10, batching_max_allowed_size_in_bytes=1000)
     add(made, b"open")
     told: list[Any] = []
@@ -755,7 +753,7 @@ def test_an_entry_made_at_once_follows_the_open_batch_and_keeps_the_limits() -> 
     assert made.fits([b"x" * 2000, b"x"], None, 1000) == 0
 
 
-def test_no_entry_is_made_at_once_where_each_message_counts() -> None:
+def test_add_entry_refused_where_each_message_counts() -> None:
     assert core(batching_enabled=False).fits([b"x"] * 5, None, 100) == 0
     repeating = core(batching_enabled=True)
     add(repeating, b"x", sequence_id=10)

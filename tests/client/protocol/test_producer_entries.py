@@ -1,4 +1,4 @@
-"""How a producer's messages become entries: in chunks, by key, and to the byte."""
+"""A producer's entries: chunks, key-based batches, and exact bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def confirm(made: ProducerCore, entry: int) -> None:
 
 
 @pytest.mark.proves("C61")
-def test_chunking_needs_a_persistent_topic_and_no_batching() -> None:
+def test_chunking_needs_persistent_topic_no_batching() -> None:
     with pytest.raises(InvalidConfiguration, match="batching_enabled=False"):
         ProducerConfig(topic="t", chunking_enabled=True, batching_enabled=True)
     with pytest.raises(InvalidConfiguration, match="persistent"):
@@ -62,9 +62,7 @@ def test_chunking_needs_a_persistent_topic_and_no_batching() -> None:
     chunk=st.sampled_from([-1, 0, 300, 1500, 10_000]),
     compression=st.sampled_from([CompressionType.NONE, CompressionType.ZLib]),
 )
-def test_the_chunks_of_any_message_are_its_body_and_none_is_too_large(
-    size: int, largest: int, chunk: int, compression: CompressionType
-) -> None:
+def test_chunks_join_to_body_within_size(size: int, largest: int, chunk: int, compression: CompressionType) -> None:
     made = chunking(max_message_size=largest, chunk_max_message_size=chunk, compression_type=compression)
     payload = random.Random(size).randbytes(size)
     ops = add(made, payload, partition_key="k", properties={"a": "b" * 50})
@@ -89,7 +87,7 @@ def test_the_chunks_of_any_message_are_its_body_and_none_is_too_large(
 
 
 @pytest.mark.proves("C79", "C80")
-def test_each_chunk_takes_a_permit_and_the_last_receipt_answers() -> None:
+def test_chunks_count_each_last_receipt_completes() -> None:
     made = chunking(max_pending=10)
     outcome = Outcome()
     ops = add(made, bytes(5000), callback=outcome)
@@ -111,7 +109,7 @@ def test_each_chunk_takes_a_permit_and_the_last_receipt_answers() -> None:
 
 
 @pytest.mark.proves("C79", "C80")
-def test_chunks_wait_for_room_together_and_more_than_ever_fit_are_refused() -> None:
+def test_chunks_all_or_none_in_queue() -> None:
     made = chunking(max_pending=4)
     add(made, b"1")
     add(made, b"2")
@@ -126,7 +124,7 @@ def test_chunks_wait_for_room_together_and_more_than_ever_fit_are_refused() -> N
 
 
 @pytest.mark.proves("C80")
-def test_metadata_alone_may_be_too_large() -> None:
+def test_chunk_metadata_too_large_raises() -> None:
     made = chunking(max_message_size=500)
     with pytest.raises(MessageTooBig, match="metadata"):
         add(made, b"x", properties={"a": "b" * 500})
@@ -134,7 +132,7 @@ def test_metadata_alone_may_be_too_large() -> None:
 
 
 @pytest.mark.proves("C80")
-def test_a_refused_chunk_takes_the_others_along() -> None:
+def test_chunk_refused_fails_all() -> None:
     made = chunking()
     outcome = Outcome()
     add(made, bytes(5000), callback=outcome)
@@ -149,7 +147,7 @@ def test_a_refused_chunk_takes_the_others_along() -> None:
 
 
 @pytest.mark.proves("C80")
-def test_a_time_out_gives_up_all_chunks() -> None:
+def test_chunk_timeout_fails_all() -> None:
     made = chunking()
     outcome = Outcome()
     add(made, bytes(5000), callback=outcome)
@@ -159,7 +157,7 @@ def test_a_time_out_gives_up_all_chunks() -> None:
 
 
 @pytest.mark.proves("C65", "C80")
-def test_a_duplicate_in_chunks_has_no_place() -> None:
+def test_chunk_duplicate_has_no_position() -> None:
     made = chunking()
     # The broker answers for the last chunk, the one it drops, before it has stored the others.
     for places in ([-1, -1, -1], [-1, 5, 6], [5, 6, -1]):
@@ -171,7 +169,7 @@ def test_a_duplicate_in_chunks_has_no_place() -> None:
         assert place.first_chunk_message_id() is None
 
 
-def test_a_message_that_fits_once_compressed_is_no_chunk() -> None:
+def test_chunking_skipped_if_compressed_fits() -> None:
     made = chunking(compression_type=CompressionType.ZLib)
     (op,) = add(made, bytes(100_000))
     assert not read(op).command.is_chunk and not read(op).entry.metadata.HasField("uuid")
@@ -189,7 +187,7 @@ def contents(ops: list[SendOp]) -> list[list[tuple[int, bytes]]]:
 
 
 @pytest.mark.proves("C52", "C73")
-def test_a_batch_for_each_key_in_order_of_the_highest_ids() -> None:
+def test_key_based_batches_by_highest_id() -> None:
     made = by_key()
     # The ordering key decides before the partition key; none is a key of its own.
     for number, parts in enumerate(
@@ -225,13 +223,13 @@ def test_a_batch_for_each_key_in_order_of_the_highest_ids() -> None:
 
 
 @pytest.mark.proves("C54", "C55")
-def test_the_limits_of_a_batch_hold_over_all_keys() -> None:
+def test_key_based_batches_limits_over_all_keys() -> None:
     made = by_key(batching_max_messages=3)
     assert add(made, b"0", partition_key="a") == add(made, b"1", partition_key="b") == []
     assert contents(add(made, b"2", partition_key="a")) == [[(1, b"1")], [(0, b"0"), (2, b"2")]]
 
 
-def test_a_message_alone_under_its_key_keeps_its_fields() -> None:
+def test_key_based_batch_of_one_keeps_fields() -> None:
     made = by_key()
     parts: dict[str, Any] = {
         "partition_key": "aw==", "key_is_base64": True, "properties": {"x": "y"}, "event_timestamp": 9,
@@ -249,7 +247,7 @@ def test_a_message_alone_under_its_key_keeps_its_fields() -> None:
 
 
 @pytest.mark.proves("C73")
-def test_the_bytes_of_a_batch() -> None:
+def test_batch_bytes() -> None:
     made = core()
     add(made, b"one", partition_key="key")
     add(made, b"two", properties={"a": "b"})

@@ -1,4 +1,4 @@
-"""Hosts in turn, bad ones left out for a while, and the choice of the cluster in use (virtual time)."""
+"""Host rotation with quarantine, and cluster failover, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rotation(
 
 
 @pytest.mark.proves("C1")
-def test_three_hundred_resolutions_visit_all_in_the_order_they_are_written() -> None:
+def test_hosts_in_turn_300_times() -> None:
     firsts = set()
     for _ in range(60):
         hosts = HostRotation("abc", random.random, quarantine_initial=60, quarantine_maximum=86_400)
@@ -28,7 +28,7 @@ def test_three_hundred_resolutions_visit_all_in_the_order_they_are_written() -> 
 
 
 @pytest.mark.proves("C1")
-def test_a_bad_host_is_left_out_for_a_time_that_doubles_up_to_the_maximum() -> None:
+def test_host_quarantine_doubles_to_maximum() -> None:
     hosts = rotation(initial=60, maximum=200)
     now = 0.0
     for lasts in (60, 120, 200, 200):
@@ -45,14 +45,14 @@ def test_a_bad_host_is_left_out_for_a_time_that_doubles_up_to_the_maximum() -> N
 
 
 @pytest.mark.proves("C1")
-def test_with_all_hosts_bad_all_are_tried_in_turn() -> None:
+def test_hosts_all_quarantined_tried_in_turn() -> None:
     hosts = rotation(first=0.5)
     for host in "abc":
         hosts.failed(host, 0.0)
     assert [hosts.next(1.0) for _ in range(4)] == ["b", "c", "a", "b"]
 
 
-def test_one_host_or_no_quarantine_means_none() -> None:
+def test_host_quarantine_off_or_single() -> None:
     alone = rotation("a")
     alone.failed("a", 0.0)
     assert not alone.is_quarantined("a", 0.0) and alone.next(0.0) == "a"
@@ -77,14 +77,14 @@ def check(core: FailoverCore, alive: set[int]) -> tuple[bool, list[int]]:
         return done.value, asked
 
 
-def test_a_primary_that_answers_is_kept_and_nobody_else_asked() -> None:
+def test_failover_healthy_primary_kept() -> None:
     core = FailoverCore(3, failover_threshold=1, switch_back_threshold=1)
     for _ in range(3):
         assert check(core, {0, 1, 2}) == (False, [0])
     assert core.current == 0
 
 
-def test_only_failures_in_a_row_count_and_the_first_that_answers_is_used() -> None:
+def test_failover_after_consecutive_failures() -> None:
     core = FailoverCore(4, failover_threshold=3, switch_back_threshold=1)
     for alive in ({1}, {1}, {0}, {1}, {1}):
         assert check(core, alive)[0] is False
@@ -92,14 +92,14 @@ def test_only_failures_in_a_row_count_and_the_first_that_answers_is_used() -> No
     assert core.current == 2
 
 
-def test_with_nobody_alive_it_stays_and_looks_again() -> None:
+def test_failover_all_dead_stays() -> None:
     core = FailoverCore(3, failover_threshold=1, switch_back_threshold=1)
     for _ in range(2):
         assert check(core, set()) == (False, [0, 1, 2])
     assert check(core, {2}) == (True, [0, 1, 2])
 
 
-def test_the_primary_must_answer_so_often_in_a_row_before_it_is_used_again() -> None:
+def test_failover_back_after_consecutive_successes() -> None:
     core = FailoverCore(2, failover_threshold=1, switch_back_threshold=3)
     check(core, {1})
     for alive in ({0, 1}, {0, 1}, {1}, {0, 1}, {0, 1}):
@@ -108,7 +108,7 @@ def test_the_primary_must_answer_so_often_in_a_row_before_it_is_used_again() -> 
     assert core.current == 0
 
 
-def test_a_secondary_that_dies_is_left_at_once_for_any_other_the_primary_first() -> None:
+def test_failover_dead_secondary_primary_first() -> None:
     core = FailoverCore(3, failover_threshold=1, switch_back_threshold=9)
     check(core, {1, 2})
     assert core.current == 1

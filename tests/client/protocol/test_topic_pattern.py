@@ -1,4 +1,4 @@
-"""What a pattern means, and what is to be done as the list of topics changes."""
+"""Topics pattern: parsing, matching, and changes of the topic list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 from pulsar_native.protocol.topic_pattern import TopicPattern, WantedTopics
 from pulsar_native.topic import TopicName
 
@@ -32,13 +32,13 @@ def full(*locals_: str) -> list[str]:
         ("t/n/a|t/n/b", "t/n", "t/n/a|t/n/b"),
     ],
 )
-def test_the_namespace_is_in_the_text(text: str, namespace: str, for_broker: str) -> None:
+def test_parse_namespace_from_text(text: str, namespace: str, for_broker: str) -> None:
     pattern = TopicPattern.parse(re.compile(text))
     assert (pattern.text, pattern.namespace, pattern.for_broker) == (text, namespace, for_broker)
     assert TopicPattern.parse(text).for_broker == for_broker
 
 
-def test_flags_are_applied_here_alone() -> None:
+def test_parse_flags_applied_locally() -> None:
     pattern = TopicPattern.parse(re.compile("persistent://t/n/ab", re.IGNORECASE))
     assert pattern.for_broker == "t/n/.*"
     assert pattern.matches(N("t/n/AB")) and not pattern.matches(N("t/n/AB2"))
@@ -48,13 +48,13 @@ def test_flags_are_applied_here_alone() -> None:
     "text",
     ["", "a/b", "persistent://a", "persistent://t/n/", "t/n/", "x://t/n/a", "t/(n|m)/a", "(?i)persistent://t/n/a", "("],
 )
-def test_what_has_no_namespace_or_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(InvalidConfiguration):
+def test_parse_invalid_raises(text: str) -> None:
+    with pytest.raises((InvalidConfiguration, InvalidTopicName)):
         TopicPattern.parse(text)
 
 
 @pytest.mark.proves("C162")
-def test_whole_names_and_collapsed_partitions() -> None:
+def test_collapsed_whole_names_and_partitions() -> None:
     pattern = TopicPattern.parse(NS + "a.*")
     names = [
         *full("a1", "xa1", "a-partition-0", "a-partition-12", "a-partition-x", "b"),
@@ -77,7 +77,7 @@ def test_whole_names_and_collapsed_partitions() -> None:
 
 
 @pytest.mark.proves("C163")
-def test_the_difference() -> None:
+def test_change_difference() -> None:
     wanted = WantedTopics(TopicPattern.parse("a.*"))
     wanted.replace(full("a1", "a2-partition-0", "a2-partition-1", "b"), "h1")
     assert wanted.hash == "h1"
@@ -97,7 +97,7 @@ def test_the_difference() -> None:
 
 
 @pytest.mark.proves("C160")
-def test_a_topic_that_was_left_stays_away_until_it_is_a_new_one() -> None:
+def test_leave_until_recreated() -> None:
     wanted = WantedTopics(TopicPattern.parse("a.*"))
     wanted.replace(full("a1", "a2"), "h")
     wanted.leave(N("a1"))
@@ -116,7 +116,7 @@ NAMES = st.sets(st.sampled_from(full("a", "a-partition-0", "a-partition-1", "a1"
 
 
 @given(st.lists(st.tuples(NAMES, NAMES, st.booleans()), max_size=8))
-def test_after_any_history_the_topics_are_those_of_the_last_list(steps: list[tuple[set[str], set[str], bool]]) -> None:
+def test_change_after_any_history(steps: list[tuple[set[str], set[str], bool]]) -> None:
     pattern = TopicPattern.parse("a.*")
     wanted = WantedTopics(pattern)
     names: set[str] = set()

@@ -1,4 +1,4 @@
-"""One transaction's state, in virtual time."""
+"""Transaction state machine, in virtual time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def core() -> TransactionCore:
     return TransactionCore(TxnId(3, 7), 10.0, 100.0)
 
 
-def test_it_counts_what_is_on_its_way(core: TransactionCore) -> None:
+def test_counts_pending_operations(core: TransactionCore) -> None:
     core.begin(100.0)
     core.begin(101.0)
     core.begin_end(commit=True)
@@ -41,7 +41,7 @@ def test_it_counts_what_is_on_its_way(core: TransactionCore) -> None:
     assert core.state is TransactionState.COMMITTED
 
 
-def test_what_failed_turns_the_end_into_an_abort(core: TransactionCore) -> None:
+def test_failed_operation_aborts(core: TransactionCore) -> None:
     first, second = Timeout("first"), Timeout("second")
     core.begin(100.0)
     core.begin(100.0)
@@ -57,7 +57,7 @@ def test_what_failed_turns_the_end_into_an_abort(core: TransactionCore) -> None:
     assert core.state is TransactionState.ABORTED
 
 
-def test_an_end_that_fails_is_an_error(core: TransactionCore) -> None:
+def test_failed_end_raises(core: TransactionCore) -> None:
     core.begin_end(commit=False)
     assert core.state is TransactionState.ABORTING and not core.seal()
     core.ended(NotConnected())
@@ -67,7 +67,7 @@ def test_an_end_that_fails_is_an_error(core: TransactionCore) -> None:
 
 
 @pytest.mark.parametrize("begin", [lambda core: core.begin(110.0), lambda core: core.check_writable(TOPIC, 110.0)])
-def test_the_time_is_over_at_the_deadline(core: TransactionCore, begin: Callable[[TransactionCore], Any]) -> None:
+def test_deadline_ends_writes(core: TransactionCore, begin: Callable[[TransactionCore], Any]) -> None:
     core.begin(109.9)
     core.check_writable(TOPIC, 109.9)
     # Also when nobody has looked at the clock yet.
@@ -81,7 +81,7 @@ def test_the_time_is_over_at_the_deadline(core: TransactionCore, begin: Callable
     assert core.state is TransactionState.TIME_OUT
 
 
-def test_once_the_end_has_begun_the_clock_says_nothing(core: TransactionCore) -> None:
+def test_deadline_ignored_after_end_began(core: TransactionCore) -> None:
     core.begin_end(commit=True)
     core.seal()
     assert not core.expire()
@@ -91,7 +91,7 @@ def test_once_the_end_has_begun_the_clock_says_nothing(core: TransactionCore) ->
     assert core.state is TransactionState.COMMITTED
 
 
-def test_a_partition_the_broker_refuses(core: TransactionCore) -> None:
+def test_refused_partition(core: TransactionCore) -> None:
     error = core.refused["other"] = NotConnected()
     core.check_writable(TOPIC, 101.0)
     with pytest.raises(NotConnected) as raised:
@@ -99,7 +99,7 @@ def test_a_partition_the_broker_refuses(core: TransactionCore) -> None:
     assert raised.value is error
 
 
-def test_a_client_that_goes(core: TransactionCore) -> None:
+def test_give_up(core: TransactionCore) -> None:
     core.give_up()
     assert core.state is TransactionState.ERROR and core.is_sealed
     ended = TransactionCore(TxnId(0, 0), 1.0, 0.0)
@@ -110,7 +110,7 @@ def test_a_client_that_goes(core: TransactionCore) -> None:
     assert ended.state is TransactionState.COMMITTED
 
 
-def test_acknowledgements_are_whole_entries_or_the_words_of_what_is_left(core: TransactionCore) -> None:
+def test_acknowledge_entries_or_words(core: TransactionCore) -> None:
     items = core.acknowledge(SUB, [((1, 1), -1, 0), ((1, 2), 0, 3), ((1, 2), 2, 3), ((1, 3), 64, 70)])
     assert items == [(1, 1, None, 0), (1, 2, [0b010], 3), (1, 3, [-1, 0b111110], 70)]
     # Only what is asked for now: the broker puts it together with what it has.
@@ -122,7 +122,7 @@ def test_acknowledgements_are_whole_entries_or_the_words_of_what_is_left(core: T
 
 
 @pytest.mark.parametrize("again", [[((1, 1), -1, 0)], [((5, 5), -1, 0), ((1, 2), 0, 3)], [((9, 9), 1, 2)] * 2])
-def test_a_message_counts_once(core: TransactionCore, again: list[Any]) -> None:
+def test_acknowledge_counts_message_once(core: TransactionCore, again: list[Any]) -> None:
     core.acknowledge(SUB, [((1, 1), -1, 0), ((1, 2), 0, 3)])
     with pytest.raises(TransactionConflict, match="already"):
         core.acknowledge(SUB, again)
@@ -154,7 +154,7 @@ def frames(ops: list[Any]) -> list[Any]:
     return [(frame.command.send, parse_entry(frame.payload).metadata) for frame in found]
 
 
-def test_nothing_is_taken_before_the_partition_is_known(core: TransactionCore) -> None:
+def test_add_before_registration_raises(core: TransactionCore) -> None:
     made = producer(batching_enabled=True)
     with pytest.raises(NotRegistered) as raised:
         add(made, b"x", core)
@@ -164,7 +164,7 @@ def test_nothing_is_taken_before_the_partition_is_known(core: TransactionCore) -
     assert made.pending_messages == 1
 
 
-def test_an_entry_is_of_one_transaction(core: TransactionCore) -> None:
+def test_batch_has_one_transaction(core: TransactionCore) -> None:
     made, other = producer(batching_enabled=True), TransactionCore(TxnId(0, 0), 10.0, 100.0)
     made.transactions |= {core, other}
     ops = [op for transaction in (core, core, None, None, other, core) for op in add(made, b"x", transaction)]
@@ -179,7 +179,7 @@ def test_an_entry_is_of_one_transaction(core: TransactionCore) -> None:
         assert (metadata.txnid_most_bits, metadata.txnid_least_bits) == (send.txnid_most_bits, send.txnid_least_bits)
 
 
-def test_whole_entries_and_chunks_too(core: TransactionCore) -> None:
+def test_own_entries_and_chunks_in_transaction(core: TransactionCore) -> None:
     made = producer(batching_enabled=True)
     made.transactions.add(core)
     add(made, b"open", None)
@@ -192,7 +192,7 @@ def test_whole_entries_and_chunks_too(core: TransactionCore) -> None:
     assert all(send.is_chunk and metadata.txnid_most_bits == 3 for send, metadata in sent)
 
 
-def test_what_is_over_is_taken_out_wherever_it_is(core: TransactionCore) -> None:
+def test_remove_ended_from_queue_and_batch(core: TransactionCore) -> None:
     made = producer(batching_enabled=True)
     made.transactions.add(core)
     add(made, b"plain", None)
@@ -202,8 +202,8 @@ def test_what_is_over_is_taken_out_wherever_it_is(core: TransactionCore) -> None
     add(made, b"behind", None)
     made.close_batch()
     add(made, b"open", core)
-    assert made.take_ended(109.9) == []
-    taken = made.take_ended(110.0)
+    assert made.remove_ended(109.9) == []
+    taken = made.remove_ended(110.0)
     assert [(op.sequence_id, op.transaction) for op in taken] == [(1, core), (3, core)]
     assert [op.sequence_id for op in made.pending] == [0, 2] and made.pending_messages == 2
     assert not made.transactions
@@ -211,7 +211,7 @@ def test_what_is_over_is_taken_out_wherever_it_is(core: TransactionCore) -> None
     assert [made.receipt(number)[1] is not None for number in (0, 1, 2)] == [True, False, True]
 
 
-def test_what_may_be_stored_is_taken_out_unless_the_broker_deduplicates(core: TransactionCore) -> None:
+def test_remove_doubtful_unless_deduplicated(core: TransactionCore) -> None:
     made = producer(batching_enabled=False)
     made.transactions.add(core)
     add(made, b"in it", core)
@@ -219,26 +219,26 @@ def test_what_may_be_stored_is_taken_out_unless_the_broker_deduplicates(core: Tr
     made.disconnected()
     # Not written yet, so written for the first time on the next connection.
     add(made, b"later", core)
-    assert made.take_doubtful(0) == []
-    assert [op.sequence_id for op in made.take_doubtful(-1)] == [0]
+    assert made.remove_doubtful(0) == []
+    assert [op.sequence_id for op in made.remove_doubtful(-1)] == [0]
     assert [op.sequence_id for op in made.pending] == [1, 2] and made.pending_messages == 2
     made.disconnected()
-    assert [op.sequence_id for op in made.take_doubtful(-1)] == [2]
+    assert [op.sequence_id for op in made.remove_doubtful(-1)] == [2]
 
 
-def test_a_plain_batch_stays_open_when_a_transaction_ends(core: TransactionCore) -> None:
+def test_plain_batch_stays_open(core: TransactionCore) -> None:
     made = producer(batching_enabled=True)
     made.transactions.add(core)
     add(made, b"in it", core)
     add(made, b"plain", None)
     core.expire()
-    assert len(made.take_ended(101.0)) == 1
+    assert len(made.remove_ended(101.0)) == 1
     assert made.batch_is_open
     with pytest.raises(InvalidTxnStatusError):
         add(made, b"late", core)
 
 
-def test_room_counts_as_ever(core: TransactionCore) -> None:
+def test_has_room_in_transaction(core: TransactionCore) -> None:
     made = ProducerCore(
         ProducerConfig(topic=TOPIC, chunking_enabled=True, batching_enabled=False), 1,
         topic=TOPIC, partition=-1, max_pending=3,

@@ -1,4 +1,4 @@
-"""Acknowledgement time-outs, in virtual time."""
+"""Unacked message tracker, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ entries = st.tuples(st.integers(0, 3), st.integers(0, 5))
 
 @pytest.mark.proves("C142")
 @given(st.integers(100, 3000), st.data())
-def test_an_entry_comes_due_between_the_time_out_and_one_tick_later(tick_ms: int, data: st.DataObject) -> None:
+def test_unacked_due_within_one_tick(tick_ms: int, data: st.DataObject) -> None:
     timeout_ms = data.draw(st.integers(tick_ms, 20 * tick_ms))
     tracker = UnackedMessageTracker(timeout_ms / 1000, tick_ms / 1000)
     added_ms = data.draw(st.integers(0, 3 * tick_ms))  # somewhere between two ticks
@@ -40,7 +40,7 @@ def test_an_entry_comes_due_between_the_time_out_and_one_tick_later(tick_ms: int
     ("timeout", "tick", "advances"),
     [(11.0, 2.0, 7), (10.0, 1.0, 11), (1.0, 1.0, 2), (1.0, 0.1, 11), (1.2, 0.1, 13), (2.4, 0.8, 4)],
 )
-def test_the_ring_has_one_slice_more_than_the_time_out_has_ticks(timeout: float, tick: float, advances: int) -> None:
+def test_unacked_ring_size(timeout: float, tick: float, advances: int) -> None:
     tracker = UnackedMessageTracker(timeout, tick)
     tracker.add((1, 1))
     for _ in range(advances - 1):
@@ -96,7 +96,7 @@ TestTracker = pytest.mark.proves("C142", "C143")(TrackerModel.TestCase)
 
 
 @pytest.mark.proves("C143")
-def test_a_cumulative_acknowledgement_ends_the_watch_over_everything_before_it() -> None:
+def test_unacked_remove_up_to_cumulative() -> None:
     tracker = UnackedMessageTracker(1.0, 1.0)
     for number in range(10):
         tracker.add((1, number))
@@ -110,19 +110,19 @@ BACKOFF = MultiplierRedeliveryBackoff(min_delay_ms=1000, max_delay_ms=5000)
 
 
 @pytest.mark.proves("C147")
-def test_a_late_entry_waits_longer_with_each_redelivery() -> None:
+def test_unacked_backoff_by_redelivery_count() -> None:
     late = UnackedMessageRedeliveryTracker(BACKOFF)
     for number, count in enumerate((0, 1, 2, 9)):
         late.delivered((1, number), count)
     late.expired([(1, 3), (1, 0), (1, 1), (1, 2)], 10.0)
     assert len(late) == 4
-    assert late.take_due(10.999) == []
-    assert late.take_due(12.0) == [(1, 0), (1, 1)]
-    assert late.take_due(100.0) == [(1, 2), (1, 3)]
-    assert len(late) == 0 and late.take_due(1000.0) == []
+    assert late.pop_due(10.999) == []
+    assert late.pop_due(12.0) == [(1, 0), (1, 1)]
+    assert late.pop_due(100.0) == [(1, 2), (1, 3)]
+    assert len(late) == 0 and late.pop_due(1000.0) == []
 
 
-def test_what_is_done_does_not_come_due() -> None:
+def test_unacked_removed_not_due() -> None:
     late = UnackedMessageRedeliveryTracker(BACKOFF)
     for number in range(6):
         late.delivered((1, number), 1)
@@ -130,21 +130,21 @@ def test_what_is_done_does_not_come_due() -> None:
     late.remove((1, 5))
     late.remove((1, 5))
     late.remove_up_to((1, 2))
-    assert late.take_due(2.0) == [(1, 3), (1, 4)]
+    assert late.pop_due(2.0) == [(1, 3), (1, 4)]
     # The count goes with the entry; the broker may begin to count anew, too.
     late.expired([(1, 3)], 0.0)
-    assert late.take_due(1.0) == [(1, 3)]
+    assert late.pop_due(1.0) == [(1, 3)]
     late.delivered((1, 7), 3)
     late.delivered((1, 7), 0)
     late.expired([(1, 7)], 0.0)
-    assert late.take_due(1.0) == [(1, 7)]
+    assert late.pop_due(1.0) == [(1, 7)]
     late.expired([(1, 8)], 0.0)
     late.clear()
     assert len(late) == 0
 
 
 @given(st.integers(0, 3500), st.integers(1, 1200))
-def test_blocks(count: int, size: int) -> None:
+def test_in_blocks(count: int, size: int) -> None:
     keys = [(1, number) for number in range(count)]
     blocks = in_blocks(iter(keys), size)
     assert [key for block in blocks for key in block] == keys

@@ -1,4 +1,4 @@
-"""Every timing rule of the protocol runs in virtual time: no module reads a clock, sleeps or rolls its own dice."""
+"""Timing rules of the protocol in virtual time: no module reads a clock, sleeps or uses its own randomness."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PUSH = ("key_queue", "process_queue", "flow_control", "send_message_back", "offs
     + [[PACKAGE / "push" / f"{name}.py" for name in PUSH]],
     ids=["protocol", "wire", "arrow", "push"],
 )
-def test_no_module_imports_a_clock_a_socket_or_dice(files: list[Path]) -> None:
+def test_protocol_imports_no_clock_socket_random(files: list[Path]) -> None:
     assert len(files) > 4
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -62,7 +62,7 @@ def test_no_module_imports_a_clock_a_socket_or_dice(files: list[Path]) -> None:
 
 
 @pytest.mark.proves("N13")
-def test_requests_and_keep_alive() -> None:
+def test_virtual_time_requests_and_keep_alive() -> None:
     core = ConnectionCore("broker", keep_alive=30.0, request_timeout=30.0)
     welcome = pb.CommandConnected(server_version="any", protocol_version=21)
     core.receive(commands.encode_command(pb.BaseCommand(type=commands.Kind.CONNECTED, connected=welcome)))
@@ -78,7 +78,7 @@ def test_requests_and_keep_alive() -> None:
 
 
 @pytest.mark.proves("N13")
-def test_batches_and_send_time_outs() -> None:
+def test_virtual_time_batches_and_send_timeouts() -> None:
     config = ProducerConfig(
         topic="t", batching_enabled=True, batching_max_publish_delay_ms=250, send_timeout_millis=30_000
     )
@@ -96,7 +96,7 @@ def test_batches_and_send_time_outs() -> None:
 
 
 @pytest.mark.proves("N13")
-def test_back_off() -> None:
+def test_virtual_time_backoff() -> None:
     backoff = Backoff(0.1, 60.0, lambda: 0.0, mandatory_stop=0.0)
     now = DAY
     delays = []
@@ -108,12 +108,12 @@ def test_back_off() -> None:
 
 
 @pytest.mark.proves("N13")
-def test_redelivery() -> None:
+def test_virtual_time_redelivery() -> None:
     refused = NegativeAcksTracker(60.0)
     refused.add((1, 1), DAY)
     due = refused.next_due()
     assert due is not None and DAY + 60 <= due < DAY + 61
-    assert refused.take_due(DAY + 59.9) == [] and refused.take_due(due) == [(1, 1)]
+    assert refused.pop_due(DAY + 59.9) == [] and refused.pop_due(due) == [(1, 1)]
     watched = UnackedMessageTracker(10.0, 1.0)
     watched.add((1, 1))
     ticks = 0
@@ -123,7 +123,7 @@ def test_redelivery() -> None:
 
 
 @pytest.mark.proves("N13")
-def test_round_robin_by_time() -> None:
+def test_virtual_time_round_robin() -> None:
     routing = RoundRobinRouting(HashingScheme.JavaStringHash, 0, switch_seconds=0.1)
     message = OutgoingMessage(b"")
     assert len({routing.choose(message, 4, DAY + 0.1 * step + 0.05) for step in range(4)}) == 4

@@ -1,4 +1,4 @@
-"""The settings of push consumers: RocketMQ's ranges, strict and picklable; tags, and what handlers are told."""
+"""Push consumer configuration: RocketMQ's ranges, strict and picklable; tags and contexts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
 
 @pytest.mark.proves("C200")
 @pytest.mark.parametrize(("name", "good", "bad"), RANGES, ids=[name for name, _, _ in RANGES])
-def test_settings_out_of_range_are_refused_by_name(name: str, good: list[Any], bad: list[Any]) -> None:
+def test_config_out_of_range_raises(name: str, good: list[Any], bad: list[Any]) -> None:
     for value in good:
         assert getattr(PushConsumerConfig(consumer_group="g", **{name: value}), name) == value
     for value in bad:
@@ -57,7 +57,7 @@ def test_settings_out_of_range_are_refused_by_name(name: str, good: list[Any], b
 
 
 @pytest.mark.proves("C200")
-def test_defaults_are_rocketmqs() -> None:
+def test_config_defaults_of_rocketmq() -> None:
     config = PushConsumerConfig(consumer_group="g")
     assert (config.consume_thread_min, config.consume_thread_max, config.pull_batch_size) == (20, 20, 32)
     assert (config.pull_threshold_for_queue, config.pull_threshold_size_for_queue) == (1000, 100)
@@ -67,7 +67,7 @@ def test_defaults_are_rocketmqs() -> None:
     assert ConsumeConcurrentlyContext("t", -1).ack_index > 1 << 30
 
 
-def test_settings_are_checked_together_and_can_be_pickled() -> None:
+def test_config_cross_checks_and_pickle() -> None:
     with pytest.raises(InvalidConfiguration, match="consume_thread_min must not be above"):
         PushConsumerConfig(consumer_group="g", consume_thread_min=5, consume_thread_max=4)
     with pytest.raises(InvalidTopicName):
@@ -80,14 +80,14 @@ def test_settings_are_checked_together_and_can_be_pickled() -> None:
 
 @pytest.mark.proves("C193")
 @pytest.mark.parametrize("group", ["", " ", None, 5, "a b", "a/b", "..", "DEFAULT_CONSUMER", "x" * 256])
-def test_a_group_needs_a_name_of_its_own(group: Any) -> None:
+def test_config_group_name(group: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="consumer_group"):
         PushConsumerConfig(consumer_group=group)
     assert PushConsumerConfig(consumer_group="a_b-c.d%e|f").consumer_group
 
 
 @pytest.mark.proves("C198")
-def test_a_member_is_named_after_host_and_process_or_instance() -> None:
+def test_member_name_by_process_or_instance() -> None:
     host = socket.gethostname()
     assert PushConsumerConfig(consumer_group="g").member_name == f"{host}@{os.getpid()}"
     assert PushConsumerConfig(consumer_group="g", instance_name="two").member_name == f"{host}@two"
@@ -97,7 +97,7 @@ def test_a_member_is_named_after_host_and_process_or_instance() -> None:
 
 
 @pytest.mark.proves("C195")
-def test_without_a_time_it_is_half_an_hour_ago() -> None:
+def test_start_time_default_half_an_hour() -> None:
     assert PushConsumerConfig(consumer_group="g").start_time_ms(10_000_000) == 10_000_000 - 1_800_000
     text = "20260102030405"
     expected = int(time.mktime(time.strptime(text, "%Y%m%d%H%M%S"))) * 1000
@@ -122,7 +122,7 @@ class Tagged:
         (" * ", ["a", "b", "c", None]), ("a", ["a"]), ("a || b", ["a", "b"]), ("a||b", ["a", "b"]), ("x", []),
     ],
 )  # fmt: skip
-def test_tags(expression: str | None, wanted: list[str | None]) -> None:
+def test_tag_filter(expression: str | None, wanted: list[str | None]) -> None:
     chosen = TagFilter(expression)
     messages: list[Any] = [Tagged(tag) for tag in ("a", "b", "c", None)]
     given = [tag for tag, message in zip(("a", "b", "c", None), messages, strict=True) if chosen.wants(message)]
@@ -131,13 +131,13 @@ def test_tags(expression: str | None, wanted: list[str | None]) -> None:
 
 @pytest.mark.proves("C196")
 @pytest.mark.parametrize("wrong", ["a ||", "||", "a > 5", 5, ["a"]])
-def test_what_is_no_tag_expression(wrong: Any) -> None:
+def test_tag_filter_invalid_raises(wrong: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="tag"):
         TagFilter(wrong)
 
 
 @pytest.mark.proves("C229")
-def test_the_limit_of_a_shutdown() -> None:
+def test_drain_limit() -> None:
     assert drain_limit(None) is None and drain_limit(0) == 0
     for wrong in (-1, 0.5, "1", True):
         with pytest.raises(InvalidConfiguration, match="await_termination_millis"):

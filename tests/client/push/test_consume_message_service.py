@@ -1,4 +1,4 @@
-"""Where handlers run, in both APIs: no work is left behind, and no more run at a time than allowed."""
+"""Handler execution in both APIs: no work is missed, and concurrency stays within its limit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Something:
 
 
 @pytest.mark.asyncio
-async def test_tasks_take_whatever_is_submitted_at_any_moment() -> None:
+async def test_tasks_run_all_submitted_work() -> None:
     calls = Calls()
 
     async def handle(_messages: Any, _context: Any) -> str:
@@ -64,7 +64,7 @@ async def test_tasks_take_whatever_is_submitted_at_any_moment() -> None:
 
 
 @pytest.mark.asyncio
-async def test_work_that_comes_as_the_last_task_ends_is_not_left_behind() -> None:
+async def test_tasks_run_work_submitted_at_end() -> None:
     calls = Calls()
     tasks = _TaskDispatcher(calls, lambda _messages, _context: "done", 1)  # type: ignore[arg-type]
     tasks.submit(Something())  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ async def test_work_that_comes_as_the_last_task_ends_is_not_left_behind() -> Non
 
 
 @pytest.mark.asyncio
-async def test_a_handler_that_cancels_itself_has_failed_and_one_that_is_stopped_has_not() -> None:
+async def test_tasks_cancelled_handler_failed_stopped_not() -> None:
     calls = Calls()
     started = asyncio.Event()
 
@@ -97,7 +97,7 @@ async def test_a_handler_that_cancels_itself_has_failed_and_one_that_is_stopped_
     assert len(calls.ended) == 1
 
 
-def test_threads_take_whatever_is_submitted_at_any_moment() -> None:
+def test_threads_run_all_submitted_work() -> None:
     calls = Calls()
 
     def handle(_messages: Any, _context: Any) -> str:
@@ -122,7 +122,7 @@ def test_threads_take_whatever_is_submitted_at_any_moment() -> None:
         time.sleep(0.01)
 
 
-def test_idle_threads_above_the_least_number_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_idle_above_minimum_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pulsar_native.sync.push_consumer._IDLE_SECONDS", 0.05)
     calls, gate = Calls(), threading.Event()
     threads = _ThreadDispatcher(calls, lambda _messages, _context: gate.wait(20), 1, 4)  # type: ignore[arg-type]

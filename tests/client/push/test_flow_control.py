@@ -1,4 +1,4 @@
-"""When a push consumer takes no more: the exact limits, their reasons, and what the log gets of them."""
+"""Flow control of a push consumer: exact limits, reasons, and log lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def flow(count: int = 1000, mebibytes: int = 100, span: int | None = 2000) -> Fl
 
 
 @pytest.mark.proves("C201")
-def test_more_messages_than_the_limit_stop_the_intake() -> None:
+def test_flow_control_message_count() -> None:
     control = flow(count=3)
     assert control.check(queue_of(1, 1, 1)) is None
     stopped = control.check(queue_of(1, 1, 1, 1))
@@ -32,7 +32,7 @@ def test_more_messages_than_the_limit_stop_the_intake() -> None:
 
 
 @pytest.mark.proves("C203")
-def test_memory_counts_in_whole_mebibytes() -> None:
+def test_flow_control_size_in_whole_mib() -> None:
     control = flow(mebibytes=2)
     assert control.check(queue_of(3 * MIB - 1)) is None
     stopped = control.check(queue_of(3 * MIB))
@@ -41,7 +41,7 @@ def test_memory_counts_in_whole_mebibytes() -> None:
 
 
 @pytest.mark.proves("C204")
-def test_the_span_counts_for_concurrent_push_consumers_only() -> None:
+def test_flow_control_span_concurrent_only() -> None:
     queue = queue_of(*[1] * 2002)
     done = [item for number in range(1, 2002) if (item := queue._items[number])]
     queue.finish(done)
@@ -51,7 +51,7 @@ def test_the_span_counts_for_concurrent_push_consumers_only() -> None:
 
 
 @pytest.mark.proves("C201", "C202")
-def test_the_log_gets_the_first_and_every_thousandth_time_of_each_reason() -> None:
+def test_flow_control_logs_first_and_every_1000th() -> None:
     control, full, large = flow(count=1, mebibytes=1), queue_of(1, 1), queue_of(2 * MIB)
     texts = [stopped.text for _ in range(2001) if (stopped := control.check(full))]
     assert [number for number, text in enumerate(texts) if text] == [0, 1000, 2000]
@@ -61,7 +61,7 @@ def test_the_log_gets_the_first_and_every_thousandth_time_of_each_reason() -> No
 
 
 @pytest.mark.proves("N4")
-def test_full_memory_stops_the_intake_behind_the_message_in_work() -> None:
+def test_flow_control_memory_keeps_one_message() -> None:
     control = flow(count=3)
     assert control.check(queue_of(), memory_is_full=True) is None
     stopped = control.check(queue_of(1), memory_is_full=True)
@@ -72,7 +72,7 @@ def test_full_memory_stops_the_intake_behind_the_message_in_work() -> None:
 
 
 @pytest.mark.proves("C202")
-def test_the_text_has_the_numbers() -> None:
+def test_flow_control_text_has_numbers() -> None:
     queue = queue_of(*[MIB // 2] * 5)
     queue.finish([queue._items[0]])
     stopped = flow(count=2).check(queue)
@@ -84,14 +84,14 @@ def test_the_text_has_the_numbers() -> None:
 
 @pytest.mark.proves("C205")
 @given(st.integers(1, 5000), st.integers(1, 64))
-def test_a_topics_limit_is_shared_by_its_partitions(topic: int, partitions: int) -> None:
+def test_limits_of_topic_divided_by_partitions(topic: int, partitions: int) -> None:
     limits = Limits.of(queue=7, queue_size=8, topic=topic, topic_size=topic, span=5, partitions=partitions)
     assert limits.count == limits.mebibytes == max(1, topic // partitions) and limits.span == 5
     assert Limits.of(queue=7, queue_size=8, topic=-1, topic_size=-1, span=5, partitions=partitions) == Limits(7, 8, 5)
 
 
 @pytest.mark.proves("C205")
-def test_growth_halves_it() -> None:
+def test_limits_shrink_with_more_partitions() -> None:
     def of(partitions: int) -> Limits:
         return Limits.of(queue=1, queue_size=1, topic=100, topic_size=10, span=None, partitions=partitions)
 

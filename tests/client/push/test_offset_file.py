@@ -1,4 +1,4 @@
-"""The text of the positions a broadcasting member keeps."""
+"""File format of a broadcasting member's offsets."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ids = st.builds(MessageId, st.integers(-1, 99), numbers, numbers, st.integers(-1
 
 @pytest.mark.proves("C214")
 @given(st.dictionaries(st.text(min_size=1), ids, max_size=5))
-def test_what_was_written_is_read(offsets: dict[str, MessageId]) -> None:
+def test_offsets_round_trip(offsets: dict[str, MessageId]) -> None:
     read = decode_offsets(encode_offsets(offsets))
     assert read == offsets and all(place.topic_name() == name for name, place in read.items())
 
 
-def test_nothing_done_yet_is_earliest() -> None:
+def test_offsets_nothing_done_is_earliest() -> None:
     text = encode_offsets({"t": MessageId.earliest})
     assert decode_offsets(text) == {"t": MessageId.earliest} and '"text": "-1:-1:-1:-1"' in text
 
 
-def test_fields_of_newer_versions_are_left_alone() -> None:
+def test_offsets_unknown_fields_ignored() -> None:
     content = json.loads(encode_offsets({"t": MessageId(0, 1, 2)}))
     content["new"] = content["offsetTable"]["t"]["new"] = 1
     assert decode_offsets(json.dumps(content)) == {"t": MessageId(0, 1, 2)}
@@ -38,6 +38,6 @@ def test_fields_of_newer_versions_are_left_alone() -> None:
     ["", "{", "[]", "{}", '{"offsetTable": []}', '{"offsetTable": {"t": 5}}', '{"offsetTable": {"t": {"id": "zz"}}}',
      '{"offsetTable": {"t": {"id": "ff"}}}', '{"offsetTable": {"t": {}}}'],
 )  # fmt: skip
-def test_what_is_no_such_file_is_refused(text: str) -> None:
+def test_offsets_invalid_text_raises(text: str) -> None:
     with pytest.raises(ValueError):
         decode_offsets(text)

@@ -1,4 +1,4 @@
-"""The file of a broadcasting member: always a whole one, and a second chance when it is damaged."""
+"""Offset store of a broadcasting member: always one complete file, and a backup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECOND = {"t": MessageId(0, 1, 2)}
 
 
 @pytest.mark.proves("C214")
-def test_the_file_and_the_one_before_it(tmp_path: Path) -> None:
+def test_offset_store_file_and_backup(tmp_path: Path) -> None:
     store = OffsetStore(str(tmp_path), "host@one", "group")
     assert store.load() == {}
     store.save(FIRST)
@@ -31,7 +31,7 @@ def test_the_file_and_the_one_before_it(tmp_path: Path) -> None:
     assert store.load() == FIRST
 
 
-def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+def test_offset_store_unchanged_not_written(tmp_path: Path) -> None:
     store = OffsetStore(str(tmp_path), "m", "g")
     store.save(FIRST)
     store.path.unlink()
@@ -40,16 +40,16 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("C214")
-def test_positions_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_offset_store_damaged_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = OffsetStore(str(tmp_path), "m", "g")
     store.save(FIRST)
     store.path.write_text("x")
-    with caplog.at_level(logging.WARNING), pytest.raises(InvalidConfiguration, match="begin anew"):
+    with caplog.at_level(logging.WARNING), pytest.raises(InvalidConfiguration, match="remove the damaged files"):
         store.load()
     assert str(store.path) in caplog.text
 
 
-def test_without_a_folder_it_is_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offset_store_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     store = OffsetStore(None, "m", "g")
     store.save(FIRST)

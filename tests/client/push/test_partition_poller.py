@@ -1,4 +1,4 @@
-"""What a push consumer takes of one partition, with a consumer that does what the test wants."""
+"""Partition poller of a push consumer, with a scripted consumer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Child:
         self.waiting: deque[Given | PulsarException] = deque()
         self.acknowledged: list[Any] = []
 
-    def take(self) -> Given | None:
+    def dequeue(self) -> Given | None:
         if not self.waiting:
             return None
         given = self.waiting.popleft()
@@ -87,65 +87,65 @@ def entries(items: Any) -> list[int]:
 
 
 @pytest.mark.proves("C207")
-def test_an_error_gives_what_came_before_it_and_delays_the_next_fetch(caplog: pytest.LogCaptureFixture) -> None:
+def test_poll_error_keeps_messages_and_delays(caplog: pytest.LogCaptureFixture) -> None:
     child = Child()
     child.waiting.extend([Given(0), ReadError("damaged"), Given(1)])
     poller = intake_of(child)
-    assert entries(poller.take(100.0)) == [0]
+    assert entries(poller.poll(100.0)) == [0]
     assert "damaged" in caplog.text and FAILED == 1.0
-    assert poller.take(100.999) == [] and poller.may_have_more
-    assert entries(poller.take(101.0)) == [1]
+    assert poller.poll(100.999) == [] and poller.may_have_more
+    assert entries(poller.poll(101.0)) == [1]
     # Only every thousandth is told.
     child.waiting.append(ReadError("again"))
-    poller.take(102.0)
+    poller.poll(102.0)
     assert "again" not in caplog.text
 
 
 @pytest.mark.proves("C201", "C210")
-def test_a_limit_and_the_interval_delay_the_next_fetch() -> None:
+def test_poll_pull_batch_and_interval() -> None:
     child = Child()
     child.waiting.extend(Given(number) for number in range(9))
     poller = intake_of(child, pull_threshold_for_queue=3, pull_batch_size=2, pull_interval=20)
-    taken = poller.take(0.0)
-    assert entries(taken) == [0, 1] and poller.take(0.019) == []
-    more = poller.take(0.020)
+    taken = poller.poll(0.0)
+    assert entries(taken) == [0, 1] and poller.poll(0.019) == []
+    more = poller.poll(0.020)
     assert entries(more) == [2, 3]
-    assert poller.take(0.05) == [] and THROTTLED == 0.050
+    assert poller.poll(0.05) == [] and THROTTLED == 0.050
     poller.finish([*taken, *more])
-    assert poller.take(0.09) == [] and entries(poller.take(0.11)) == [4, 5]
+    assert poller.poll(0.09) == [] and entries(poller.poll(0.11)) == [4, 5]
 
 
 @pytest.mark.proves("C211")
-def test_a_position_that_goes_backwards_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_poll_backward_position_logged(caplog: pytest.LogCaptureFixture) -> None:
     child = Child()
     child.waiting.extend([Given(5), Given(6)])
     poller = intake_of(child, broadcasting=True)
-    poller.take(0)
+    poller.poll(0)
     assert not caplog.text
     child.waiting.append(Given(4))
     with caplog.at_level(logging.WARNING):
-        assert entries(poller.take(0)) == [4]
-    assert "goes backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
+        assert entries(poller.poll(0)) == [4]
+    assert "went backwards" in caplog.text and "1:6:-1 to 1:4" in caplog.text
 
 
 @pytest.mark.proves("C212")
-def test_what_nobody_wants_is_acknowledged_and_taken_on_at_once() -> None:
+def test_poll_filtered_messages_acked() -> None:
     child = Child()
     child.waiting.extend([Given(0, "b"), Given(1, "b"), Given(2)])
     poller = intake_of(child)
-    assert entries(poller.take(0)) == [2]
+    assert entries(poller.poll(0)) == [2]
     assert [message.entry.entry_id for message in child.acknowledged] == [0, 1]
 
 
-def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> None:
+def test_poll_redelivery_of_started_and_waiting() -> None:
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
     poller = intake_of(child)
-    begun, waiting = poller.take(0)
+    begun, waiting = poller.poll(0)
     begun.started = 1.0
     child.attachment += 1
     child.waiting.extend([Given(0), Given(1), Given(2)])
-    again = poller.take(1)
+    again = poller.poll(1)
     assert entries(again) == [1, 2] and not poller.holds(waiting) and poller.holds(begun)
     assert poller.finish([begun, waiting]) == 1
     assert [message.entry.entry_id for message in child.acknowledged] == [0]
@@ -153,11 +153,11 @@ def test_what_is_in_work_is_not_taken_twice_and_what_is_not_is_forgotten() -> No
 
 @pytest.mark.proves("C216")
 @pytest.mark.parametrize("lost", ["connection", "turn"])
-def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: str) -> None:
+def test_check_right_after_lost_connection_or_turn(lost: str) -> None:
     child = Child()
     child.waiting.extend([Given(0), Given(1)])
     poller = intake_of(child, orderly=True)
-    begun, waiting = poller.take(0)
+    begun, waiting = poller.poll(0)
     begun.started = 1.0
     poller.check_right()
     assert poller.holds(waiting)
@@ -169,7 +169,7 @@ def test_the_right_to_what_waits_is_lost_with_the_connection_or_the_turn(lost: s
     assert poller.holds(begun) and not poller.holds(waiting)
 
 
-def test_a_retry_letter_is_of_its_first_topic_when_it_names_one() -> None:
+def test_topic_of_retry_message() -> None:
     def of(properties: dict[str, str]) -> str:
         message = Given(0)
         message.properties = lambda: properties  # type: ignore[method-assign]

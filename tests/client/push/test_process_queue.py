@@ -1,4 +1,4 @@
-"""What was taken and is not finished: counts, span, and the position that never passes what is not done."""
+"""Process queue: counts, span, and an offset that never passes an unfinished message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def filled(count: int, size: int = 10) -> tuple[ProcessQueue[int], list[Taken[in
 
 
 @pytest.mark.proves("C215")
-def test_the_position_is_the_last_before_the_oldest_unfinished() -> None:
+def test_done_up_to_before_oldest_unfinished() -> None:
     queue, items = filled(5)
     assert queue.done_up_to is None and queue.oldest() is items[0]
     queue.finish(items[1:3])
@@ -27,7 +27,7 @@ def test_the_position_is_the_last_before_the_oldest_unfinished() -> None:
 
 
 @pytest.mark.proves("C212", "C215")
-def test_messages_nobody_wants_move_the_position_when_those_before_are_done() -> None:
+def test_skip_advances_offset_in_order() -> None:
     queue: ProcessQueue[int] = ProcessQueue()
     queue.begin_at(7)
     assert queue.done_up_to == 7
@@ -40,7 +40,7 @@ def test_messages_nobody_wants_move_the_position_when_those_before_are_done() ->
 
 
 @pytest.mark.proves("C204")
-def test_the_span_reaches_from_the_oldest_unfinished_to_the_newest() -> None:
+def test_span_oldest_unfinished_to_newest() -> None:
     queue, items = filled(4)
     assert queue.span == 3 and queue.newest == 3
     queue.finish(items[1:])
@@ -51,13 +51,13 @@ def test_the_span_reaches_from_the_oldest_unfinished_to_the_newest() -> None:
     assert queue.span == 0
 
 
-def test_what_is_finished_twice_counts_once() -> None:
+def test_finish_twice_counts_once() -> None:
     queue, items = filled(2)
     assert queue.finish(items) == items and queue.finish(items) == [] and not queue.holds(items[0])
 
 
 @pytest.mark.proves("C222")
-def test_the_oldest_that_were_begun_too_long_ago_are_stuck_so_many_at_a_time() -> None:
+def test_stuck_oldest_limited() -> None:
     queue, items = filled(6)
     for number, item in enumerate(items[:5]):
         item.started = float(number)
@@ -68,7 +68,7 @@ def test_the_oldest_that_were_begun_too_long_ago_are_stuck_so_many_at_a_time() -
     assert queue.stuck(3.0, 16) == [items[2]] and queue.stuck(100.0, 16) == items[2:5]
 
 
-def test_what_no_handler_has_begun_can_be_dropped() -> None:
+def test_drop_waiting_not_started() -> None:
     queue, items = filled(4)
     items[1].started = 1.0
     assert queue.drop_waiting() == [items[0], items[2], items[3]]
@@ -79,7 +79,7 @@ def test_what_no_handler_has_begun_can_be_dropped() -> None:
 
 @pytest.mark.proves("C215")
 @given(st.lists(st.tuples(st.sampled_from(["put", "skip", "finish"]), st.integers(0, 50)), max_size=80))
-def test_against_a_simple_model(steps: list[tuple[str, int]]) -> None:
+def test_process_queue_against_model(steps: list[tuple[str, int]]) -> None:
     queue: ProcessQueue[int] = ProcessQueue()
     # Every position seen, whether it is done, and the items that are not.
     seen: list[bool] = []
@@ -104,7 +104,7 @@ def test_against_a_simple_model(steps: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.proves("C211")
-def test_a_position_that_goes_backwards_is_told() -> None:
+def test_ascending_reports_backward_position() -> None:
     watch = Ascending()
     assert watch.goes_back((1, 5, -1)) is None
     assert watch.goes_back((1, 5, -1)) is None

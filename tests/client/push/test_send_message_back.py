@@ -1,4 +1,4 @@
-"""What becomes of a failed message: the table of delays, the last try, and the levels a handler may choose."""
+"""Send-message-back: delay levels, last try, and a handler's level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_native.push.send_message_back import DEAD_LETTER, Again, next_step, 
 
 
 @pytest.mark.proves("C220")
-def test_the_table_is_rocketmqs() -> None:
+def test_delay_levels_of_rocketmq() -> None:
     minutes = 60_000
     assert (
         1000, 5000, 10_000, 30_000, *(number * minutes for number in range(1, 11)),
@@ -21,14 +21,14 @@ def test_the_table_is_rocketmqs() -> None:
 
 
 @pytest.mark.proves("C220", "C221")
-def test_sixteen_tries_begin_at_ten_seconds_and_then_it_is_a_dead_letter() -> None:
+def test_next_step_sixteen_tries_then_dead_letter() -> None:
     steps = [next_step(times, -1, 0, DELAY_LEVELS_MS) for times in range(17)]
     assert steps[0] == Again(10_000) and steps[1] == Again(30_000) and steps[15] == Again(7_200_000)
     assert all(isinstance(step, Again) for step in steps[:16]) and steps[16] is DEAD_LETTER
 
 
 @pytest.mark.proves("C219", "C220")
-def test_the_handlers_level_comes_before_the_tables() -> None:
+def test_next_step_handler_level_first() -> None:
     assert next_step(5, -1, 1, DELAY_LEVELS_MS) == Again(1000)
     assert next_step(5, -1, 99, DELAY_LEVELS_MS) == Again(7_200_000)
     assert next_step(0, -1, -1, DELAY_LEVELS_MS) is DEAD_LETTER
@@ -37,9 +37,9 @@ def test_the_handlers_level_comes_before_the_tables() -> None:
 
 @pytest.mark.proves("C221")
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 30))
-def test_there_are_as_many_tries_as_allowed(times: int, most: int, level: int) -> None:
+def test_next_step_maximum_tries(times: int, most: int, level: int) -> None:
     assert (next_step(times, most, level, DELAY_LEVELS_MS) is DEAD_LETTER) == (times >= most)
 
 
-def test_what_is_no_count_of_tries_is_none() -> None:
+def test_tries_of_invalid_is_zero() -> None:
     assert [tries_of(text) for text in (None, "", "-1", "x", "²", "9" * 30, "0", "12")] == [0] * 7 + [12]

@@ -25,7 +25,7 @@ def test_info_is_a_value() -> None:
     copied = pickle.loads(pickle.dumps(info))
     assert (copied, copied.version) == (info, 3)
     with pytest.raises(TypeError):
-        info.properties["a"] = "c"  # type: ignore[index]
+        info.properties()["a"] = "c"  # type: ignore[index]
 
 
 def test_definition() -> None:

@@ -83,8 +83,8 @@ def test_dictionaries_with_a_definition() -> None:
     assert schema.decode(schema.encode(row)) == {**row, "raw": "ab"}
     assert schema.encode({"carrier": "UA"}) == b'{"carrier":"UA","delay":null,"distance":1.5,"raw":null}'
     info = schema.schema_info()
-    assert (info.name, info.type, info.definition()) == ("JSON", SchemaType.JSON, DEFINITION)
-    assert info.schema == json.dumps(DEFINITION, indent=1).encode()
+    assert (info.name(), info.type, info.definition()) == ("JSON", SchemaType.JSON, DEFINITION)
+    assert info.data == json.dumps(DEFINITION, indent=1).encode()
 
 
 def test_dictionaries_that_do_not_fit_are_errors_that_help() -> None:

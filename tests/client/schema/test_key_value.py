@@ -50,9 +50,9 @@ def test_separated_parts_and_nulls() -> None:
 def test_what_the_registry_is_told() -> None:
     info = KeyValueSchema(ours.JsonSchema(schema_definition=NUMBER), ours.BytesSchema()).schema_info()
     key = json.dumps(NUMBER, indent=1).encode()
-    assert (info.type, info.name) == (SchemaType.KEY_VALUE, "KeyValue")
-    assert info.schema == len(key).to_bytes(4, "big") + key + bytes(4)
-    assert info.properties == {
+    assert (info.type, info.name()) == (SchemaType.KEY_VALUE, "KeyValue")
+    assert info.data == len(key).to_bytes(4, "big") + key + bytes(4)
+    assert info.properties() == {
         "key.schema.name": "JSON",
         "key.schema.type": "JSON",
         "key.schema.properties": "{}",
@@ -62,7 +62,7 @@ def test_what_the_registry_is_told() -> None:
         "kv.encoding.type": "INLINE",
     }
     parts = split_info(info)
-    assert (parts[0].type, parts[0].schema, parts[1].type, parts[2]) == (
+    assert (parts[0].type, parts[0].data, parts[1].type, parts[2]) == (
         SchemaType.JSON,
         key,
         SchemaType.BYTES,
@@ -88,7 +88,7 @@ def test_javas_definition_is_understood() -> None:
     schema: Any = ours.schema_from_info(info)
     assert schema.separates_key
     assert schema.decode_separated(b'{"a":1}', b"\x02\x00", None) == ({"a": 1}, {"a": 1, "b": None})
-    assert split_info(info)[0].properties["__alwaysAllowNull"] == "true"
+    assert split_info(info)[0].properties()["__alwaysAllowNull"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_parts_are_read_with_their_writers_schemas() -> None:
 
 def test_damaged_properties_are_named() -> None:
     info = INLINE.schema_info()
-    broken = SchemaInfo(info.name, info.type, info.schema, {**info.properties, "key.schema.type": "ODD"})
+    broken = SchemaInfo(info.name(), info.type, info.data, {**info.properties(), "key.schema.type": "ODD"})
     with pytest.raises(InvalidRecord, match="damaged"):
         split_info(broken)
     with pytest.raises(InvalidRecord, match="not KEY_VALUE"):

@@ -76,7 +76,7 @@ def test_bytes_and_names_are_javas(kind: Any, number: SchemaType, name: str, val
     back = schema.decode(bytes.fromhex(java))
     assert back == value and type(back) is type(value)
     info = schema.schema_info()
-    assert (info.type, info.name, info.schema) == (number, name, b"")
+    assert (info.type, info.name(), info.data) == (number, name, b"")
     wire = wire_schema(schema)
     assert wire is not None and wire.type == int(number)
     assert type(schema_from_info(info)) is kind

@@ -28,12 +28,12 @@ JAVA: dict[str, str] = json.loads((Path(__file__).parent / "protobuf_from_java.j
 def test_definitions_of_googles_types_are_javas(kind: Any) -> None:
     name = kind.DESCRIPTOR.name
     avro, native = ProtobufSchema(kind).schema_info(), ProtobufNativeSchema(kind).schema_info()
-    assert (avro.name, avro.type) == ("", SchemaType.PROTOBUF)
-    assert (native.name, native.type) == ("", SchemaType.PROTOBUF_NATIVE)
-    assert avro.schema.decode() == JAVA[f"avro {name}"]
-    assert native.schema.decode() == JAVA[f"native {name}"]
+    assert (avro.name(), avro.type) == ("", SchemaType.PROTOBUF)
+    assert (native.name(), native.type) == ("", SchemaType.PROTOBUF_NATIVE)
+    assert avro.schema() == JAVA[f"avro {name}"]
+    assert native.schema() == JAVA[f"native {name}"]
     for info in (avro, native):
-        assert info.properties == {
+        assert info.properties() == {
             "__alwaysAllowNull": "true",
             "__jsr310ConversionEnabled": "false",
             "__PARSING_INFO__": JAVA[f"parsing {name}"],
@@ -42,11 +42,11 @@ def test_definitions_of_googles_types_are_javas(kind: Any) -> None:
 
 def test_every_kind_of_field_has_javas_avro_form() -> None:
     """Namespaces of outer classes, files and packages; defaults, required fields, maps, recursion."""
-    assert ProtobufSchema(FLIGHT).schema_info().schema.decode() == JAVA["avro Flight"]
+    assert ProtobufSchema(FLIGHT).schema_info().schema() == JAVA["avro Flight"]
 
 
 def test_files_come_in_javas_order_with_json_names() -> None:
-    native = json.loads(ProtobufNativeSchema(FLIGHT).schema_info().schema)
+    native = json.loads(ProtobufNativeSchema(FLIGHT).schema_info().data)
     theirs = json.loads(JAVA["native Flight"])
     assert list(native) == list(theirs)
     assert native["rootMessageTypeName"] == theirs["rootMessageTypeName"] == "demo.flights.Flight"
@@ -56,7 +56,7 @@ def test_files_come_in_javas_order_with_json_names() -> None:
     assert [file.name for file in mine.file] == [file.name for file in java.file]
     assert mine.file[0].message_type[0].field[9].json_name == "onTime"
     # Java's HashMap decides: not the order of imports.
-    api = json.loads(ProtobufNativeSchema(api_pb2.Api).schema_info().schema)
+    api = json.loads(ProtobufNativeSchema(api_pb2.Api).schema_info().data)
     found = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(api["fileDescriptorSet"]))
     names = [file.name.rpartition("/")[2] for file in found.file]
     assert names == ["api.proto", "source_context.proto", "type.proto", "any.proto"]
@@ -105,7 +105,7 @@ def test_a_native_definition_is_enough_to_decode() -> None:
 
 def test_damaged_native_definitions() -> None:
     whole = ProtobufNativeSchema(FLIGHT).schema_info()
-    given = json.loads(whole.schema)
+    given = json.loads(whole.data)
     circle = files()
     circle.file[0].dependency.append(circle.file[1].name)
     for change in (

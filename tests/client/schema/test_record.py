@@ -22,7 +22,7 @@ from support.record_twins import Color, Fruit, Leaf, Many, Rec, Twins
 def text_of(schema: Any) -> str:
     """Return the definition's text as it goes to the registry, of either side."""
     info = schema.schema_info()
-    return str(info.schema()) if callable(info.schema) else info.schema.decode()
+    return str(info.schema())
 
 
 def texts(description: Rec) -> tuple[str, str]:

@@ -47,7 +47,7 @@ def test_the_wire_form_and_back(schema: Any, number: int) -> None:
     wire = wire_schema(schema)
     assert wire is not None
     info = schema.schema_info()
-    assert (wire.type, wire.name, wire.schema_data) == (number, info.name, info.schema)
+    assert (wire.type, wire.name, wire.schema_data) == (number, info.name(), info.data)
     assert info_from_wire(pb.Schema.FromString(wire.SerializeToString())) == info
 
 
@@ -137,12 +137,12 @@ def test_both_clients_share_one_version(broker: Broker, topic: NewTopic, peer: p
     broker.admin("PUT", name.replace("://", "/"))
     mine: Any = getattr(ours, kind)(MINE.record(USABLE))
     info = mine.schema_info()
-    body = {"type": info.type.name, "schema": info.schema.decode(), "properties": {}}
+    body = {"type": info.type.name, "schema": info.data.decode(), "properties": {}}
     broker.admin("POST", f"schemas/{name.removeprefix('persistent://')}/schema", body)
     peer.create_producer(name, schema=getattr(official, kind)(THEIRS.record(USABLE))).close()
     latest = AdminClient(broker.admin_url).get_schema(name)
     assert latest is not None and latest.version == 0
-    assert latest == SchemaInfo(name.rpartition("/")[2], info.type, info.schema)
+    assert latest == SchemaInfo(name.rpartition("/")[2], info.type, info.data)
 
 
 def test_the_official_client_reads_what_ours_encodes(topic: NewTopic, peer: pulsar.Client) -> None:

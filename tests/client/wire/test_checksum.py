@@ -1,4 +1,4 @@
-"""CRC32C by the package and by the table."""
+"""CRC32C with the package and with the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_native.wire.checksum import crc32c
 
 
 @pytest.mark.parametrize("function", [crc32c, checksum._table_crc32c])
-def test_check_value(function: object) -> None:
+def test_crc32c_check_value(function: object) -> None:
     assert callable(function)
     assert function(b"123456789") == 0xE3069283
     assert function(b"") == 0
@@ -23,14 +23,14 @@ def test_check_value(function: object) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))
-def test_table_equals_package_and_parts_equal_the_whole(data: bytes, cut: int) -> None:
+def test_crc32c_table_equals_package_in_parts(data: bytes, cut: int) -> None:
     whole = crc32c(data)
     assert checksum._table_crc32c(data) == whole
     assert crc32c(memoryview(data)[cut:], crc32c(data[:cut])) == whole
     assert checksum._table_crc32c(data[cut:], checksum._table_crc32c(data[:cut])) == whole
 
 
-def test_table_warns_for_big_data_only() -> None:
+def test_crc32c_table_warns_for_large_data() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         checksum._table_crc32c(bytes(1000))
@@ -38,7 +38,7 @@ def test_table_warns_for_big_data_only() -> None:
         checksum._table_crc32c(bytes(100_000))
 
 
-def test_works_without_the_package_and_warns_once() -> None:
+def test_crc32c_without_package_warns_once() -> None:
     program = """
 import sys, warnings
 sys.modules["crc32c"] = None

@@ -1,4 +1,4 @@
-"""Batches: written and read back, against protobuf's own reading, and hostile ones."""
+"""Batch codec: encoded and decoded, against protobuf, and malformed batches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def other_clients(payloads: list[bytes], singles: list[pb.SingleMessageMetadata]
     return b"".join(parts)
 
 
-def test_known_bytes() -> None:
+def test_encode_batch_known_bytes() -> None:
     assert _impl.encode_batch([b"hello", b""], [5, 300]) == bytes.fromhex(
         "00000004 1805 4005 68656c6c6f 00000005 1800 40ac02".replace(" ", "")
     )
@@ -63,7 +63,7 @@ def test_known_bytes() -> None:
     assert with_own == bytes.fromhex("00000013 1801 0a06 0a0161 120162 12016b 2801 4801 4000 78".replace(" ", ""))
 
 
-def test_numbers_on_the_borders_of_their_widths() -> None:
+def test_varint_width_borders() -> None:
     for bits in range(0, 65, 7):
         for value in {max(0, (1 << bits) - 1), min(1 << bits, U64)}:
             key = pb.KeyLongValue(key="", value=value).SerializeToString()
@@ -71,7 +71,7 @@ def test_numbers_on_the_borders_of_their_widths() -> None:
 
 
 @given(fields)
-def test_fields_are_what_protobuf_reads(own: dict[str, Any]) -> None:
+def test_encode_single_fields_read_by_protobuf(own: dict[str, Any]) -> None:
     single = pb.SingleMessageMetadata.FromString(_impl.encode_single_fields(**own))
     assert {pair.key: pair.value for pair in single.properties} == own.get("properties", {})
     assert [pair.key for pair in single.properties] == list(own.get("properties", {}))
@@ -85,7 +85,7 @@ def test_fields_are_what_protobuf_reads(own: dict[str, Any]) -> None:
     assert not single.HasField("partition_key_b64_encoded")
 
 
-def test_flag_of_a_key_of_bytes_goes_with_the_key() -> None:
+def test_encode_single_fields_base64_flag_with_key() -> None:
     single = pb.SingleMessageMetadata.FromString(_impl.encode_single_fields(None, "a2V5MQ==", True))
     assert (single.partition_key, single.partition_key_b64_encoded) == ("a2V5MQ==", True)
     assert _impl.encode_single_fields(key_is_base64=True) == b""
@@ -93,19 +93,19 @@ def test_flag_of_a_key_of_bytes_goes_with_the_key() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"properties": {"a": "\ud800"}}, {"properties": {"\ud800": ""}}])
-def test_text_that_is_no_unicode_is_an_invalid_message(wrong: dict[str, Any]) -> None:
+def test_encode_single_fields_invalid_unicode_raises(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
         _impl.encode_single_fields(**wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"partition_key": "\udfff"}, {"event_time": -1}, {"event_time": U64 + 1}])
-def test_fields_that_cannot_be_written_are_an_invalid_message(wrong: dict[str, Any]) -> None:
+def test_encode_single_fields_invalid_values_raise(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidMessage):
         _impl.encode_single_fields(**wrong)
 
 
 @given(batches())
-def test_batch_is_what_protobuf_reads(batch: Batch) -> None:
+def test_encode_batch_read_by_protobuf(batch: Batch) -> None:
     payloads, ids, own = batch
     encoded = [_impl.encode_single_fields(**one) for one in own]
     body = _impl.encode_batch(payloads, ids, encoded)
@@ -122,7 +122,7 @@ def test_batch_is_what_protobuf_reads(batch: Batch) -> None:
 
 
 @given(batches(), st.booleans())
-def test_split_finds_what_was_written_whoever_wrote_it(batch: Batch, ours: bool) -> None:
+def test_split_batch_of_any_writer(batch: Batch, ours: bool) -> None:
     payloads, ids, own = batch
     encoded = [_impl.encode_single_fields(**one) for one in own]
     if ours:
@@ -143,7 +143,7 @@ def test_split_finds_what_was_written_whoever_wrote_it(batch: Batch, ours: bool)
 
 
 @given(batches(plain=True))
-def test_plain_batch_is_what_protobuf_reads_and_split_finds(batch: Batch) -> None:
+def test_encode_batch_plain_read_and_split(batch: Batch) -> None:
     payloads, ids, _ = batch
     body = _impl.encode_batch(payloads, ids)
     read = plainly(body, len(payloads))
@@ -151,7 +151,7 @@ def test_plain_batch_is_what_protobuf_reads_and_split_finds(batch: Batch) -> Non
     assert [body[start:stop] for _, start, stop in _impl.split_batch(body, len(payloads))] == payloads
 
 
-def test_fields_of_later_protocols_are_passed_over() -> None:
+def test_split_batch_unknown_fields_skipped() -> None:
     # Field 16 of each kind in front of the payload's size: number, 8 bytes, text, 4 bytes.
     for later in (b"\x80\x01\xff\x01", b"\x81\x01" + bytes(8), b"\x82\x01\x02ab", b"\x85\x01" + bytes(4)):
         for payload in (b"xyz", bytes(200)):
@@ -161,21 +161,21 @@ def test_fields_of_later_protocols_are_passed_over() -> None:
             assert _impl.split_batch(body * 10, 10)[9][2] == len(body) * 10
 
 
-def test_ids_may_be_a_range_and_need_not_count_up() -> None:
+def test_encode_batch_ids_range_or_any() -> None:
     payloads = [b"a", b"b", b"c"]
     assert _impl.encode_batch(payloads, range(126, 129)) == _impl.encode_batch(payloads, [126, 127, 128])
     for ids in ([5, 4, 3], [7, 7, 7], [0, 1, 3], [127, 128, 1 << 63], [U64 - 1, U64, 0]):
         assert [single.sequence_id for single, _ in plainly(_impl.encode_batch(payloads, ids), 3)] == ids
 
 
-def test_lengths_must_agree() -> None:
+def test_encode_batch_lengths_differ_raises() -> None:
     for ids, own in (([1], ()), ([1, 2, 3], ()), ([1, 2], [b""]), ([1, 2], [b"\x48\x01"])):
         with pytest.raises(ValueError):
             _impl.encode_batch([b"a", b"b"], ids, own)
     assert _impl.encode_batch([], []) == b""
 
 
-def test_sizes_around_every_width_of_a_varint() -> None:
+def test_encode_batch_sizes_at_varint_borders() -> None:
     for size in (0, 1, 127, 128, 16_383, 16_384, 70_000):
         for count in (1, 7, 8, 9, 100):
             payloads = [bytes([i % 256]) * size for i in range(count)]
@@ -183,7 +183,7 @@ def test_sizes_around_every_width_of_a_varint() -> None:
             assert [body[start:stop] for _, start, stop in _impl.split_batch(body, count)] == payloads
 
 
-def test_runs_that_break_at_any_place() -> None:
+def test_encode_batch_runs_broken_anywhere() -> None:
     generator = random.Random(5)
     for _ in range(300):
         payloads: list[bytes] = []
@@ -193,7 +193,7 @@ def test_runs_that_break_at_any_place() -> None:
         assert [body[start:stop] for _, start, stop in _impl.split_batch(body, len(payloads))] == payloads
 
 
-def test_same_size_is_told_for_whole_batches_only() -> None:
+def test_same_size_whole_batch_only() -> None:
     body = _impl.encode_batch([bytes(9)] * 20, range(20))
     assert same_size(body, 20) == same_size(body, 9) == (4, 9)
     assert same_size(body, 21) is None
@@ -202,7 +202,7 @@ def test_same_size_is_told_for_whole_batches_only() -> None:
     assert same_size(b"", 0) is None
 
 
-def test_sequence_fields_are_those_of_a_batch() -> None:
+def test_sequence_fields_equal_batch() -> None:
     assert sequence_fields(126, 5) == b""  # of two widths
     assert sequence_fields(128, 3) == bytes.fromhex("408001 408101 408201".replace(" ", ""))
     body = _impl.encode_batch([b""] * 3, range(128, 131))
@@ -211,7 +211,7 @@ def test_sequence_fields_are_those_of_a_batch() -> None:
     )
 
 
-def test_bytes_behind_the_last_message_are_left_alone() -> None:
+def test_split_batch_ignores_trailing_bytes() -> None:
     body = _impl.encode_batch([b"a", b"bc"], [1, 2])
     assert _impl.split_batch(body + b"\xff" * 30, 2) == _impl.split_batch(body, 2)
     assert _impl.split_batch(body, 1) == _impl.split_batch(body, 2)[:1]
@@ -250,7 +250,7 @@ HUGE = struct.pack(">I", 0x7FFFFFFF)
     ],
 )
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_sizes_that_do_not_fit_are_invalid(body: bytes, count: int) -> None:
+def test_split_batch_size_mismatch_raises(body: bytes, count: int) -> None:
     good = _impl.encode_batch([b"x"] * 3, [1, 2, 3])
     for before in (0, 3):
         with pytest.raises(InvalidMessage):
@@ -258,13 +258,13 @@ def test_sizes_that_do_not_fit_are_invalid(body: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, -(2**31)])
-def test_a_batch_of_no_message_is_invalid(count: int) -> None:
+def test_split_batch_empty_raises(count: int) -> None:
     with pytest.raises(InvalidMessage):
         _impl.split_batch(_impl.encode_batch([b"x"], [1]), count)
 
 
 @pytest.mark.parametrize("size", [0, 1, 100])
-def test_count_that_is_too_high_is_found_without_effort(size: int) -> None:
+def test_split_batch_count_too_high_raises(size: int) -> None:
     for payloads in ([bytes(size)] * 1000, [bytes(size + i % 5) for i in range(1000)]):
         body = _impl.encode_batch(payloads, range(1000))
         for count in (1001, 2**31 - 1):
@@ -272,7 +272,7 @@ def test_count_that_is_too_high_is_found_without_effort(size: int) -> None:
                 _impl.split_batch(body, count)
 
 
-def test_every_cut_off_batch_is_invalid() -> None:
+def test_split_batch_truncated_raises() -> None:
     own = [_impl.encode_single_fields({"k": "v"}), b""] * 6
     body = _impl.encode_batch([b"abc"] * 12, range(12), own)
     for length in range(len(body)):
@@ -281,7 +281,7 @@ def test_every_cut_off_batch_is_invalid() -> None:
 
 
 @given(st.binary(max_size=120), st.integers(1, 50))
-def test_garbage_is_invalid_or_lies_within_the_batch_in_order(body: bytes, count: int) -> None:
+def test_split_batch_garbage(body: bytes, count: int) -> None:
     with suppress(InvalidMessage):
         last = 0
         for start, payload, stop in _impl.split_batch(body, count):
@@ -290,7 +290,7 @@ def test_garbage_is_invalid_or_lies_within_the_batch_in_order(body: bytes, count
 
 
 @given(batches(), st.data())
-def test_damage_never_reads_past_the_end(batch: Batch, data: st.DataObject) -> None:
+def test_split_batch_damage_stays_in_bounds(batch: Batch, data: st.DataObject) -> None:
     payloads, ids, own = batch
     body = bytearray(_impl.encode_batch(payloads, ids, [_impl.encode_single_fields(**one) for one in own]))
     for _ in range(3):
@@ -305,7 +305,7 @@ def test_damage_never_reads_past_the_end(batch: Batch, data: st.DataObject) -> N
                 parse_single(damaged[start:payload])
 
 
-def test_patterns_made_to_mislead_the_look_ahead_take_time_in_proportion() -> None:
+def test_split_batch_hostile_pattern_linear_time() -> None:
     def seconds(count: int) -> float:
         # Runs just long enough to be looked at closely, and then broken at once.
         payloads = ([b"a"] * 2 + [b"bc"] + [b"a"] * 7) * (count // 10)
@@ -321,6 +321,6 @@ def test_patterns_made_to_mislead_the_look_ahead_take_time_in_proportion() -> No
 
 
 @pytest.mark.parametrize("meta", [b"\xff\xff", b"\x0a\x7f", b"\x40\x01", b""])
-def test_single_metadata_that_cannot_be_read_are_invalid(meta: bytes) -> None:
+def test_parse_single_invalid_raises(meta: bytes) -> None:
     with pytest.raises(InvalidMessage):
         parse_single(meta)

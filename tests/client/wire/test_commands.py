@@ -1,4 +1,4 @@
-"""Commands: what the client's frames say, and what the broker's answers mean."""
+"""Commands: encoded requests and decoded responses."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_producer() -> None:
 
 
 @pytest.mark.parametrize("mode", ProducerAccessMode)
-def test_access_modes_have_the_protocols_numbers(mode: ProducerAccessMode) -> None:
+def test_producer_access_modes_numbers(mode: ProducerAccessMode) -> None:
     command = producer(ProducerConfig(topic="t", access_mode=mode))
     assert pb.ProducerAccessMode.Name(command.producer_access_mode) == mode.name
 
@@ -146,7 +146,7 @@ def test_send() -> None:
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, (1 << 63) - 2), st.integers(1, 1 << 20), st.integers(0, 500))
-def test_send_is_written_by_hand_as_protobuf_writes_it(producer_id: int, number: int, count: int, more: int) -> None:
+def test_send_equals_protobuf_encoding(producer_id: int, number: int, count: int, more: int) -> None:
     command = pb.CommandSend(producer_id=producer_id, sequence_id=number)
     if count > 1:
         command.num_messages, command.highest_sequence_id = count, number + more
@@ -156,7 +156,7 @@ def test_send_is_written_by_hand_as_protobuf_writes_it(producer_id: int, number:
     ) == encode_send(pb.BaseCommand(type=Kind.SEND, send=command), b"m", b"p")  # fmt: skip
 
 
-def test_closing() -> None:
+def test_close_commands() -> None:
     for frame, field, key in (
         (commands.close_producer(3, 4), "close_producer", "producer_id"),
         (commands.close_consumer(3, 4), "close_consumer", "consumer_id"),
@@ -203,12 +203,12 @@ def test_subscribe() -> None:
 
 
 @pytest.mark.parametrize("kind", ConsumerType)
-def test_subscription_types_have_the_protocols_numbers(kind: ConsumerType) -> None:
+def test_subscribe_types_numbers(kind: ConsumerType) -> None:
     command = subscribe(ConsumerConfig(subscription_name="s", consumer_type=kind))
     assert pb.CommandSubscribe.SubType.Name(command.subType).replace("_", "") == kind.name
 
 
-def test_a_reader_sends_its_start() -> None:
+def test_subscribe_reader_start() -> None:
     config = ConsumerConfig(subscription_name="s", subscription_mode=SubscriptionMode.NonDurable)
     start = subscribe(config, start=MessageId(4, 1, 2, 3)).start_message_id
     assert (start.ledgerId, start.entryId, start.partition, start.batch_index) == (1, 2, 4, 3)
@@ -273,7 +273,7 @@ small = st.integers(-1, 5) | st.integers(-1, (1 << 31) - 1)
 
 
 @given(small, parts, parts, small, st.integers(0, 1000))
-def test_ids_to_the_wire_and_back(partition: int, ledger: int, entry: int, index: int, size: int) -> None:
+def test_message_id_round_trip(partition: int, ledger: int, entry: int, index: int, size: int) -> None:
     message_id = MessageId(partition, ledger, entry, index)
     data = commands.id_data(message_id)
     assert 0 <= data.ledgerId <= MAXU
@@ -311,7 +311,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("kind", "field", "fields"), GOOD, ids=[field for _, field, _ in GOOD])
-def test_an_answer_finds_its_request(kind: Any, field: str, fields: dict[str, Any]) -> None:
+def test_answer_of_matches_request(kind: Any, field: str, fields: dict[str, Any]) -> None:
     command = answer(kind, field, **fields)
     found = commands.answer_of(command)
     assert found is not None
@@ -349,7 +349,7 @@ def test_an_answer_finds_its_request(kind: Any, field: str, fields: dict[str, An
         (Kind.ACK_RESPONSE, "ackResponse", {"consumer_id": 1, "error": pb.UnknownError}, UnknownError, "UnknownError"),
     ],
 )
-def test_an_answer_that_is_an_error(
+def test_answer_of_error(
     kind: Any, field: str, fields: dict[str, Any], error: type[PulsarException], text: str
 ) -> None:
     found = commands.answer_of(answer(kind, field, **fields))
@@ -358,7 +358,7 @@ def test_an_answer_that_is_an_error(
     assert (found[2].message, found[2].request_id) == (text, 9)
 
 
-def test_a_failed_lookup_without_an_error_code_is_an_error_too() -> None:
+def test_answer_of_failed_lookup_without_code() -> None:
     for kind, field, failed in (
         (Kind.LOOKUP_RESPONSE, "lookupTopicResponse", pb.CommandLookupTopicResponse.Failed),
         (
@@ -372,7 +372,7 @@ def test_a_failed_lookup_without_an_error_code_is_an_error_too() -> None:
         assert found[2].message == "no"
 
 
-def test_an_error_of_a_newer_broker_is_an_unknown_one() -> None:
+def test_answer_of_unknown_error_code() -> None:
     # error.error = 99: the runtime cannot name it.
     frame_body = b"\x08\x0e\x72\x07\x08\x09\x10\x63\x1a\x01x"
     (frame,) = FrameDecoder().receive(
@@ -386,5 +386,5 @@ def test_an_error_of_a_newer_broker_is_an_unknown_one() -> None:
 @pytest.mark.parametrize(
     "kind", [Kind.MESSAGE, Kind.SEND_RECEIPT, Kind.SEND_ERROR, Kind.CLOSE_PRODUCER, Kind.CLOSE_CONSUMER, Kind.PING]
 )
-def test_commands_that_answer_nothing(kind: Any) -> None:
+def test_answer_of_other_commands_is_none(kind: Any) -> None:
     assert commands.answer_of(pb.BaseCommand(type=kind)) is None

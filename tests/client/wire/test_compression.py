@@ -1,4 +1,4 @@
-"""Compressed bodies: what other clients write, what hostile peers could write."""
+"""Compressed bodies of other clients and of hostile peers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = 5 * 1024 * 1024
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.binary(max_size=2000) | st.just(b"abc" * 50_000))
-def test_round_trip(kind: CompressionType, data: bytes) -> None:
+def test_compression_round_trip(kind: CompressionType, data: bytes) -> None:
     body = compress(kind, memoryview(data))
     assert type(body) is bytes
     assert decompress(kind, memoryview(body), len(data), LIMIT) == data
@@ -41,12 +41,12 @@ def test_round_trip(kind: CompressionType, data: bytes) -> None:
         (CompressionType.SNAPPY, "05 10 68656c6c6f", b"hello"),  # length 5, literal of 5
     ],
 )
-def test_known_bytes(kind: CompressionType, body: str, text: bytes) -> None:
+def test_decompress_known_bytes(kind: CompressionType, body: str, text: bytes) -> None:
     assert decompress(kind, bytes.fromhex(body), len(text), LIMIT) == text
 
 
 @given(st.binary(min_size=1, max_size=3000))
-def test_unfinished_zlib_stream_as_java_writes_it(data: bytes) -> None:
+def test_decompress_zlib_unfinished_stream(data: bytes) -> None:
     codec = zlib.compressobj()
     body = codec.compress(data) + codec.flush(zlib.Z_SYNC_FLUSH)
     assert body.endswith(b"\0\0\xff\xff")
@@ -58,7 +58,7 @@ def test_unfinished_zlib_stream_as_java_writes_it(data: bytes) -> None:
 @pytest.mark.parametrize("content_size", [True, False])
 @pytest.mark.parametrize("checksum", [True, False])
 @given(data=st.binary(max_size=3000))
-def test_zstd_frames_with_and_without_size_and_checksum(content_size: bool, checksum: bool, data: bytes) -> None:
+def test_decompress_zstd_with_and_without_size(content_size: bool, checksum: bool, data: bytes) -> None:
     writer = zstandard.ZstdCompressor(write_content_size=content_size, write_checksum=checksum)
     if content_size:
         body = writer.compress(data)
@@ -72,13 +72,13 @@ def test_zstd_frames_with_and_without_size_and_checksum(content_size: bool, chec
 @pytest.mark.parametrize("kind", CODECS)
 @pytest.mark.parametrize("wrong", [-1, 1, 500, 100_000])
 @pytest.mark.parametrize("text", [b"x", b"hello " * 100])
-def test_size_must_be_the_announced_one(kind: CompressionType, wrong: int, text: bytes) -> None:
+def test_decompress_size_mismatch_raises(kind: CompressionType, wrong: int, text: bytes) -> None:
     body = compress(kind, text)
     with pytest.raises(InvalidMessage):
         decompress(kind, body, max(0, len(text) + wrong), LIMIT)
 
 
-def test_uncompressed_body_is_taken_whatever_its_metadata_say() -> None:
+def test_decompress_none_ignores_size() -> None:
     assert decompress(CompressionType.NONE, b"hello", 0, LIMIT) == b"hello"
     assert decompress(CompressionType.NONE, b"hello", 7, LIMIT) == b"hello"
     with pytest.raises(InvalidMessage, match="limit"):
@@ -86,7 +86,7 @@ def test_uncompressed_body_is_taken_whatever_its_metadata_say() -> None:
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_announced_size_over_the_limit_is_refused_before_anything_is_allocated(kind: CompressionType) -> None:
+def test_decompress_size_over_limit_raises_first(kind: CompressionType) -> None:
     body = compress(kind, b"hello")
     tracemalloc.start()
     try:
@@ -98,7 +98,7 @@ def test_announced_size_over_the_limit_is_refused_before_anything_is_allocated(k
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_bomb_that_lies_about_its_size_gets_no_room(kind: CompressionType) -> None:
+def test_decompress_bomb_bounded(kind: CompressionType) -> None:
     # 200 MiB of zeros behind an announced size of 1000 bytes, read by a process that has not needed such memory yet.
     program = f"""
 import resource, sys
@@ -119,7 +119,7 @@ except InvalidMessage:
     assert int(done.stdout) < 20_000  # KiB
 
 
-def test_zstd_frame_announcing_a_terabyte_is_refused() -> None:
+def test_decompress_zstd_terabyte_raises() -> None:
     # Magic, descriptor: single segment with 8 bytes of content size = 2^40; then an empty last block.
     frame = bytes.fromhex("28b52ffd e0 0000000000010000 010000")
     assert zstandard.frame_content_size(frame) == 1 << 40
@@ -127,14 +127,14 @@ def test_zstd_frame_announcing_a_terabyte_is_refused() -> None:
         decompress(CompressionType.ZSTD, frame, 1000, LIMIT)
 
 
-def test_snappy_block_announcing_four_gigabytes_is_refused() -> None:
+def test_decompress_snappy_four_gib_raises() -> None:
     with pytest.raises(InvalidMessage, match="announces"):
         decompress(CompressionType.SNAPPY, bytes.fromhex("ffffffff0f 10 68656c6c6f"), 1000, LIMIT)
 
 
 @pytest.mark.parametrize("kind", CODECS)
 @given(data=st.binary(max_size=200), size=st.integers(0, 1000))
-def test_garbage_is_an_invalid_message_or_has_the_announced_size(kind: CompressionType, data: bytes, size: int) -> None:
+def test_decompress_garbage(kind: CompressionType, data: bytes, size: int) -> None:
     try:
         body = decompress(kind, data, size, LIMIT)
     except InvalidMessage:
@@ -143,7 +143,7 @@ def test_garbage_is_an_invalid_message_or_has_the_announced_size(kind: Compressi
 
 
 @pytest.mark.parametrize("kind", CODECS)
-def test_cut_off_body_is_an_invalid_message(kind: CompressionType) -> None:
+def test_decompress_truncated_raises(kind: CompressionType) -> None:
     text = bytes(range(256)) * 20
     body = compress(kind, text)
     for length in range(0, len(body) - 4, 7):
@@ -155,7 +155,7 @@ def test_cut_off_body_is_an_invalid_message(kind: CompressionType) -> None:
     ("package", "kind", "install"),
     [("lz4.block", "LZ4", "lz4"), ("zstandard", "ZSTD", "zstandard"), ("cramjam", "SNAPPY", "pulsar-native[snappy]")],
 )
-def test_missing_package_is_named_and_is_no_fault_of_the_message(package: str, kind: str, install: str) -> None:
+def test_compression_missing_package_named(package: str, kind: str, install: str) -> None:
     program = f"""
 import sys
 sys.modules[{package!r}] = None

@@ -1,4 +1,4 @@
-"""The bytes of encryption: data keys under RSA and elliptic curves, payloads under data keys, and what is refused."""
+"""Encryption: data keys under RSA and elliptic curves, payloads under data keys, and invalid input."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def certificate(key: Any) -> bytes:
 
 
 @pytest.mark.proves("C180")
-def test_what_java_wrote_for_an_elliptic_curve() -> None:
+def test_unwrap_ecies_of_java() -> None:
     data_key = unwrap(JAVA_WRAPPED, private(ec.derive_private_key(JAVA_PRIVATE, ec.SECP256R1())))
     assert opened(cipher_of(data_key), JAVA_VECTOR, JAVA_BODY) == b"hello"
 
 
 @pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
-def test_elliptic_curves(curve: ec.EllipticCurve) -> None:
+def test_wrap_elliptic_curves(curve: ec.EllipticCurve) -> None:
     key, other = ec.generate_private_key(curve), ec.generate_private_key(curve)
     wrapped = wrap(DATA_KEY, public(key))
     assert len(wrapped) == 1 + 2 * -(-curve.key_size // 8) + 32 + 20
@@ -85,7 +85,7 @@ def test_elliptic_curves(curve: ec.EllipticCurve) -> None:
         unwrap(wrapped, private(other))
 
 
-def test_keys_as_openssl_writes_them_with_the_curve_before_them(tmp_path: Path) -> None:
+def test_wrap_openssl_key_with_curve_parameters(tmp_path: Path) -> None:
     for form in ("named_curve", "explicit"):
         run(tmp_path, "ecparam", "-name", "secp521r1", "-genkey", "-param_enc", form, "-out", "key.pem")
         run(tmp_path, "ec", "-in", "key.pem", "-pubout", "-param_enc", form, "-out", "pub.pem")
@@ -99,7 +99,7 @@ def run(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.proves("C180")
-def test_rsa_in_every_form_of_a_key() -> None:
+def test_wrap_rsa_key_forms() -> None:
     key = rsa_key()
     publics = [public(key), public(key, PublicFormat.PKCS1), certificate(key), b"Comment\n" + public(key) + b"\n\n"]
     for pem in publics:
@@ -113,14 +113,14 @@ def test_rsa_in_every_form_of_a_key() -> None:
 
 @settings(max_examples=20)  # loading an RSA key verifies it, which takes its time
 @given(st.binary(max_size=300))
-def test_any_bytes_as_a_wrapped_key_are_refused(wrapped: bytes) -> None:
+def test_unwrap_any_bytes_raises(wrapped: bytes) -> None:
     curve = ec.derive_private_key(JAVA_PRIVATE, ec.SECP256R1())
     for key in (private(rsa_key()), private(curve)):
         with pytest.raises(CryptoError):
             unwrap(wrapped, key)
 
 
-def test_what_is_no_key() -> None:
+def test_wrap_invalid_key_raises() -> None:
     own = private(rsa_key())
     damaged = own[:200] + b"AAAA" + own[204:]
     locked = rsa_key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word"))
@@ -143,7 +143,7 @@ def test_what_is_no_key() -> None:
 
 
 @pytest.mark.proves("C180")
-def test_payloads() -> None:
+def test_cipher_payloads() -> None:
     cipher = cipher_of(DATA_KEY)
     vector = os.urandom(12)
     body = cipher.encrypt(vector, b"payload", None)
@@ -157,7 +157,7 @@ def test_payloads() -> None:
         cipher_of(b"short")
 
 
-def test_the_missing_package_is_named_and_only_when_needed() -> None:
+def test_crypto_missing_package_named_when_needed() -> None:
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
         "import pulsar_native\n"

@@ -1,4 +1,4 @@
-"""Entries: prefixes, checksum, metadata, and what must not be taken for an entry."""
+"""Entries: prefixes, checksum, metadata, and malformed input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BROKER = pb.BrokerEntryMetadata(broker_timestamp=1_700_000_000_123, index=41)
 @pytest.mark.parametrize("broker", [None, BROKER])
 @pytest.mark.parametrize("checksum", [True, False])
 @pytest.mark.parametrize("verify", [True, False])
-def test_all_four_forms(broker: pb.BrokerEntryMetadata | None, checksum: bool, verify: bool) -> None:
+def test_parse_entry_four_forms(broker: pb.BrokerEntryMetadata | None, checksum: bool, verify: bool) -> None:
     parsed = parse_entry(entry(checksum=checksum, broker=broker), verify)
     assert parsed.metadata == METADATA
     assert parsed.body == BODY and isinstance(parsed.body, memoryview)
@@ -49,7 +49,7 @@ def test_all_four_forms(broker: pb.BrokerEntryMetadata | None, checksum: bool, v
     assert (parsed.is_batch, parsed.num_messages) == (False, 1)
 
 
-def test_known_bytes() -> None:
+def test_parse_entry_known_bytes() -> None:
     # 0e02, size 9, {1: timestamp, 2: index}, then 0e01, the checksum over all that follows.
     covered = bytes.fromhex("00000007 0a0170 1002 1803") + b"hello"
     data = bytes.fromhex("0e02 00000009 08 80e8eda8b831 10 04".replace(" ", "")) + b"\x0e\x01"
@@ -60,7 +60,7 @@ def test_known_bytes() -> None:
 
 
 @pytest.mark.parametrize("broker", [None, BROKER])
-def test_every_damaged_byte_under_the_checksum_is_found_also_behind_broker_metadata(
+def test_parse_entry_every_damaged_byte_detected(
     broker: pb.BrokerEntryMetadata | None,
 ) -> None:
     whole = entry(broker=broker)
@@ -73,7 +73,7 @@ def test_every_damaged_byte_under_the_checksum_is_found_also_behind_broker_metad
             parse_entry(bytes(damaged))
 
 
-def test_checksum_does_not_cover_the_broker_metadata() -> None:
+def test_parse_entry_checksum_excludes_broker_metadata() -> None:
     later = pb.BrokerEntryMetadata(broker_timestamp=5, index=6)
     sized = entry(checksum=True)
     block = later.SerializeToString()
@@ -81,7 +81,7 @@ def test_checksum_does_not_cover_the_broker_metadata() -> None:
     assert (parsed.broker_timestamp, parsed.index, parsed.checksum_ok) == (5, 6, True)
 
 
-def test_presence_of_the_count_makes_a_batch_whatever_its_value() -> None:
+def test_parse_entry_batch_by_presence_of_count() -> None:
     for count in (1, 2, 1000):
         metadata = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, num_messages_in_batch=count)
         parsed = parse_entry(entry(metadata))
@@ -89,7 +89,7 @@ def test_presence_of_the_count_makes_a_batch_whatever_its_value() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, -(2**31)])
-def test_hostile_count_is_one_permit(count: int) -> None:
+def test_parse_entry_hostile_count_is_one_permit(count: int) -> None:
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, num_messages_in_batch=count)
     assert parse_entry(entry(metadata)).num_messages == 1
 
@@ -105,7 +105,7 @@ def test_hostile_count_is_one_permit(count: int) -> None:
     ],
 )
 @pytest.mark.parametrize("checksum", [True, False])
-def test_garbage_metadata_count_as_a_failed_checksum(metadata: bytes, checksum: bool) -> None:
+def test_parse_entry_garbage_metadata_is_checksum_error(metadata: bytes, checksum: bool) -> None:
     with pytest.raises(ChecksumError, match="metadata"):
         parse_entry(entry(metadata, checksum=checksum))
 
@@ -128,38 +128,38 @@ def test_garbage_metadata_count_as_a_failed_checksum(metadata: bytes, checksum: 
         b"\x0e\x02\0\0\0\x02\xff\xff" + entry(),
     ],
 )
-def test_broken_entries_are_checksum_errors(data: bytes) -> None:
+def test_parse_entry_malformed_is_checksum_error(data: bytes) -> None:
     with pytest.raises(ChecksumError):
         parse_entry(data)
 
 
-def test_every_cut_off_entry_is_a_checksum_error() -> None:
+def test_parse_entry_truncated_is_checksum_error() -> None:
     whole = entry(broker=BROKER)
     for length in range(len(whole)):
         with pytest.raises(ChecksumError):
             parse_entry(whole[:length])
 
 
-def test_unknown_compression_is_not_taken_for_none() -> None:
+def test_parse_entry_unknown_compression_raises() -> None:
     metadata = METADATA.SerializeToString() + b"\x40\x09" + b"\x48\x80\x08"  # compression 9, uncompressed size 1024
     with pytest.raises(InvalidMessage, match="codec 9"):
         parse_entry(entry(metadata))
 
 
-def test_size_without_compression_is_no_hint_at_a_codec() -> None:
+def test_parse_entry_size_without_compression() -> None:
     metadata = METADATA.SerializeToString() + b"\x48\x80\x08" + b"\x40\x00"
     assert parse_entry(entry(metadata)).body == BODY
     assert parse_entry(entry(METADATA.SerializeToString() + b"\x48\x80\x08")).body == BODY
 
 
 @given(st.binary(max_size=80), st.booleans())
-def test_garbage_is_a_checksum_error_or_lies_within_the_entry(data: bytes, verify: bool) -> None:
+def test_parse_entry_garbage(data: bytes, verify: bool) -> None:
     with suppress(ChecksumError, InvalidMessage):
         assert len(parse_entry(data, verify).body) <= len(data)
 
 
 @given(st.integers(0, 200), st.integers(0, 255))
-def test_damage_without_verification_never_escapes_as_another_error(place: int, value: int) -> None:
+def test_parse_entry_unverified_damage(place: int, value: int) -> None:
     data = bytearray(entry(broker=BROKER))
     data[place % len(data)] = value
     with suppress(ChecksumError, InvalidMessage):

@@ -1,4 +1,4 @@
-"""Frames: what goes out, and that any split of what comes in gives the same."""
+"""Frames: encoding, and decoding of any split of the stream."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def received(pieces: Iterable[bytes], limit: int = LIMIT) -> list[Frame]:
     return frames
 
 
-def test_ping_is_known_bytes() -> None:
+def test_encode_command_ping_known_bytes() -> None:
     # type = 18 (PING), and an empty message in field 18.
     assert encode_command(PING) == bytes.fromhex("00000009 00000005 0812 920100")
 
 
-def test_send_is_known_bytes() -> None:
+def test_encode_send_known_bytes() -> None:
     command = pb.BaseCommand(type=pb.BaseCommand.SEND, send=pb.CommandSend(producer_id=1, sequence_id=2))
     payload = b"hello"
     parts = encode_send(command, b"\x0a\x01p\x10\x02\x18\x03", payload)
@@ -68,7 +68,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Frame], list[int]]:
 
 
 @given(streams())
-def test_any_split_gives_the_same_frames(stream: tuple[list[Frame], list[int]]) -> None:
+def test_receive_any_split_same_frames(stream: tuple[list[Frame], list[int]]) -> None:
     frames, cuts = stream
     data = b"".join(frame(one.command.SerializeToString(), one.payload) for one in frames)
     pieces = [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
@@ -77,13 +77,13 @@ def test_any_split_gives_the_same_frames(stream: tuple[list[Frame], list[int]]) 
 
 
 @given(streams())
-def test_one_byte_at_a_time_gives_the_same_frames(stream: tuple[list[Frame], list[int]]) -> None:
+def test_receive_byte_by_byte_same_frames(stream: tuple[list[Frame], list[int]]) -> None:
     frames = [Frame(one.command, one.payload[:50]) for one in stream[0]]
     data = b"".join(frame(one.command.SerializeToString(), one.payload) for one in frames)
     assert received(data[i : i + 1] for i in range(len(data))) == frames
 
 
-def test_frame_larger_than_the_input_grows_in_one_buffer_of_its_size() -> None:
+def test_receive_large_frame_in_one_buffer() -> None:
     payload = bytes(8_000_000)
     head = frame(PING.SerializeToString(), payload)[:20]
     decoder = FrameDecoder(10_000_000)
@@ -100,7 +100,7 @@ def test_frame_larger_than_the_input_grows_in_one_buffer_of_its_size() -> None:
         tracemalloc.stop()
 
 
-def test_largest_frame_is_the_limit_with_its_first_four_bytes() -> None:
+def test_receive_frame_at_size_limit() -> None:
     command = PING.SerializeToString()
     largest = frame(command, bytes(LIMIT - 8 - len(command)))
     assert len(largest) == LIMIT
@@ -109,7 +109,7 @@ def test_largest_frame_is_the_limit_with_its_first_four_bytes() -> None:
         received([frame(command, bytes(LIMIT - 7 - len(command)))])
 
 
-def test_limit_can_be_lowered_and_raised_between_frames() -> None:
+def test_max_frame_size_changes_between_frames() -> None:
     decoder = FrameDecoder(100)
     big = frame(PING.SerializeToString(), bytes(200))
     decoder.max_frame_size = 300
@@ -140,14 +140,14 @@ def test_limit_can_be_lowered_and_raised_between_frames() -> None:
         b"\x15\x03\x03\x00\x02\x02\x50" + bytes(9),  # a TLS alert
     ],
 )
-def test_hostile_frames_are_violations_at_any_split(data: bytes) -> None:
+def test_receive_hostile_frames_raise_at_any_split(data: bytes) -> None:
     for pieces in ([data], [data[i : i + 1] for i in range(len(data))], [data[:8], data[8:]]):
         with pytest.raises(ProtocolViolation):
             received(pieces)
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
-def test_garbage_gives_frames_or_a_violation_and_never_hangs(pieces: list[bytes]) -> None:
+def test_receive_garbage(pieces: list[bytes]) -> None:
     try:
         frames = received(pieces)
     except ProtocolViolation:
@@ -156,14 +156,14 @@ def test_garbage_gives_frames_or_a_violation_and_never_hangs(pieces: list[bytes]
 
 
 @given(commands(), st.integers(0, 100), st.integers(0, 255))
-def test_damaged_command_is_read_or_refused_and_nothing_else(command: pb.BaseCommand, place: int, value: int) -> None:
+def test_receive_damaged_command(command: pb.BaseCommand, place: int, value: int) -> None:
     data = bytearray(frame(command.SerializeToString()))
     data[place % len(data)] = value
     with suppress(ProtocolViolation):
         received([bytes(data)])
 
 
-def test_violation_ends_the_stream() -> None:
+def test_receive_after_violation_raises() -> None:
     decoder = FrameDecoder(LIMIT)
     with pytest.raises(ProtocolViolation):
         decoder.receive(struct.pack(">II", 4, 0))
@@ -171,7 +171,7 @@ def test_violation_ends_the_stream() -> None:
         decoder.receive(encode_command(PING))
 
 
-def test_nothing_is_allocated_for_a_frame_over_the_limit() -> None:
+def test_receive_over_limit_allocates_nothing() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolViolation):
@@ -182,7 +182,7 @@ def test_nothing_is_allocated_for_a_frame_over_the_limit() -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 8, 10, 12, 30])
-def test_unknown_command_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture, cut: int) -> None:
+def test_receive_unknown_command_skipped_logged_once(caplog: pytest.LogCaptureFixture, cut: int) -> None:
     unknown = frame(b"\x08\x63" + b"\x9a\x06\x02\x08\x01", bytes(20))  # type 99 with a field 99
     data = encode_command(PING) + unknown + unknown + encode_command(PING)
     cut += len(encode_command(PING))
@@ -193,14 +193,14 @@ def test_unknown_command_is_skipped_and_logged_once(caplog: pytest.LogCaptureFix
     ]
 
 
-def test_error_code_of_a_newer_broker_does_not_close_the_connection() -> None:
+def test_receive_unknown_error_code_accepted() -> None:
     data = frame(bytes.fromhex("080e 72 08 0805 1063 1a02 6f68"))  # ERROR, request 5, error 99, "oh"
     (got,) = received([data])
     assert (got.command.error.request_id, got.command.error.message) == (5, "oh")
     assert got.command.error.error == pb.UnknownError
 
 
-def test_command_without_required_field_is_not_sent() -> None:
+def test_encode_command_missing_field_raises() -> None:
     with pytest.raises(Exception, match="request_id"):
         encode_command(pb.BaseCommand(type=pb.BaseCommand.SUCCESS, success=pb.CommandSuccess()))
 
@@ -209,9 +209,7 @@ def test_command_without_required_field_is_not_sent() -> None:
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, (1 << 64) - 1), commands(), st.data())
-def test_a_command_is_read_alone_only_when_it_is_whole_and_alone(
-    number: int, entry: int, other: pb.BaseCommand, data: st.DataObject
-) -> None:
+def test_only_command_whole_and_alone(number: int, entry: int, other: pb.BaseCommand, data: st.DataObject) -> None:
     place = pb.MessageIdData(ledgerId=7, entryId=entry)
     receipt = pb.CommandSendReceipt(producer_id=1, sequence_id=number, message_id=place)
     command = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT, send_receipt=receipt)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pulsar_native.enums import HashingScheme
 from pulsar_native.wire.checksum import crc32c
-from pulsar_native.wire.hashing import choose_partition, java_string_hash, murmur3_32, topics_hash
+from pulsar_native.wire.hashing import boost_hash, choose_partition, java_string_hash, murmur3_32, topics_hash
 
 
 # Values computed with Java's String.hashCode and Pulsar's Murmur3_32Hash.
@@ -22,7 +22,7 @@ from pulsar_native.wire.hashing import choose_partition, java_string_hash, murmu
         ("中文", 646394, 1529246103),
     ],
 )
-def test_hashes_equal_the_java_client(key: str, java: int, murmur: int) -> None:
+def test_hashes_equal_java(key: str, java: int, murmur: int) -> None:
     assert java_string_hash(key) == java
     assert murmur3_32(key.encode()) == murmur
 
@@ -42,13 +42,13 @@ def test_hashes_equal_the_java_client(key: str, java: int, murmur: int) -> None:
         ("", 0, 0),
     ],
 )
-def test_partitions_equal_the_java_client(key: str, java: int, murmur: int) -> None:
+def test_choose_partition_equals_java(key: str, java: int, murmur: int) -> None:
     assert choose_partition(key, HashingScheme.JavaStringHash, 7) == java
     assert choose_partition(key, HashingScheme.Murmur3_32Hash, 7) == murmur
 
 
 @pytest.mark.proves("C48")
-def test_key_of_bytes_is_hashed_as_its_base64_text() -> None:
+def test_choose_partition_byte_key_as_base64() -> None:
     assert choose_partition("a2V5MQ==", HashingScheme.JavaStringHash, 7) == 2
 
 
@@ -61,16 +61,16 @@ def _java_by_definition(key: str) -> int:
 
 @given(st.text())
 @example("\ud83d")  # half a character: a Java string may hold it
-def test_java_hash_follows_its_definition(key: str) -> None:
+def test_java_string_hash_definition(key: str) -> None:
     assert java_string_hash(key) == _java_by_definition(key)
 
 
-def test_java_hash_of_a_character_beyond_16_bits_counts_two_units() -> None:
+def test_java_string_hash_surrogates() -> None:
     assert java_string_hash("😀") == (0xD83D * 31 + 0xDE00) & 0x7FFFFFFF
 
 
 @given(st.text(st.characters(codec="utf-8")), st.sampled_from(HashingScheme), st.integers(1, 1000))
-def test_partition_is_always_one_of_them(key: str, scheme: HashingScheme, partitions: int) -> None:
+def test_choose_partition_in_range(key: str, scheme: HashingScheme, partitions: int) -> None:
     assert 0 <= choose_partition(key, scheme, partitions) < partitions
 
 
@@ -87,11 +87,11 @@ def test_partition_is_always_one_of_them(key: str, scheme: HashingScheme, partit
         (b"\xff\xff\xff\xff", 0x76293B50),
     ],
 )
-def test_murmur_of_every_tail(data: bytes, expected: int) -> None:
+def test_murmur3_every_tail(data: bytes, expected: int) -> None:
     assert murmur3_32(data) == expected & 0x7FFFFFFF
 
 
-def test_topics_hash_is_the_checksum_of_the_sorted_names_in_little_endian() -> None:
+def test_topics_hash_of_sorted_names() -> None:
     names = ["persistent://public/default/b", "persistent://public/default/a"]
     joined = b"persistent://public/default/a,persistent://public/default/b"
     number = crc32c(joined)
@@ -99,3 +99,17 @@ def test_topics_hash_is_the_checksum_of_the_sorted_names_in_little_endian() -> N
     assert topics_hash(reversed(names)) == topics_hash(names)
     assert topics_hash([]) == "00000000"
     assert topics_hash(["123456789"]) == "839206e3"
+
+
+# Measured with pulsar-client 3.13.0 over seven partitions.
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [("key1", 1), ("test", 5), ("my-key", 0), ("中文", 1), ("a", 4), ("user-42", 0), ("0", 2)],
+)
+def test_boost_hash_gives_the_official_partitions(key: str, partition: int) -> None:
+    assert choose_partition(key, HashingScheme.BoostHash, 7) == partition
+
+
+def test_boost_hash_of_long_keys_is_positive() -> None:
+    assert len({boost_hash(b"x" * size) for size in range(40)}) == 40
+    assert all(0 <= boost_hash(b"\xff" * size) < 1 << 31 for size in range(40))

@@ -1,4 +1,4 @@
-"""Which codec is in use, and who decides: each program of its own, since it is decided when the client is imported."""
+"""Selection of the codec, each test in a process of its own, since it happens at import."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def said(program: str, chosen: str | None) -> str:
     return (done.stdout + done.stderr).strip().splitlines()[-1]
 
 
-def test_the_fastest_there_is_unless_told_otherwise() -> None:
+def test_impl_default_is_compiled_if_built() -> None:
     assert said(SHOW, None) == said(SHOW, "") == hot.available()[-1]
     assert said(SHOW, "python") == "python"
 
 
-def test_what_was_built_from_another_version_is_done_without() -> None:
+def test_impl_other_version_falls_back() -> None:
     older = "import sys, types; sys.modules['pulsar_native.wire._speedups'] = types.ModuleType('_speedups'); "
     assert said(older + SHOW, None) == "python"
     assert "no compiled codec" in said(older + SHOW, "compiled")
 
 
-def test_what_was_not_built_is_done_without() -> None:
+def test_impl_not_built_falls_back() -> None:
     assert said(HIDE + SHOW, None) == said(HIDE + SHOW, "python") == "python"
 
 
-def test_what_was_asked_for_and_is_not_there_is_an_error_that_tells_the_fix() -> None:
+def test_impl_requested_but_missing_raises() -> None:
     error = said(HIDE + SHOW, "compiled")
     assert error.startswith("pulsar_native.exceptions.InvalidConfiguration") and "PULSAR_NATIVE_IMPL" in error
     assert "no compiled codec" in error and "unset the variable" in error
 
 
-def test_other_values_are_an_error() -> None:
+def test_impl_invalid_value_raises() -> None:
     error = said(SHOW, "Cython")
     assert error.startswith("pulsar_native.exceptions.InvalidConfiguration") and "'Cython'" in error
     with pytest.raises(InvalidConfiguration, match="python or compiled"):
@@ -55,7 +55,7 @@ def test_other_values_are_an_error() -> None:
 
 
 @pytest.mark.usefixtures("implementation")
-def test_all_functions_are_of_one_implementation() -> None:
+def test_impl_functions_of_one_implementation() -> None:
     homes = {getattr(hot, function).__module__.rpartition(".")[2] for function in hot.FUNCTIONS}
     assert homes == ({"_speedups"} if hot.name == "compiled" else {"codec", "_impl"})
     assert Diagnosis(()).codec == hot.name

@@ -1,4 +1,4 @@
-"""The protocol definition: its numbers, and that the generated module is made from the file beside it."""
+"""Protocol definition: numbers, and the generated module against its source."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def _generated() -> dict[str, set[tuple[str, int]]]:
     return generated
 
 
-def test_generated_module_is_made_from_the_definition() -> None:
+def test_pb2_generated_from_definition() -> None:
     assert _generated() == _declared()
 
 
-def test_every_command_has_the_field_of_its_number() -> None:
+def test_commands_field_of_each_type() -> None:
     fields = pb.BaseCommand.DESCRIPTOR.fields_by_number
     assert set(pb.BaseCommand.Type.values()) == COMMANDS
     assert set(fields) == COMMANDS | {1}
@@ -86,11 +86,11 @@ def test_every_command_has_the_field_of_its_number() -> None:
         (pb.MessageMetadata(), "num_messages_in_batch", 1),
     ],
 )
-def test_defaults_that_are_not_zero(message: object, field: str, default: object) -> None:
+def test_defaults_not_zero(message: object, field: str, default: object) -> None:
     assert getattr(message, field) == default
 
 
-def test_numbers_of_server_errors_and_schemas() -> None:
+def test_server_error_and_schema_numbers() -> None:
     assert [pb.ServerError.Name(number) for number in (0, 9, 14, 18, 22, 25)] == [
         "UnknownError",
         "ChecksumError",
@@ -113,7 +113,7 @@ def test_numbers_of_server_errors_and_schemas() -> None:
         ("087710022001 3003", MessageId(-1, 0x77, 2, 1, batch_size=3)),
     ],
 )
-def test_message_id_bytes_of_the_java_client(golden: str, message_id: MessageId) -> None:
+def test_message_id_bytes_of_java(golden: str, message_id: MessageId) -> None:
     data = pb.MessageIdData.FromString(bytes.fromhex(golden))
     signed = [value - (1 << 64) if value >> 63 else value for value in (data.ledgerId, data.entryId)]
     expected = [message_id.ledger_id(), message_id.entry_id(), message_id.partition(), message_id.batch_index()]

@@ -1,4 +1,4 @@
-"""The compiled codec against the one in plain Python: the same bytes, the same columns, the same errors."""
+"""Compiled codec against plain Python: same bytes, same columns, same errors."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def message(meta: bytes, payload: bytes = b"abc") -> bytes:
 
 
 @given(batches(), st.booleans())
-def test_batches_are_written_alike(batch: Batch, as_range: bool) -> None:
+def test_speedups_encode_batch_equal(batch: Batch, as_range: bool) -> None:
     payloads, ids, own = batch
     numbers: Any = range(ids[0], ids[0] + len(ids)) if as_range else ids
     encoded = [codec.encode_single_fields(**one) for one in own]
@@ -122,7 +122,7 @@ def test_batches_are_written_alike(batch: Batch, as_range: bool) -> None:
         assert _speedups.encode_batch(payloads, numbers, written_fields) == expected
 
 
-def test_what_is_no_batch_is_refused_alike() -> None:
+def test_speedups_encode_batch_invalid_equal() -> None:
     cases: list[tuple[Any, ...]] = [
         ([b"a"], [1, 2]),
         ([b"a"], []),
@@ -155,12 +155,12 @@ class Sneaky(int):
         return 1 << 60 if self.asked > 1 else 1
 
 
-def test_a_number_that_changes_its_mind_writes_nothing_out_of_place() -> None:
+def test_speedups_changing_number_stays_in_bounds() -> None:
     assert _speedups.encode_batch([b"a"], [Sneaky(5)]) == codec.encode_batch([b"a"], [5])
 
 
 @given(fields)
-def test_fields_are_written_alike(own: dict[str, Any]) -> None:
+def test_speedups_single_fields_equal(own: dict[str, Any]) -> None:
     assert _speedups.encode_single_fields(**own) == codec.encode_single_fields(**own)
 
 
@@ -195,7 +195,7 @@ class Pairs(dict[str, str]):
         ({"k" * 200: "é" * 20_000}, "😀" * 100, True, bytes(300), 1 << 63, 1, 1),
     ],
 )
-def test_fields_that_are_odd_are_written_or_refused_alike(arguments: tuple[Any, ...]) -> None:
+def test_speedups_single_fields_odd_equal(arguments: tuple[Any, ...]) -> None:
     python, compiled = (
         outcome(codec.encode_single_fields, *arguments),
         outcome(_speedups.encode_single_fields, *arguments),
@@ -204,7 +204,7 @@ def test_fields_that_are_odd_are_written_or_refused_alike(arguments: tuple[Any, 
 
 
 @given(batches() | batches(plain=True), st.data())
-def test_sizes_and_marks_are_found_alike(batch: Batch, data: st.DataObject) -> None:
+def test_speedups_sizes_and_marks_equal(batch: Batch, data: st.DataObject) -> None:
     payloads, ids, own = batch
     encoded = [codec.encode_single_fields(**one) for one in own]
     marked = data.draw(st.none() | st.integers(0, len(ids) - 1))
@@ -221,18 +221,18 @@ def test_sizes_and_marks_are_found_alike(batch: Batch, data: st.DataObject) -> N
 
 
 @given(st.none() | texts, st.lists(st.none() | texts | long_texts, max_size=20))
-def test_fields_of_text_are_written_alike(name: str | None, values: list[str | None]) -> None:
+def test_speedups_text_fields_equal(name: str | None, values: list[str | None]) -> None:
     assert _speedups.text_fields(name, values) == codec.text_fields(name, values)
 
 
 @pytest.mark.parametrize("name", [None, "a", "\ud800", ""])
 @pytest.mark.parametrize("values", [["a", "\ud800"], ["a", 7], [b"a"], ["x" * 200, "y" * 20_000, "é"], []])
-def test_fields_of_what_is_no_text_are_refused_alike(name: str | None, values: list[Any]) -> None:
+def test_speedups_text_fields_invalid_equal(name: str | None, values: list[Any]) -> None:
     assert outcome(_speedups.text_fields, name, values) == outcome(codec.text_fields, name, values)
 
 
 @given(batches(plain=False) | batches(plain=True), st.data())
-def test_batches_are_read_alike(batch: Batch, data: st.DataObject) -> None:
+def test_speedups_columns_equal(batch: Batch, data: st.DataObject) -> None:
     body, count = written(batch), len(batch[0])
     first = data.draw(st.integers(0, count - 1))
     skip = data.draw(st.none() | st.binary(min_size=count, max_size=count))
@@ -241,7 +241,7 @@ def test_batches_are_read_alike(batch: Batch, data: st.DataObject) -> None:
 
 
 @given(batches(), st.data())
-def test_damaged_batches_are_refused_alike(batch: Batch, data: st.DataObject) -> None:
+def test_speedups_damaged_batches_equal(batch: Batch, data: st.DataObject) -> None:
     body, count = bytearray(written(batch)), len(batch[0])
     for _ in range(data.draw(st.integers(1, 3))):
         # Near the beginning of messages damage does most.
@@ -256,14 +256,14 @@ def test_damaged_batches_are_refused_alike(batch: Batch, data: st.DataObject) ->
 
 
 @given(batches(), st.data())
-def test_cut_off_batches_are_refused_alike(batch: Batch, data: st.DataObject) -> None:
+def test_speedups_truncated_batches_equal(batch: Batch, data: st.DataObject) -> None:
     body, count = written(batch), len(batch[0])
     assert_same(body[: data.draw(st.integers(0, len(body) - 1))], count)
     assert_same(body, count + data.draw(st.sampled_from([1, 2**31])))
 
 
 @given(st.binary(max_size=120), st.integers(-2, 50))
-def test_garbage_is_refused_alike(body: bytes, count: int) -> None:
+def test_speedups_garbage_equal(body: bytes, count: int) -> None:
     assert_same(body, count)
 
 
@@ -271,13 +271,13 @@ def test_garbage_is_refused_alike(body: bytes, count: int) -> None:
     st.lists(st.sampled_from(ODD) | fields.map(lambda own: codec.encode_single_fields(**own)), min_size=1, max_size=4)
 )
 @example([ODD[1], ODD[0]])
-def test_odd_metadata_are_read_alike(metas: list[bytes]) -> None:
+def test_speedups_odd_metadata_equal(metas: list[bytes]) -> None:
     assert_same(b"".join(map(message, metas)), len(metas))
 
 
 @pytest.mark.parametrize("meta", ODD)
 @pytest.mark.parametrize("among", [0, 12])
-def test_each_odd_thing_is_read_alike(meta: bytes, among: int) -> None:
+def test_speedups_each_odd_case_equal(meta: bytes, among: int) -> None:
     ordinary = message(b"\x18\x03\x12\x01k\x40\x05") * among
     for stop in (0, 1, 2, 3):
         # The end of the batch inside and right behind the payload.
@@ -286,7 +286,7 @@ def test_each_odd_thing_is_read_alike(meta: bytes, among: int) -> None:
         assert_same(body + ordinary, 2 * among + 1)
 
 
-def test_every_end_of_a_batch_is_refused_alike() -> None:
+def test_speedups_every_batch_end_equal() -> None:
     own = [codec.encode_single_fields({"k": "v", "l": "w" * 130}, "key", ordering_key=b"o", event_time=1), b""]
     body = codec.encode_batch([b"abc", b""], [300, 1 << 40], own)
     for length in range(len(body)):
@@ -295,7 +295,7 @@ def test_every_end_of_a_batch_is_refused_alike() -> None:
         assert outcome(_speedups.split_batch, memoryview(body)[:length], 2)[0] is InvalidMessage
 
 
-def test_ordinary_batches_are_not_left_to_plain_python() -> None:
+def test_speedups_ordinary_batches_not_deferred() -> None:
     generator = random.Random(3)
     own = [
         codec.encode_single_fields(
@@ -314,7 +314,7 @@ def test_ordinary_batches_are_not_left_to_plain_python() -> None:
         assert _speedups.scan_batch(body, first, last, None, 0) is None
 
 
-def test_memory_is_of_the_size_of_what_it_holds() -> None:
+def test_speedups_buffers_exact_size() -> None:
     body = codec.encode_batch([bytes(10)] * 5, range(5))
     found = _speedups.scan_batch(body, 0, 5, b"\0\1\0\0\0", 0)
     assert found is not None

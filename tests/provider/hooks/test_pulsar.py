@@ -114,6 +114,9 @@ def test_a_form_saved_with_nothing_but_the_url_means_the_defaults(connection: Co
         ({"service_url": URL, "token": ["s3cret-value"]}, "'token' must be a text, not list"),
         ({"service_url": URL, "operation_timeout_seconds": 0}, "'operation_timeout_seconds' must be .* from 1 to 3600"),
         ({"service_url": URL, "operation_timeout_seconds": True}, "must be a whole number"),
+        ({"service_url": URL, "deployment_id": "a b"}, "'deployment_id' may have up to 64 letters"),
+        ({"service_url": URL, "deployment_id": "a" * 65}, "'deployment_id' may have up to 64 letters"),
+        ({"service_url": URL, "deployment": "a"}, "did you mean 'deployment_id'"),
         ({"service_url": URL, "tls_validate_hostname": "maybe"}, "'tls_validate_hostname' must be true or false"),
         ({"service_url": URL, "admin_url": "pulsar://a:1"}, "admin URL"),
         ({"service_url": URL, "tls_certificate_file_path": "/a"}, "belong together"),
@@ -185,7 +188,7 @@ _CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "tls_key_file_path": ({**_TLS, "tls_key_file_path": "/k", "tls_certificate_file_path": "/c"}, "/other"),
 }
 _SHOWN_ONLY = {"spark_service_url", "spark_admin_url", "spark_credentials_ref"}  # test_options_have_no_secret
-_TESTED = {"test_topic"}  # test_the_topic_of_the_test
+_TESTED = {"test_topic", "deployment_id"}  # test_the_topic_of_the_test, test_deployment_id_of_the_connection
 
 
 def test_every_field_has_its_test() -> None:
@@ -206,6 +209,11 @@ def test_each_field_changes_what_clients_are_made_from(field: str, connection: C
 
     base, value = _CHANGES[field]
     assert observe({**base, field: value}) != observe(base)
+
+
+def test_deployment_id_of_the_connection(connection: Connection) -> None:
+    assert PulsarHook(connection(service_url=URL)).deployment_id() is None
+    assert PulsarHook(connection(service_url=URL, deployment_id=" eu-1.prod ")).deployment_id() == "eu-1.prod"
 
 
 # ---- clients and authentication --------------------------------------------------------------------------------------

@@ -5,23 +5,32 @@ from __future__ import annotations
 import gzip
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 
-from airflow_provider_pulsar.operators.publish import PublishFailed, PublishNotRepeatable, PublishOperator
+from airflow_provider_pulsar.operators.publish import PublishFailed, PublishOperator
+from airflow_provider_pulsar.task_client import TaskKilled
 from broker import Standalone
-from pulsar_native import AdminClient, Client, Message, MessageId
+from pulsar_native import AdminClient
 from support.brokers import Broker, NewTopic
-from support.tasks import StateStore, clear_and_run, context_of, dag_in, define_connection, states_of, xcom_of
+from support.publish_tasks import publish, read_all
+from support.relay import TO_CLIENT, Command, Relay
+from support.tasks import context_of, dag_in, define_connection, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -39,35 +48,6 @@ ROWS = [
     {"carrier": "AA", "delay": None, "at": "2013-01-01T06:00:00Z"},
     {"carrier": "B6", "delay": -3, "at": "2013-01-01T07:30:00+01:00"},
 ]
-
-
-@pytest.fixture
-def once(namespace: Callable[[], str], admin: AdminClient, topic: NewTopic) -> Callable[..., str]:
-    """Give a factory of topics in a namespace with deduplication."""
-    name = namespace()
-    admin.set_deduplication(name, True)
-
-    def create(partitions: int = 0) -> str:
-        return topic(partitions=partitions, namespace=name)
-
-    return create
-
-
-def read_all(broker: Broker, topic: str) -> list[Message]:
-    """Return everything in a topic, partition by partition."""
-    found = []
-    with Client(broker.service_url) as client:
-        for name in client.get_topic_partitions(topic):
-            with client.create_reader(name, MessageId.earliest) as reader:
-                while reader.has_message_available():
-                    found.append(reader.read_next(5000))
-    return found
-
-
-def publish(topic: str, messages: object = None, **options: Any) -> PublishOperator:
-    """Return the operator; without deduplication unless asked for."""
-    options.setdefault("deduplicate", False)
-    return PublishOperator(task_id="a_task", topic=topic, messages=messages, **options)
 
 
 # ---- sources ---------------------------------------------------------------------------------------------------------
@@ -183,6 +163,114 @@ def test_an_iterator_is_streamed(broker: Broker, topic: NewTopic) -> None:
     assert most < 10
 
 
+@pytest.mark.proves("A6")
+def test_publish_data_frames_directly_and_through_xcom(
+    airflow_home: Path, tmp_path: Path, broker: Broker, topic: NewTopic
+) -> None:
+    names = {kind: topic(kind) for kind in ("frame", "xcom", "arrow", "parquet")}
+    path = tmp_path / "rows.parquet"
+    dag = dag_in(
+        airflow_home,
+        "publishing_tables",
+        f"""
+        import pandas
+
+        def frame():
+            # The integers have a gap, which makes floats of them; the column with objects is mixed.
+            return pandas.DataFrame(
+                {{
+                    "carrier": ["UA", "AA", "B6"],
+                    "delay": [11, None, -3],
+                    "at": pandas.to_datetime(["2013-01-01T05:00", None, "2013-01-01T07:30"]),
+                    "tags": [["a"], None, "b"],
+                }}
+            )
+
+        def arrow():
+            import pyarrow
+            return pyarrow.Table.from_pandas(frame()[["carrier", "delay"]]).to_reader(1)
+
+        @task
+        def framed():
+            return frame()[["carrier", "delay", "at"]]
+
+        @task
+        def written():
+            frame()[["carrier", "at"]].to_parquet({str(path)!r})
+
+        PublishOperator(task_id="frame", topic={names["frame"]!r}, messages=frame, key_field="carrier")
+        PublishOperator(task_id="xcom", topic={names["xcom"]!r}, messages=framed(), event_time_field="at")
+        PublishOperator(task_id="arrow", topic={names["arrow"]!r}, messages=arrow, property_fields=["delay"])
+        written() >> PublishOperator(task_id="parquet", topic={names["parquet"]!r}, file={str(path)!r})
+        """,
+    )
+    run = dag.test()
+    assert set(states_of(run).values()) == {"success"}, states_of(run)
+    messages = {kind: read_all(broker, name) for kind, name in names.items()}
+    first = {"carrier": "UA", "delay": 11.0, "at": "2013-01-01T05:00:00"}
+    assert json.loads(messages["frame"][0].data()) == {**first, "tags": ["a"]}
+    assert json.loads(messages["frame"][1].data()) == {"carrier": "AA", "delay": None, "at": None, "tags": None}
+    assert [message.partition_key() for message in messages["frame"]] == ["UA", "AA", "B6"]
+    assert json.loads(messages["xcom"][0].data()) == first
+    assert [message.event_timestamp() for message in messages["xcom"]] == [1357016400000, 0, 1357025400000]
+    assert [message.properties() for message in messages["arrow"]] == [{"delay": "11.0"}, {}, {"delay": "-3.0"}]
+    assert [json.loads(message.data())["carrier"] for message in messages["parquet"]] == ["UA", "AA", "B6"]
+
+
+def test_publish_data_frame_takes_the_registered_types(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    frame = pandas.DataFrame(ROWS)
+    frame["at"] = pandas.to_datetime(frame["at"], utc=True, format="ISO8601")
+    publish(name, frame, schema="avro", schema_definition=FLIGHT).execute(context_of())
+    from pulsar_native.schema import AvroSchema
+
+    found = [AvroSchema(None, FLIGHT).decode(message.data()) for message in read_all(broker, name)]
+    assert [(each["carrier"], each["delay"]) for each in found] == [("UA", 11), ("AA", None), ("B6", -3)]
+    assert found[0]["at"] == "2013-01-01T05:00:00+00:00"
+
+
+def test_publish_json_array_file_and_file_format(broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[{"a": 1}, {"a": 2}]')
+    first, second = topic(), topic()
+    assert publish(first, file=str(path)).execute(context_of())["count"] == 2
+    assert [message.data() for message in read_all(broker, first)] == [b'{"a":1}', b'{"a":2}']
+    assert publish(second, file=str(path), file_format="jsonl").execute(context_of())["count"] == 1
+    assert [message.data() for message in read_all(broker, second)] == [b'[{"a":1},{"a":2}]']
+
+
+def test_publish_async_callables(broker: Broker, topic: NewTopic) -> None:
+    async def listed(run_id: str) -> list[str]:
+        return [run_id, "b"]
+
+    async def streamed(count: int) -> AsyncIterator[str]:
+        for number in range(count):
+            yield str(number)
+
+    name = topic()
+    publish(name, listed).execute(context_of())
+    publish(name, streamed, op_kwargs={"count": 3}).execute(context_of())
+    assert [message.data() for message in read_all(broker, name)] == [b"a_run", b"b", b"0", b"1", b"2"]
+
+
+def test_publish_tells_the_broker_the_task(topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+    seen: list[dict[str, Any]] = []
+
+    def rows() -> Iterator[str]:
+        seen.extend(dict(each) for each in admin.stats(name)["publishers"])
+        yield "a"
+
+    publish(name, rows, deduplicate="auto").execute(context_of())
+    assert seen[0]["metadata"] == {
+        "airflow.dag_id": "a_dag",
+        "airflow.task_id": "a_task",
+        "airflow.run_id": "a_run",
+        "airflow.map_index": "-1",
+        "airflow.deployment_id": "tests",
+    }
+
+
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 
@@ -197,6 +285,14 @@ def test_an_iterator_is_streamed(broker: Broker, topic: NewTopic) -> None:
         ({"messages": ["a"], "envelope": True, "key_field": "k"}, "envelope"),
         ({"messages": ["a"], "property_fields": "k"}, "list"),
         ({"messages": ["a"], "send_timeout_seconds": 0}, "send_timeout_seconds"),
+        ({"messages": ["a"], "deduplicate": "maybe"}, "deduplicate must be True, False or 'auto'"),
+        ({"messages": ["a"], "deduplicate": 1}, "deduplicate must be True, False or 'auto'"),
+        ({"messages": ["a"], "on_changed": "ignore"}, "'fail'|fail, republish"),
+        ({"messages": ["a"], "file_format": "csv"}, "file_format belongs to file"),
+        ({"file": "a", "file_format": "xml"}, "file_format"),
+        ({"messages": ["a"], "retention_minutes": 0}, "retention_minutes must be a whole number from 1, or -1"),
+        ({"messages": ["a"], "retention_mb": 1.5}, "retention_mb must be a whole number"),
+        ({"messages": ["a"], "retention_mb": -2}, "retention_mb"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any], words: str) -> None:
@@ -214,7 +310,13 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any
         ({"messages": ["a", object()]}, "message 1"),
         ({"messages": [{"carrier": "UA"}], "schema": "json", "schema_definition": FLIGHT}, "message 0"),
         ({"messages": ["a"], "properties": {"a": 1}}, "properties"),
-        ({"file": "rows.xml"}, "ending"),
+        ({"file": "rows.xml"}, r"ending.*file_format"),
+        ({"messages": pandas.Series(["a"])}, r"\.tolist"),
+        ({"messages": {"a", "b"}}, "sorted"),
+        (
+            {"messages": ["a"], "topic": "non-persistent://public/default/t", "create_subscription": "s"},
+            "non-persistent topic keeps nothing",
+        ),
         ({"messages": ["a"], "topic": "non-persistent://public/default/t", "deduplicate": True}, "non-persistent"),
     ],
 )
@@ -259,20 +361,6 @@ def _spelled_out(ids: list[str]) -> set[str]:
     return found
 
 
-def test_with_deduplication_nothing_is_stored_behind_a_failed_message(once: Callable[..., str], broker: Broker) -> None:
-    name = once(partitions=3)
-    store = StateStore()
-    bad = [f"m{n}" for n in range(50)]
-    bad[20] = "x" * 6_000_000
-    with pytest.raises(PublishFailed) as caught:
-        publish(name, bad, deduplicate=True).execute(context_of(store=store))
-    assert caught.value.manifest["stored"] == 20 and caught.value.manifest["repeatable"]
-    good = [f"m{n}" for n in range(50)]
-    manifest = publish(name, good, deduplicate=True).execute(context_of(store=store))
-    assert (manifest["stored"], manifest["duplicates"]) == (30, 20)
-    assert sorted(message.data().decode() for message in read_all(broker, name)) == sorted(good)
-
-
 @pytest.mark.proves("K5")
 def test_a_forbidden_topic_fails_at_once(
     secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch, topic: NewTopic
@@ -304,138 +392,58 @@ def test_rows_that_end_in_an_error_fail_the_task(broker: Broker, topic: NewTopic
     assert [message.data() for message in read_all(broker, name)] == [b"a"]
 
 
-# ---- once ------------------------------------------------------------------------------------------------------------
+# ---- outcomes of the author's own ------------------------------------------------------------------------------------
 
 
-@pytest.mark.proves("A8")
-def test_a_cleared_run_leaves_each_message_once(airflow_home: Path, once: Callable[..., str], broker: Broker) -> None:
-    plain, keyed = once(partitions=4), once(partitions=4)
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        AirflowSkipException("nothing more"),
+        AirflowFailException("hopeless"),
+        AirflowRescheduleException(datetime(2030, 1, 1, tzinfo=UTC)),
+        TaskDeferred(trigger=None, method_name="execute"),
+    ],
+    ids=lambda outcome: type(outcome).__name__,
+)
+@pytest.mark.parametrize("sent", [0, 3])
+def test_publish_passes_exceptions_of_airflow_on(
+    sent: int, outcome: BaseException, broker: Broker, topic: NewTopic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic()
+
+    def rows() -> Iterator[str]:
+        yield from ["a", "b", "c"][:sent]
+        raise outcome
+
+    def call() -> list[str]:
+        raise outcome
+
+    context = context_of()
+    with pytest.raises(type(outcome)) as caught:
+        publish(name, rows if sent else call).execute(context)
+    assert caught.value is outcome
+    if sent:
+        manifest = context["ti"].xcoms["publish_failure"]
+        assert (manifest["stored"], manifest["unconfirmed"]) == (3, 0)
+        assert "ended early" in capsys.readouterr().out
+        assert len(read_all(broker, name)) == 3
+
+
+@pytest.mark.proves("A6")
+def test_publish_skip_raised_by_a_generator_skips_the_task(airflow_home: Path, topic: NewTopic) -> None:
     dag = dag_in(
         airflow_home,
-        "publishing_once",
+        "publishing_skip",
         f"""
-        rows = [{{"n": n, "k": str(n % 11)}} for n in range(3000)]
-        PublishOperator(task_id="plain", topic={plain!r}, messages=lambda: rows)
-        PublishOperator.partial(task_id="keyed", topic={keyed!r}, key_field="k").expand(messages=[rows[:5], rows[5:9]])
+        def rows():
+            yield "a"
+            from airflow.sdk.exceptions import AirflowSkipException
+            raise AirflowSkipException("nothing more today")
+
+        PublishOperator(task_id="skipping", topic={topic()!r}, messages=rows)
         """,
     )
-    run = dag.test()
-    assert set(states_of(run).values()) == {"success"}, states_of(run)
-    again = clear_and_run(dag, run)
-    assert again.run_id == run.run_id
-    assert set(states_of(again).values()) == {"success"}, states_of(again)
-    manifest = xcom_of(again, "plain")
-    assert (manifest["count"], manifest["stored"], manifest["duplicates"]) == (3000, 0, 3000)
-    assert _numbers(broker, plain) == Counter(range(3000))
-    assert _numbers(broker, keyed) == Counter(range(9))
-    other = dag.test()
-    assert other.run_id != run.run_id
-    assert _numbers(broker, plain) == Counter(dict.fromkeys(range(3000), 2))
-
-
-def _numbers(broker: Broker, topic: str) -> Counter[int]:
-    return Counter(json.loads(message.data())["n"] for message in read_all(broker, topic))
-
-
-_CRASHING = """
-import json, os, sys, time
-sys.path.insert(0, {tests!r})
-from support.tasks import context_of
-from airflow_provider_pulsar.operators.publish import PublishOperator
-
-def rows():
-    for n in range(4000):
-        if n == 2500:
-            print("half", flush=True)
-        if n >= 2500:
-            time.sleep(0.01)
-        yield {{"n": n}}
-
-PublishOperator(task_id="a_task", topic={topic!r}, messages=rows).execute(context_of())
-"""
-
-
-@pytest.mark.proves("A8")
-def test_a_crash_in_the_middle_and_a_retry_leave_each_message_once(once: Callable[..., str], broker: Broker) -> None:
-    name = once(partitions=4)
-    script = _CRASHING.format(topic=name, tests=str(Path(__file__).parents[2]))
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip() == "half":
-                break
-        time.sleep(0.3)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    before = sum(_numbers(broker, name).values())
-    assert 0 < before < 4000
-    manifest = publish(name, lambda: ({"n": n} for n in range(4000)), deduplicate=True).execute(context_of())
-    assert _numbers(broker, name) == Counter(range(4000))
-    assert (manifest["duplicates"], manifest["stored"]) == (before, 4000 - before)
-    for index in range(4):
-        part = [json.loads(m.data())["n"] for m in read_all(broker, f"{name}-partition-{index}")]
-        assert part == sorted(part)
-
-
-def test_without_deduplication_at_the_broker_nothing_is_sent(broker: Broker, topic: NewTopic) -> None:
-    name = topic(partitions=2)
-    with pytest.raises(AirflowFailException, match=r"deduplication is disabled.*set-deduplication"):
-        publish(name, ["a"], deduplicate=True).execute(context_of())
-    assert read_all(broker, name) == []
-
-
-def test_without_an_admin_url_missing_deduplication_is_warned_of(
-    broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    conn = define_connection(monkeypatch, "pulsar_plain", service_url=broker.service_url)
-    publish(topic(), ["a"], deduplicate=True, pulsar_conn_id=conn).execute(context_of())
-    assert "publishes its messages again" in capsys.readouterr().out
-
-
-def test_what_the_broker_has_forgotten_is_not_published_again(
-    once: Callable[..., str], broker: Broker, admin: AdminClient
-) -> None:
-    name = once()
-    store = StateStore()
-    publish(name, ["a", "b"], deduplicate=True).execute(context_of(store=store))
-    # As after the broker's inactivity time: another name is one it does not know.
-    store["published"] = {**store["published"], "last": 5}
-    with pytest.raises(AirflowFailException, match="no longer knows"):
-        publish(name, ["a", "b"], deduplicate=True).execute(context_of(store=store))
-    assert len(read_all(broker, name)) == 2
-
-
-def test_more_partitions_between_two_tries_are_noticed(
-    once: Callable[..., str], broker: Broker, admin: AdminClient
-) -> None:
-    name = once(partitions=2)
-    store = StateStore()
-    publish(name, ["a", "b", "c"], deduplicate=True).execute(context_of(store=store))
-    admin.update_partitions(name, 3)
-    with pytest.raises(AirflowFailException, match=r"had 2 partitions .* has 3 now"):
-        publish(name, ["a", "b", "c"], deduplicate=True).execute(context_of(store=store))
-    assert len(read_all(broker, name)) == 3
-
-
-def test_what_a_retry_cannot_mend_forbids_it() -> None:
-    from pulsar_native import Result
-    from pulsar_native.jobs.publish_result import PublishResult
-
-    receipts = PublishResult(2)
-    for _ in range(4):
-        receipts.accept(1, keyed=False)
-    receipts.receipt(0, Result.Ok, MessageId(0, 1, 0))
-    receipts.receipt(1, Result.Timeout, None)
-    receipts.receipt(2, Result.Ok, MessageId(0, 1, 1))
-    assert not receipts.is_repeatable()  # the fourth is not known yet
-    receipts.receipt(3, Result.Timeout, None)
-    assert receipts.is_repeatable()
-    receipts.accept(1, keyed=False)
-    receipts.accept(1, keyed=False)
-    receipts.receipt(4, Result.Ok, MessageId(0, 1, 2))
-    receipts.receipt(5, Result.Ok, MessageId(1, 1, 0))
-    assert not receipts.is_repeatable()
-    assert issubclass(PublishNotRepeatable, AirflowFailException)
+    assert states_of(dag.test()) == {"skipping": "skipped"}
 
 
 # ---- kill ------------------------------------------------------------------------------------------------------------
@@ -462,3 +470,88 @@ def test_a_kill_ends_publishing_and_disconnects(broker: Broker, topic: NewTopic,
     assert time.monotonic() - started < 15
     killer.join()
     assert admin.stats(name).get("publishers") == []
+
+
+def test_publish_after_an_early_kill_calls_and_sends_nothing(topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+    called: list[bool] = []
+    operator = publish(name, lambda: called.append(True) or ["a"])
+    operator.on_kill()
+    with pytest.raises(TaskKilled, match="the task was killed"):
+        operator.execute(context_of())
+    assert not called and name not in admin.topics("public/default")
+
+
+def test_publish_killed_within_the_callable_sends_nothing(topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+
+    def call() -> list[str]:
+        operator.on_kill()
+        return ["a"]
+
+    operator = publish(name, call)
+    with pytest.raises(TaskKilled):
+        operator.execute(context_of())
+    assert name not in admin.topics("public/default")
+
+
+def test_publish_killed_within_the_generator_sends_no_more(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+
+    def rows() -> Iterator[str]:
+        yield "a"
+        while not read_all(broker, name):
+            time.sleep(0.01)
+        operator.on_kill()
+        yield "b"
+
+    operator = publish(name, rows, batching=False)
+    context = context_of()
+    with pytest.raises(PublishFailed, match="the task was killed"):
+        operator.execute(context)
+    assert [message.data() for message in read_all(broker, name)] == [b"a"]
+    assert context["ti"].xcoms["publish_failure"]["stored"] == 1
+
+
+# ---- time-out --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["source", "receipts"])
+def test_publish_timeout_ends_at_once_with_a_manifest(
+    place: str,
+    broker: Broker,
+    topic: NewTopic,
+    relay: Callable[[str], Relay],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    through = relay(broker.service_url)
+    conn = define_connection(monkeypatch, "pulsar_relayed", service_url=through.service_url)
+    ended: list[float] = []
+
+    def ring(number: int, frame: object) -> None:
+        ended.append(time.monotonic())
+        raise AirflowTaskTimeout("the time is over")
+
+    def rows() -> Iterator[str]:
+        yield "a"
+        through.wait_for(Command.SEND_RECEIPT)
+        through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        if place == "source":
+            time.sleep(60)
+        yield "b"
+
+    context = context_of()
+    previous = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(AirflowTaskTimeout):
+            publish(topic(), rows, pulsar_conn_id=conn).execute(context)
+        assert time.monotonic() - ended[0] < 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    manifest = context["ti"].xcoms["publish_failure"]
+    assert (manifest["stored"], manifest["unconfirmed"]) == (1, 0 if place == "source" else 1)
+    assert len(manifest["stored_ids"]) == 1
+    assert "ended early (AirflowTaskTimeout" in capsys.readouterr().out

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import pulsar_native
+from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from broker import Standalone
 from support.brokers import NewTopic
-from support.tasks import dag_in, rendered_of, states_of, xcom_of
+from support.tasks import StateStore, TaskInstance, dag_in, rendered_of, states_of, xcom_of
 
 ROOT = Path(__file__).resolve().parents[3]
 SPARK_ENVIRONMENT = ROOT / ".envs" / "spark"
@@ -30,6 +34,8 @@ SCHEMA = "number INT, name STRING"
 def load(topic: str, output: Path, **options: Any) -> PulsarSparkLoadOperator:
     """Return the operator on Spark's environment."""
     options.setdefault("conf", QUIET)
+    if not {"interval_start", "interval_end", "since"} & set(options):
+        options.setdefault("interval", "all")
     return PulsarSparkLoadOperator(
         task_id="load",
         topic=topic,
@@ -142,8 +148,8 @@ def test_a_load_with_a_token_that_is_nowhere_to_be_found(
         names = {names!r}
         PulsarSparkLoadOperator(
             task_id="load", topic=names["topic"], output_path=names["output"], value_schema=names["schema"],
-            conf=names["conf"], interval_end="{{{{ params.between }}}}", spark_environment=names["environment"],
-            params={{"between": names["between"]}},
+            conf=names["conf"], interval_start=0, interval_end="{{{{ params.between }}}}",
+            spark_environment=names["environment"], params={{"between": names["between"]}},
         )
         """,
     )
@@ -179,7 +185,7 @@ def test_a_second_try_replaces_the_path_with_the_same_rows(broker: Any, topic: N
         # What comes later does not belong to a run that is tried again: its ends are in the manifest.
         publish(client, name, range(40, 60))
         # The range has no end of its own, so a finished run takes what is there now when it runs again.
-        again = load(name, tmp_path / "out", source_options={"endingOffsets": "latest"}).execute(context("other"))
+        again = load(name, tmp_path / "out").execute(context("other"))
     assert (first["rows"], again["rows"]) == (40, 60)
     assert [row["number"] for row in rows(tmp_path / "out")] == list(range(60))
 
@@ -204,50 +210,385 @@ def test_a_wrong_option_fails_without_retry_and_names_the_right_one(topic: NewTo
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_read(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        PulsarSparkLoadOperator(task_id="load", **arguments)
+        PulsarSparkLoadOperator(task_id="load", interval="all", **arguments)
 
 
 def test_an_environment_without_spark_is_named(connection: Callable[..., str], tmp_path: Path) -> None:
     connection(service_url="pulsar://127.0.0.1:1")
     operator = PulsarSparkLoadOperator(
-        task_id="load", topic="t", output_path=str(tmp_path / "out"), spark_environment=str(tmp_path)
+        task_id="load", topic="t", output_path=str(tmp_path / "out"), interval="all", spark_environment=str(tmp_path)
     )
     with pytest.raises(ValueError, match="spark-submit"):
         operator.execute(context())
 
 
-def test_a_cluster_gets_the_secret_as_a_file_of_the_owner_alone(
-    connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+class Submitted:
+    """A spark-submit that only tells how it was called, and ends as it is told: no cluster is there to run on."""
+
+    def __init__(self, folder: Path, then: str = "exit 1") -> None:
+        self.environment, self._seen = folder / "spark", folder / "seen"
+        binaries = self.environment / "bin"
+        binaries.mkdir(parents=True)
+        script = binaries / "spark-submit"
+        script.write_text(
+            "#!/bin/sh\n"
+            f'printf "%s\\n" "$@" > {self._seen}\n'
+            "prev=\n"
+            'for word in "$@"; do\n'
+            f'  [ "$prev" = --files ] && cp -p "$word" {self._seen}.file && printf "%s" "$word" > {self._seen}.path\n'
+            '  prev="$word"\n'
+            "done\n"
+            f"{then}\n"
+        )
+        script.chmod(0o755)
+        (binaries / "python").symlink_to("/bin/true")
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the command line."""
+        return self._seen.read_text().splitlines()
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The request of the command line."""
+        found: dict[str, Any] = json.loads(self.words[self.words.index("--request") + 1])
+        return found
+
+    @property
+    def file(self) -> tuple[Path, Path]:
+        """A copy of the file handed over, and where it was."""
+        return Path(f"{self._seen}.file"), Path(Path(f"{self._seen}.path").read_text())
+
+    def operator(self, **options: Any) -> PulsarSparkLoadOperator:
+        """Return the operator on this spark-submit."""
+        options = {"topic": "t", "output_path": "/nowhere/out", "interval": "all", **options}
+        return PulsarSparkLoadOperator(task_id="load", spark_environment=str(self.environment), **options)
+
+
+@pytest.fixture
+def cluster(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Define a connection with a token, and Spark as a cluster."""
     connection(service_url="pulsar://127.0.0.1:1", auth_method="token", token="hush-hush")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "spark://c", "port": 7}))
-    # A spark-submit that only tells how it was called: no cluster is there to run on.
-    folder = tmp_path / "spark" / "bin"
-    folder.mkdir(parents=True)
-    seen = tmp_path / "seen"
-    script = folder / "spark-submit"
-    script.write_text(
-        "#!/bin/sh\n"
-        f'printf "%s\\n" "$@" > {seen}\n'
-        "prev=\n"
-        'for word in "$@"; do\n'
-        f'  [ "$prev" = --files ] && cp -p "$word" {seen}.file && printf "%s" "$word" > {seen}.path\n'
-        '  prev="$word"\n'
-        "done\n"
-        "exit 1\n"
-    )
-    script.chmod(0o755)
-    (folder / "python").symlink_to("/bin/true")
-    operator = PulsarSparkLoadOperator(
-        task_id="load", topic="t", output_path="/nowhere", spark_environment=str(tmp_path / "spark")
-    )
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_gets_the_secret_as_a_file_of_the_owner_alone(tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
     with pytest.raises(AirflowException) as failure:
-        operator.execute(context())
-    words = seen.read_text()
-    handed = Path(f"{seen}.file")
+        spark.operator().execute(context())
+    handed, place = spark.file
     assert json.loads(handed.read_text()) == {"method": "token", "token": "hush-hush"}
     assert stat.S_IMODE(os.stat(handed).st_mode) == 0o600
-    name = Path(f"{seen}.path").read_text()
-    assert f'"credentialsRef": "file:{Path(name).name}"' in words
-    assert "hush-hush" not in words and "hush-hush" not in str(failure.value)
-    assert not Path(name).exists(), "the file must be gone after the task"
+    assert stat.S_IMODE(os.stat(place.parent).st_mode) == 0o700
+    assert spark.request["source"]["credentialsRef"] == f"file:{place.name}"
+    assert "hush-hush" not in " ".join(spark.words) and "hush-hush" not in str(failure.value)
+    assert not place.exists(), "the file must be gone after the task"
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.proves("K6")
+def test_credentials_of_a_killed_task_are_removed(tmp_path: Path) -> None:
+    spark = Submitted(tmp_path, "sleep 60")
+    child = os.fork()
+    if child == 0:  # the task's process, which is killed while spark-submit runs
+        try:
+            spark.operator().execute(context())
+        finally:
+            os._exit(0)
+    place = Path(f"{tmp_path}/seen.path")
+    deadline = time.monotonic() + 60
+    while not (place.exists() and place.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    left = spark.file[1]
+    submitted = [int(pid) for pid in children(child)]
+    assert left.exists() and submitted
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    # The kernel ends spark-submit with its task: a retry finds nobody writing.
+    while any(is_running(pid) for pid in submitted):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert left.exists(), "nobody could remove it"
+    ours = credentials_file.write("other")
+    assert not left.exists() and ours.exists(), "the next one does, and leaves those of living processes"
+    credentials_file.remove_stale()
+    assert ours.exists()
+    ours.unlink()
+
+
+def children(pid: int) -> list[str]:
+    """Return the child processes of a process."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended (one that nobody waits for has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_folder_others_may_enter_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    (tmp_path / f"airflow-pulsar-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(AirflowException, match="0700"):
+        credentials_file.write("secret")
+
+
+# ---- the interval ----------------------------------------------------------------------------------------------------
+
+HOUR = {"interval_start": "2026-01-01T00:00:00Z", "interval_end": "2026-01-01T01:00:00+00:00"}
+WHOLE = "interval='all'"
+
+
+@pytest.mark.proves("A27")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, f"interval_start and interval_end are missing: .*{WHOLE}.*CronDataIntervalTimetable"),
+        ({"interval_start": "{{ data_interval_start }}"}, "interval_end is missing"),
+        ({"interval_end": "{{ data_interval_end }}"}, "interval_start is missing"),
+        ({**HOUR, "interval_end": HOUR["interval_start"]}, "interval is empty: .*CronDataIntervalTimetable"),
+        ({"interval_start": HOUR["interval_end"], "interval_end": HOUR["interval_start"]}, "reversed"),
+        ({**HOUR, "interval": "all"}, "leave out interval_start"),
+        ({"interval": "whole"}, "can only be 'all'"),
+        ({**HOUR, "since": "last_success"}, "leave out interval_end"),
+        ({"since": "yesterday"}, "can only be 'last_success'"),
+        ({**HOUR, "source_options": {"startingOffsets": "earliest"}}, "interval_start or the source option startingO"),
+        ({"interval_end": "1", "source_options": {"endingTime": "2"}}, "interval_end or the source option endingTime"),
+        ({**HOUR, "min_rows": -1}, "min_rows"),
+    ],
+)
+def test_what_is_no_interval_is_refused_when_parsed(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PulsarSparkLoadOperator(task_id="load", topic="t", output_path="/x", **arguments)
+
+
+@pytest.mark.proves("A27")
+@pytest.mark.parametrize("rendered", ["", " ", "None", None])
+@pytest.mark.parametrize("name", ["interval_start", "interval_end"])
+def test_bound_rendered_to_nothing_is_refused(name: str, rendered: str | None, tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    arguments = {"interval_start": "{{ a }}", "interval_end": "{{ b }}"}
+    operator = spark.operator(interval=None, **arguments)
+    for bound, value in (HOUR | {name: rendered}).items():
+        setattr(operator, bound, value)
+    with pytest.raises(ValueError, match=f"{name} is missing"):
+        operator.execute(context())
+    assert not (tmp_path / "seen").exists(), "nothing was submitted"
+
+
+def test_bounds_rendered_equal_are_refused(tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    operator = spark.operator(interval=None, interval_start="{{ a }}", interval_end="{{ b }}")
+    operator.interval_start = operator.interval_end = datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(ValueError, match=r"interval is empty: .*CronDataIntervalTimetable"):
+        operator.execute(context())
+    since = spark.operator(interval=None, since="last_success", interval_start="{{ a }}")
+    since.interval_start = ""
+    with pytest.raises(ValueError, match="interval_start was rendered to ''"):
+        since.execute(context())
+    assert not (tmp_path / "seen").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_request_says_the_interval(tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    with pytest.raises(AirflowException):
+        spark.operator(interval=None, interval_start=datetime(2026, 1, 1), interval_end="2026-01-01T01:00").execute(
+            context()
+        )
+    source = spark.request["source"]
+    assert source["startingTime"] == "2026-01-01T00:00:00.000+00:00"
+    assert source["endingTime"] == "2026-01-01T01:00:00.000+00:00"
+    more = {"since": "last_success", "subscription": "load", "min_rows": 5, "allow_empty": True}
+    with pytest.raises(AirflowException):
+        spark.operator(interval=None, **more).execute({**context(), "ti": TaskInstance(dag_id="d", map_index=3)})
+    request = spark.request
+    assert {name: request[name] for name in more} == more
+    assert (request["run"], request["commits"]) == ("scheduled__2026-01-01.3", "/nowhere/.d.load.3.commits")
+
+
+# ---- secrets in options ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("K6")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pulsar.client.authParams": "token:hush-hush"},
+        {"PULSAR.CLIENT.AUTHPARAMS": "hush-hush"},
+        {"auth-params": "hush-hush"},
+        {"Token": "hush-hush"},
+        {"pass_word": "hush-hush"},
+        {"clientSecret": "hush-hush"},
+        {"private.key": "hush-hush"},
+        {"pulsar.client.tlsKeyPassphrase": "hush-hush"},
+        {"credentialsRef": "hush-hush"},
+        {"subscriptionPrefix": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodXNoLWh1c2gifQ.hush-hush"},
+        {"service.url": "pulsar://me:hush-hush@host:6650"},
+    ],
+)
+def test_secret_in_source_options_is_refused(options: dict[str, str], tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    with pytest.raises(ValueError, match="must not hold a secret") as refused:
+        spark.operator(source_options=options)
+    assert "hush-hush" not in str(refused.value)
+    # The same when it is a template that has brought it.
+    operator = spark.operator(source_options="{{ params.options }}")
+    with pytest.raises(ValueError, match="must not hold a secret") as refused:
+        operator.params = {"options": 1}
+        operator.source_options = options
+        operator.render_template_fields(context())
+    assert "hush-hush" not in str(refused.value)
+    with pytest.raises(ValueError, match="must not hold a secret"):
+        operator.execute(context())
+    assert not (tmp_path / "seen").exists(), "nothing was submitted"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"conf": {"spark.pulsar.client.authParams": "token:hush-hush"}},
+        {"conf": {"spark.my.key": "hush-hush"}, "source_options": {"credentialsRef": "conf:spark.my.key"}},
+        {"env_vars": {"PULSAR_TOKEN": "hush-hush"}},
+    ],
+)
+def test_our_secret_in_sparks_options_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must not hold Pulsar's secrets") as refused:
+        Submitted(tmp_path).operator(**arguments)
+    assert "hush-hush" not in str(refused.value)
+
+
+def test_places_of_secrets_are_taken(tmp_path: Path) -> None:
+    Submitted(tmp_path).operator(
+        source_options={
+            "credentialsRef": "env:PULSAR_TOKEN",
+            "pulsar.client.tlsKeyFilePath": "/keys/key.pem",
+            "timeSlackMs": "1000",
+        },
+        conf={"spark.hadoop.fs.s3a.secret.key": "not ours to judge"},
+    )
+
+
+# ---- lineage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cluster")
+def test_openlineage_properties_reach_the_command_line(
+    airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = {"type": "http", "url": "http://127.0.0.1:1"}
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    line = json.dumps({"pulsar_load": {"status": "done", "exit_code": 0, "rows": 1}})
+    spark = Submitted(tmp_path, f"echo '{line}'")
+    dag = dag_in(
+        airflow_home,
+        "load_with_lineage",
+        f"""
+        PulsarSparkLoadOperator(
+            task_id="load", topic="t", output_path="/nowhere/out", interval="all",
+            spark_environment={str(spark.environment)!r}, conf={{"spark.own": "kept"}},
+            openlineage_inject_parent_job_info=True, openlineage_inject_transport_info=True,
+        )
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"load": "success"}
+    words = spark.words
+    properties = dict(words[index + 1].split("=", 1) for index, word in enumerate(words) if word == "--conf")
+    assert properties["spark.own"] == "kept"
+    assert properties["spark.openlineage.parentJobName"] == "load_with_lineage.load"
+    assert properties["spark.openlineage.rootParentJobName"] == "load_with_lineage"
+    assert len(properties["spark.openlineage.parentRunId"]) == 36
+    assert properties["spark.openlineage.transport.url"] == "http://127.0.0.1:1"
+    assert "hush-hush" not in " ".join(words)
+
+
+# ---- success is what the load reports --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cluster")
+def test_exit_code_0_without_a_result_fails(tmp_path: Path) -> None:
+    with pytest.raises(AirflowException, match="printed no result"):
+        Submitted(tmp_path, "exit 0").operator().execute(context())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_result_of_a_failed_load_fails_whatever_the_code(tmp_path: Path) -> None:
+    line = json.dumps({"pulsar_load": {"status": "failed", "exit_code": 3, "error": "gone", "stage": "plan"}})
+    with pytest.raises(AirflowFailException, match=r"failed at the stage 'plan': gone .*no longer in the topic"):
+        Submitted(tmp_path, f"echo '{line}'; exit 0").operator().execute(context())
+
+
+@pytest.fixture
+def yarn(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Define Spark as a YARN cluster whose driver runs elsewhere."""
+    connection(service_url="pulsar://127.0.0.1:1")
+    extra = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(extra))
+
+
+@pytest.mark.usefixtures("yarn")
+def test_cluster_mode_reads_the_manifest(tmp_path: Path) -> None:
+    manifest = tmp_path / ".out.manifest.json"
+    done = {"status": "done", "rows": 7, "seconds": 1.5, "partitions": [{}, {}]}
+    # As the driver does, far away: the manifest is written, nothing of its output is seen.
+    attempt = """attempt=$(sed -n 's/.*"attempt": "\\([0-9a-f]*\\)".*/\\1/p' SEEN)"""
+    write = f"""{attempt}; printf '%s' 'DONE' | sed "s/ATTEMPT/$attempt/" > {manifest}; exit 0"""
+    write = write.replace("SEEN", str(tmp_path / "seen"))
+
+    def spark(folder: str, then: str) -> PulsarSparkLoadOperator:
+        (tmp_path / folder).mkdir()
+        script = then.replace(str(tmp_path / "seen"), str(tmp_path / folder / "seen"))
+        return Submitted(tmp_path / folder, script).operator(output_path=str(tmp_path / "out"), durable=False)
+
+    for folder, then, message in (
+        ("none", "exit 0", r"manifest .* cannot be read .*verify_manifest=False"),
+        (
+            "planned",
+            write.replace("DONE", json.dumps({**done, "status": "planned", "attempt": "ATTEMPT"})),
+            "'planned'",
+        ),
+        ("older", write.replace("DONE", json.dumps({**done, "attempt": "0"})), "written by another try"),
+    ):
+        with pytest.raises(AirflowException, match=message):
+            spark(folder, then).execute(context())
+    found = spark("done", write.replace("DONE", json.dumps({**done, "attempt": "ATTEMPT"}))).execute(context())
+    assert (found["rows"], found["partitions"], found["manifest"]) == (7, 2, str(manifest))
+    trusted = Submitted(tmp_path / "trusted", "exit 0").operator(durable=False, verify_manifest=False)
+    assert trusted.execute(context())["status"] == "done"
+
+
+@pytest.mark.usefixtures("yarn")
+def test_finished_job_is_forgotten_so_that_a_clear_loads_again(tmp_path: Path) -> None:
+    store = StateStore({"spark_job_id": "application_1", "k8s_driver_status": "Succeeded"})
+    operator = Submitted(tmp_path, "exit 0").operator(durable=False, verify_manifest=False)
+    operator.execute({**context(), "task_state_store": store})
+    assert store == {}
+
+
+# ---- broker down -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("spark_local")
+@pytest.mark.proves("K10")
+@pytest.mark.parametrize("silent", [False, True])
+def test_with_the_broker_down_the_load_fails_in_time(
+    silent: bool, connection: Callable[..., str], tmp_path: Path
+) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if silent:
+            listener.listen(50)
+        connection(service_url=f"pulsar://127.0.0.1:{listener.getsockname()[1]}", operation_timeout_seconds=3)
+        started = time.monotonic()
+        with pytest.raises(AirflowException, match="failed at the stage 'plan'"):
+            load("t", tmp_path / "out").execute(context())
+    # Starting Spark takes most of it on a busy machine.
+    assert time.monotonic() - started < 120
+    assert not (tmp_path / "out").exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,9 @@ from airflow_provider_pulsar.sensors.topic import TopicSensor
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
 from pulsar_native import AdminClient, Client, Message
-from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
+from pulsar_native.jobs.watching import STEP_ROWS, TopicCondition, TopicWatcher
 from support.brokers import Broker, NewTopic
-from support.tasks import context_of, dag_in, define_connection, states_of, xcom_of
+from support.tasks import StateStore, context_of, dag_in, define_connection, states_of, xcom_of
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
 
@@ -157,6 +159,15 @@ def test_poke_reschedule_and_deferrable_find_the_same_in_a_dag(
         assert xcom_of(run, task) == {"topic": name, "partitions": 2, "messages": 20}
 
 
+@pytest.mark.proves("A16")
+def test_soft_fail_skips_in_every_mode(secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "refused", service_url=secure_broker.service_url, auth_method="token", token="no")
+    for flag in ({"soft_fail": True}, {"never_fail": True}):
+        for mode in ({"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}):
+            with pytest.raises(AirflowSkipException):
+                sensor("t", pulsar_conn_id="refused", timeout=60, **flag, **mode).execute(context_of())
+
+
 def test_each_mode_gives_its_place_back_as_it_should(topic: NewTopic) -> None:
     name = topic()
     with pytest.raises(AirflowRescheduleException):
@@ -226,6 +237,111 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], words: str) -> Non
         sensor(options.pop("topic", "t"), **options).execute(context_of())
 
 
+# ---- counting where the broker does not number messages --------------------------------------------------------------
+
+
+@pytest.fixture
+def unnumbered(default_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """Give a client of a broker as Pulsar is installed, to which the connection leads."""
+    define_connection(monkeypatch, service_url=default_broker.service_url, admin_url=default_broker.admin_url)
+    with Client(default_broker.service_url) as made:
+        yield made
+
+
+def delivered(broker: Broker, topic: str) -> int:
+    """Return how many messages the broker has given to readers of a topic since it was loaded."""
+    stats: Any = broker.admin("GET", f"{topic.replace('://', '/')}/stats")
+    return int(stats["msgOutCounter"])
+
+
+def held_topic(client: Client, name: str) -> str:
+    """Return a topic that a subscription keeps from being deleted."""
+    topic = f"persistent://public/default/{name}-{time.time_ns()}"
+    client.subscribe(topic, "held").close()
+    return topic
+
+
+@pytest.mark.proves("A16", "A17")
+def test_count_stops_at_the_number_asked(unnumbered: Client, default_broker: Broker) -> None:
+    name = held_topic(unnumbered, "half-a-million")
+    producer = unnumbered.create_producer(name, batching_enabled=True, batching_max_messages=1000)
+    producer.send_many(b"x" for _ in range(500_000))
+    producer.close()
+    assert sensor(name, messages=1, timeout=30).execute(context_of())["messages"] >= 1
+    # What is sent ahead comes on top: entries of up to 1,000 messages.
+    assert delivered(default_broker, name) <= 60_000
+    before = delivered(default_broker, name)
+    assert sensor(name, messages=70_000, timeout=30).execute(context_of())["messages"] >= 70_000
+    assert delivered(default_broker, name) - before <= 70_000 + 60_000
+
+
+@pytest.mark.proves("A16")
+def test_reschedule_and_deferral_keep_the_count(unnumbered: Client, default_broker: Broker) -> None:
+    name, store = held_topic(unnumbered, "kept"), StateStore()
+    send(unnumbered, name, 3_000, batch=1)
+    for look in range(3):
+        before = delivered(default_broker, name)
+        with pytest.raises(AirflowRescheduleException):
+            sensor(name, messages=3_020, mode="reschedule", timeout=60).execute(context_of(store=store))
+        # Every look reads the first message and what is new; the first one reads all.
+        assert (delivered(default_broker, name) - before >= 3_000) is (look == 0)
+        send(unnumbered, name, 5, batch=1)
+    with pytest.raises(TaskDeferred) as caught:
+        sensor(name, messages=4_000, deferrable=True, timeout=60).execute(context_of())
+    trigger: Any = caught.value.trigger
+    assert [part["count"] for part in trigger.serialize()[1]["counted"].values()] == [3_015]
+    send(unnumbered, name, 5, batch=1)
+    found = sensor(name, messages=3_020, mode="reschedule", timeout=60).execute(context_of(store=store))
+    assert found["messages"] == 3_020
+    # Another try counts for itself: messages may have been removed since.
+    before = delivered(default_broker, name)
+    with pytest.raises(AirflowRescheduleException):
+        again = context_of(store=store, try_number=2)
+        sensor(name, messages=9_999, mode="reschedule", timeout=60).execute(again)
+    assert delivered(default_broker, name) - before >= 3_020
+
+
+def test_count_of_a_topic_made_again_begins_anew(unnumbered: Client, default_broker: Broker) -> None:
+    name = held_topic(unnumbered, "again")
+    send(unnumbered, name, 30)
+    watch = TopicWatcher(TopicCondition.of(name, 100, None))
+    assert _look(watch, default_broker.service_url) is None and watch.seen == "30 messages are there"
+    with AdminClient(default_broker.admin_url) as admin:
+        admin.delete_topic(name, force=True)
+    assert _look(watch, default_broker.service_url) is None
+    assert "was there and is gone" in watch.seen and "set a retention" in watch.seen
+    unnumbered.subscribe(name, "held").close()
+    send(unnumbered, name, 5)
+    assert _look(watch, default_broker.service_url) is None and watch.seen == "5 messages are there"
+
+
+@pytest.mark.asyncio
+async def test_counting_lets_the_loop_go_between_steps(unnumbered: Client, default_broker: Broker) -> None:
+    from pulsar_native.asyncio import Client as AsyncClient
+
+    name = held_topic(unnumbered, "steps")
+    await asyncio.to_thread(send, unnumbered, name, 5_000, batch=1)
+    watch = TopicWatcher(TopicCondition.of(name, 5_000, None))
+    counted = [0]
+
+    async def tick() -> None:
+        while True:
+            counted.append(sum(part["count"] for part in (watch.state() or {}).values()))
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(tick())
+    async with AsyncClient(default_broker.service_url) as client:
+        found = await watch.look(client)
+    ticking.cancel()
+    assert found is not None and found["messages"] == 5_000
+    # However fast the machine: other work on the loop never waits for more than one step.
+    assert max(after - before for before, after in itertools.pairwise(counted)) <= STEP_ROWS
+    assert watch.largest_step <= STEP_ROWS
+
+
+# ---- broker down -----------------------------------------------------------------------------------------------------
+
+
 def free_port() -> int:
     """Return a port nobody listens on."""
     with socket.socket() as probe:
@@ -233,6 +349,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])
 def test_with_the_broker_down_each_fails_within_its_time_and_names_the_stage(
     silent: bool, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ async def test_it_ends_in_time_and_says_what_it_saw(topic: NewTopic) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])
 async def test_with_the_broker_down_it_ends_in_time_and_names_the_stage(
     silent: bool, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +104,27 @@ async def test_refused_credentials_and_a_missing_connection_end_it_at_once(
     assert event["status"] == "error" and event["permanent"] and "AuthorizationError" in event["message"]
     event = await event_of(TopicTrigger("t", 1, pulsar_conn_id="there_is_none", end_time=time.time() + 60))
     assert event["status"] == "error" and "there_is_none" in event["message"]
+
+
+@pytest.mark.asyncio
+async def test_every_new_sight_is_logged(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_provider_pulsar.triggers import topic as module
+
+    name = topic()
+    trigger = TopicTrigger(name, 3, poll_interval=0.1, end_time=time.time() + 30)
+    told: list[str] = []
+    monkeypatch.setattr(trigger.log, "info", lambda text, *values: told.append(text % values))
+    waiting = asyncio.create_task(event_of(trigger))
+    await asyncio.sleep(1)
+    assert told == [f"Waiting for 3 messages in {name}: the topic does not exist"], "the same is not told at every look"
+    monkeypatch.setattr(module, "_LOG_SECONDS", 0.3)
+    await asyncio.sleep(1)
+    assert 2 <= len(told) <= 6, "but after a while"
+    await asyncio.to_thread(send, client, name, 2)
+    await asyncio.sleep(0.5)
+    assert told[-1].endswith(": 2 messages are there")
+    await asyncio.to_thread(send, client, name, 1)
+    assert (await asyncio.wait_for(waiting, 20))["status"] == "found"
 
 
 @pytest.mark.asyncio

@@ -1,5 +1,5 @@
-"""Messages from topics: one partition's consumer, a topic's and a pattern's, rows, columns and table views.
+"""Consumers: partition, multi-topics and pattern consumers, Arrow receivers, table views.
 
-A partition's consumer is the joint: taking (`permits`, `opening`), answering (`acknowledging`, `receipts`, `letters`),
-standing somewhere (`positions`, `rewinding`) and going (`leaving`) are modules of their own.
+`PartitionConsumer` (`consumer`) combines receiving (`receiver_queue`, `permits`, `entry_decoder`), acknowledging
+(`ack_grouping_tracker`, `ack_receipts`, `dead_letter`), the position (`seek`, `redeliver_all`) and closing (`close`).
 """

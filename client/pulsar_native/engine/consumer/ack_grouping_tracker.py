@@ -1,7 +1,7 @@
-"""What a consumer owes the broker: acknowledgements, negative ones, and requests to deliver again, with their timers.
+"""Ack grouping tracker of a consumer: acknowledgements, negative acks and redelivery requests, with their timers.
 
-Rules: nothing is written per message; acknowledgements leave by timer or when a group is full, and survive a lost
-connection. On non-persistent topics there is nothing to acknowledge: all their ids are alike (0, 0), and nothing is
+Rules: nothing is written per message; acknowledgements are sent by timer or when a group is full, and survive a lost
+connection. On non-persistent topics there is nothing to acknowledge: all their ids are the same (0, 0), and nothing is
 kept or sent. All calls are thread-safe under the consumer's lock; the loop is woken only to arm a timer.
 """
 
@@ -22,8 +22,8 @@ from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import (
     AlreadyClosed,
     CumulativeAcknowledgementNotAllowedError,
-    Interrupted,
     InvalidMessage,
+    NotConnected,
     OperationNotSupported,
     PulsarException,
 )
@@ -33,15 +33,15 @@ from pulsar_native.protocol.ack_grouping import AckGroup, words_of
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
 from pulsar_native.protocol.entry_decoder import Decoded
 from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
-from pulsar_native.protocol.transaction import Place
+from pulsar_native.protocol.transaction import AckPosition
 from pulsar_native.protocol.unacked_tracker import (
-    EntryKey,
     UnackedMessageRedeliveryTracker,
     UnackedMessageTracker,
     in_blocks,
 )
 from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.connection import Connection
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_native.consumer")
 
-# With a longer group time, or smaller groups, a full group has to go out at once, and each message is counted.
+# With a longer group time, or smaller groups, a full group must be sent immediately, and each message is counted.
 _QUICK_GROUP_SECONDS = 1.0
 _QUICK_GROUP_SIZE = 1000
 
@@ -58,7 +58,7 @@ BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
 class AckGroupingTracker:
-    """The acknowledgements of one `PartitionConsumer`."""
+    """Ack grouping tracker of one `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig, chunks: ChunkAssembly) -> None:
         self._consumer = consumer
@@ -89,15 +89,15 @@ class AckGroupingTracker:
         self._dead_letter_router = consumer.dead_letter_router
         if self._dead_letter_router is not None:
             self._dead_letter_router.acks = self
-        # Requests whose answer does not come any more once the consumer is closed by the broker.
+        # Requests that get no response once the broker has closed the consumer.
         self._in_transactions: set[asyncio.Future[Any]] = set()
-        # One question an acknowledgement for what most consumers do not use.
+        # One check per acknowledgement for features most consumers do not use.
         self._has_more_to_forget = self.late is not None or self._dead_letter_router is not None
-        # Messages the APIs noted as done, not yet in the group; and whether no more is to be done for the next one:
-        # the timer runs that puts them there.
+        # Messages the APIs acknowledged, not yet in the group; and the flag that the timer that moves them there runs,
+        # so that the next one needs nothing else.
         self.fast_path: deque[Message] = deque()
         self.is_fast_path_open = False
-        # Whether noting will do: nothing waits for an acknowledgement, and none has to go out before the timer does.
+        # True if appending suffices: nobody waits for a receipt, and no acknowledgement must be sent before the timer.
         self.allows_fast_path = (
             self._stored
             and self._receipts is None
@@ -111,25 +111,28 @@ class AckGroupingTracker:
 
     @property
     def group(self) -> AckGroup:
-        """What is acknowledged and not sent. Under the lock."""
+        """Acknowledgements not sent yet. Under the lock."""
         if self.fast_path:
             self._gather_fast_path()
         return self._group
 
     def add_fast(self, message: Message) -> None:
-        """Note one message as done, when `allows_fast_path`. The APIs do the same by themselves. Thread-safe."""
+        """Append one acknowledged message, if `allows_fast_path`. The APIs inline this. Thread-safe."""
         self.fast_path.append(message)
-        # Order of events: noted first, then looked; the timer stops first and then gathers, so one sees the other.
+        # Order of events: append first, then read the flag; the timer clears the flag first and then gathers, so one
+        # side sees the other.
         if not self.is_fast_path_open:
             self.open_fast_path(message)
 
     def open_fast_path(self, message: Message) -> None:
-        """Have the timer run for what was noted; take it back and raise when the consumer is closed. Thread-safe."""
+        """Start the timer for appended messages; remove the message and raise when the consumer is closed.
+        Thread-safe.
+        """
         with self._consumer.lock:
             try:
                 self._consumer.check_usable()
             except PulsarException:
-                # Others may note at this moment.
+                # Other threads may append concurrently.
                 with contextlib.suppress(ValueError, RuntimeError):
                     self.fast_path.remove(message)
                 raise
@@ -139,31 +142,33 @@ class AckGroupingTracker:
             self._consumer.engine.call(self._arm_ack_timer)
 
     def close_fast_path(self) -> None:
-        """Have each one look from now on whether the consumer is closed. On the loop, without the lock."""
+        """Close the fast path: each acknowledgement checks for a closed consumer again. On the loop, without the
+        lock.
+        """
         with self._consumer.lock:
             self.is_fast_path_open = False
 
     @property
     def sent(self) -> int:
-        """How many messages were acknowledged to the broker."""
+        """Number of messages acknowledged to the broker."""
         return self._group.taken
 
     def unsent(self) -> int:
-        """Return how many acknowledgements wait to be sent. Takes the lock."""
+        """Return the number of acknowledgements not sent yet. Acquires the lock."""
         with self._consumer.lock:
             return len(self.group)
 
     def catch_up(self) -> None:
-        """Gather what was noted, and send it when that is a group. Called under the lock."""
+        """Gather the fast path, and send the group when it is full. Called under the lock."""
         if self.fast_path and len(self.group) >= self._group_size:
             self.send()
 
     def _gather_fast_path(self) -> None:
-        """Put what was noted into the group, the messages of an entry together. Called under the lock."""
+        """Move the fast path into the group, the messages of an entry together. Called under the lock."""
         take = self.fast_path.popleft
         entry: EntryView | None = None
         indexes: list[int] = []
-        # What is noted meanwhile waits for the next time. Only here anything is taken out.
+        # Messages appended meanwhile wait for the next time. Only this method removes any.
         for _ in range(len(self.fast_path)):
             message = take()
             if message.entry is not entry:
@@ -189,53 +194,55 @@ class AckGroupingTracker:
         self._add(key, first, entry.batch_size, several)
 
     def add(self, key: EntryKey, batch_index: int, batch_size: int, done: Done | None = None) -> None:
-        """Note one message as done; with receipts `done` is told of the broker's answer."""
+        """Acknowledge one message; with receipts `done` is called with the broker's response."""
         with self._consumer.lock:
             whole = self._add(key, batch_index, batch_size)
             if done is not None:
                 done = self._await_answer(done)
-            # A part of a batch is nothing to send yet, unless parts are told.
+            # A part of a batch is nothing to send yet, unless batch-index acknowledgement is enabled.
             arm = (whole or self._tells_parts) and self._after_ack()
         if arm or done is not None:
             self._conclude(arm, done)
 
     def _await_answer(self, done: Done) -> Done | None:
-        """Have `done` told of the broker's answer; return it when there is none to wait for. Called under the lock."""
+        """Register `done` for the broker's response; return it when there is none to wait for. Called under the
+        lock.
+        """
         waits = self._stored and self._receipts is not None and self._receipts.wait(done)
         return None if waits else done
 
     def _gathered(self, done: Done | None) -> tuple[bool, Done | None]:
-        """Send the group when it is due; return whether the timer must be armed, and whom to tell. Under the lock."""
+        """Send the group when it is due; return whether to arm the timer, and the callback to call. Under the lock."""
         if done is not None:
             done = self._await_answer(done)
         return self._after_ack(), done
 
     def _conclude(self, arm: bool, done: Done | None) -> None:
-        """Do what `_gathered` left to be done without the lock."""
+        """Do what `_gathered` returned, without the lock."""
         if arm:
             self._consumer.engine.call(self._arm_ack_timer)
         if done is not None:
             done(None)
 
     def add_ids(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
-        """Note several messages as done."""
+        """Acknowledge several messages."""
         with self._consumer.lock:
             for message_id in ids:
                 key = (message_id.ledger_id(), message_id.entry_id())
                 first = message_id.first_chunk_message_id()
                 if first is not None:
-                    # Made elsewhere, it may be all that is known of the message's chunks.
+                    # Created elsewhere, the id may be all that is known of the message's chunks.
                     self.group.add((first.ledger_id(), first.entry_id()), -1, 0)
                 size, index = message_id.batch_size(), message_id.batch_index()
                 if index >= 0 and size == 0:
-                    # An id made elsewhere does not tell its batch's size; it may stay unknown.
+                    # An id created elsewhere has no batch size; it may stay unknown.
                     size = self.group.size_of(key) or self._consumer.size_of(key)
                 self._add(key, index, size)
             arm, done = self._gathered(done)
         self._conclude(arm, done)
 
     def add_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
-        """Note entries, or parts of them, as done."""
+        """Acknowledge entries, or parts of them."""
         with self._consumer.lock:
             for each in ranges:
                 index = -1 if each.indexes is None else 0
@@ -247,16 +254,16 @@ class AckGroupingTracker:
         self._conclude(arm, done)
 
     def add_left_over(self, keys: Iterable[EntryKey]) -> None:
-        """Note entries nobody can use as done. Called under the lock."""
+        """Acknowledge superseded entries. Called under the lock."""
         for key in keys:
             self._add(key, -1, 0)
         if self._after_ack():
             self._consumer.engine.call(self._arm_ack_timer)
 
     def _add(self, key: EntryKey, batch_index: int, batch_size: int, several: int = 0) -> bool:
-        """Note messages of an entry as done; return whether it is done as a whole. Called under the lock."""
-        if batch_index < 0 and self._chunks.given:
-            for chunk in self._chunks.take_entries(key)[:-1]:
+        """Acknowledge messages of an entry; return True if it is complete. Called under the lock."""
+        if batch_index < 0 and self._chunks.delivered:
+            for chunk in self._chunks.pop_entries(key)[:-1]:
                 self._group.add(chunk, -1, 0)
         if not self._stored or not self._group.add(key, batch_index, batch_size, several):
             return False
@@ -285,7 +292,7 @@ class AckGroupingTracker:
         return [message for message in messages if open_ones >> max(message.batch_index, 0) & 1]
 
     def add_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
-        """Note everything up to and including a message as done."""
+        """Acknowledge everything up to and including a message."""
         self._check_cumulative()
         key = (message_id.ledger_id(), message_id.entry_id())
         index, size = message_id.batch_index(), message_id.batch_size()
@@ -294,12 +301,12 @@ class AckGroupingTracker:
                 done(None)
             return
         with self._consumer.lock:
-            if self._chunks or self._chunks.given:
+            if self._chunks or self._chunks.delivered:
                 safe = self._chunks.safe_position(key)
                 if safe != key:
                     key, index, size = safe, -1, 0
             self.group.add_cumulative(key, index, size or self._consumer.size_of(key))
-            # In the middle of a batch, the rest of it stays watched.
+            # In the middle of a batch, its remaining messages stay tracked.
             self._unwatch(key if index < 0 or index == size - 1 else (key[0], key[1] - 1))
             arm, done = self._gathered(done)
         self._conclude(arm, done)
@@ -318,13 +325,13 @@ class AckGroupingTracker:
             self.late.remove_up_to(last)
 
     def resend(self, key: EntryKey) -> None:
-        """Acknowledge again what the broker seems not to have heard of a batch. Called under the lock."""
+        """Acknowledge again the part of a batch the broker seems not to have received. Called under the lock."""
         if self.group.resend(key) and not self._ack_timer_armed and self._group_time:
             self._ack_timer_armed = True
             self._consumer.engine.call(self._arm_ack_timer)
 
     def _after_ack(self) -> bool:
-        """Send the group when it is due now; return whether the timer must be armed."""
+        """Send the group if it is due now; return True if the timer must be armed."""
         if not self._stored:
             return False
         if not self._group_time or len(self.group) >= self._group_size:
@@ -336,7 +343,7 @@ class AckGroupingTracker:
         return True
 
     def send(self) -> None:
-        """Send what is gathered, when there is a connection. Called under the lock."""
+        """Send the group, if there is a connection. Called under the lock."""
         connection = self._consumer.connection
         if connection is None or not len(self.group):
             return
@@ -346,7 +353,7 @@ class AckGroupingTracker:
             else:
                 self._consumer.engine.call(self.flush)
             return
-        items, cumulative = self.group.take()
+        items, cumulative = self.group.drain()
         consumer_id = self._consumer.consumer_id
         if cumulative is not None:
             connection.write([commands.ack(consumer_id, [cumulative], cumulative=True)])
@@ -354,7 +361,7 @@ class AckGroupingTracker:
             connection.write([commands.ack(consumer_id, items, cumulative=False)])
 
     def flush(self) -> None:
-        """Send what is gathered now."""
+        """Send the group now."""
         with self._consumer.lock:
             self.send()
 
@@ -374,24 +381,26 @@ class AckGroupingTracker:
     # --- acknowledging in transactions (loop) -----------------------------------------------------------------------
 
     def check_transactional(self, *, cumulative: bool) -> None:
-        """Raise when this consumer cannot acknowledge in a transaction so."""
+        """Raise when this consumer cannot acknowledge that way in a transaction."""
         self._consumer.check_usable()
         if cumulative:
             self._check_cumulative()
         if not self._stored:
             raise OperationNotSupported(
-                "A non-persistent topic cannot take part in transactions: nothing of it is stored",
+                "A non-persistent topic cannot be used in transactions: its messages are not stored",
                 topic=self._consumer.topic.full,
             )
 
-    def places_of(self, ids: Iterable[MessageId]) -> list[Place]:
-        """Return where messages lie: the entry (of a message in chunks, each), and index and size of the batch."""
-        places: list[Place] = []
+    def places_of(self, ids: Iterable[MessageId]) -> list[AckPosition]:
+        """Return the ack positions of messages: entry (all entries of a chunked message), batch index and batch
+        size.
+        """
+        places: list[AckPosition] = []
         with self._consumer.lock:
             for message_id in ids:
                 key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
                 if index < 0:
-                    places += [(chunk, -1, 0) for chunk in self._chunks.given.get(key, ())[:-1]]
+                    places += [(chunk, -1, 0) for chunk in self._chunks.delivered.get(key, ())[:-1]]
                     places.append((key, -1, 0))
                 else:
                     places.append((key, index, self._size_of(key, message_id)))
@@ -401,18 +410,17 @@ class AckGroupingTracker:
         size = message_id.batch_size() or self.group.size_of(key) or self._consumer.size_of(key)
         if not size:
             raise InvalidMessage(
-                f"The id {message_id} does not tell how many messages its batch has, which a transaction needs; "
-                "acknowledge the message itself",
+                f"The id {message_id} has no batch size, which a transaction needs; acknowledge the message itself",
                 topic=self._consumer.topic.full,
             )
         return size
 
     def up_to_in_transaction(self, message_id: MessageId) -> list[TransactionalAckItem]:
-        """Return what is to be sent for everything up to a message, and stop watching over it."""
+        """Return the items for everything up to a message, and stop tracking it."""
         key, index = (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
         with self._consumer.lock:
             size = self._size_of(key, message_id) if index >= 0 else 0
-            if self._chunks or self._chunks.given:
+            if self._chunks or self._chunks.delivered:
                 safe = self._chunks.safe_position(key)
                 if safe != key:
                     key, index, size = safe, -1, 0
@@ -423,7 +431,7 @@ class AckGroupingTracker:
     def done_in_transaction(
         self, acked: Mapping[EntryKey, int], items: Iterable[TransactionalAckItem], messages: int
     ) -> None:
-        """Count, and stop watching over entries with nothing left to acknowledge while the transaction stands."""
+        """Count, and stop tracking entries with nothing left to acknowledge while the transaction is open."""
         with self._consumer.lock:
             self.group.taken += messages
             for ledger, entry, _, size in items:
@@ -439,11 +447,11 @@ class AckGroupingTracker:
                     self.late.remove(key)
 
     async def answered(self, connection: Connection, request_id: int, frame: bytes) -> bool:
-        """Send an acknowledgement and return whether it was answered; False when the broker closed the consumer."""
+        """Send an acknowledgement and return True if it has its response; False when the broker closed the consumer."""
         answer = connection.begin_request(request_id, frame)
         self._in_transactions.add(answer)
         try:
-            # Not the answer itself: its cancellation is the consumer's, not the waiting task's.
+            # Not the future itself: its cancellation means the consumer was closed, not the waiting task cancelled.
             await asyncio.wait([answer])
         finally:
             self._in_transactions.discard(answer)
@@ -453,28 +461,27 @@ class AckGroupingTracker:
         answer.result()
         return True
 
-    def taken_back(self, acked: Mapping[EntryKey, int]) -> None:
-        """Make way, before an abort, for what comes again: whole entries, with what is queued of them."""
+    def before_abort(self, acked: Mapping[EntryKey, int]) -> None:
+        """Before an abort, drop queued messages of the entries that will be redelivered as a whole."""
         if self._config.consumer_type in BY_ENTRY:
             self._consumer.drop_messages_of(acked)
 
     def transaction_ended(self, acked: Mapping[EntryKey, int], *, committed: bool) -> None:
-        """Draw the consequences of a transaction's end for what was acknowledged in it."""
+        """Apply a transaction's end to the messages acknowledged in it."""
         if not committed:
-            # Where the broker does not give out single entries again, it would mix what comes again with the new.
+            # Where the broker does not redeliver single entries, redelivered messages would mix with new ones.
             if self._config.consumer_type not in BY_ENTRY:
                 self._consumer.redeliver(None)
             return
         with self._consumer.lock:
             for key, bits in acked.items():
-                self._chunks.take_entries(key)
+                self._chunks.pop_entries(key)
                 size = self.group.size_of(key)
                 if not size:
                     if self._dead_letter_router is not None:
                         self._dead_letter_router.acknowledged(key)
                     continue
-                # The other messages of the batch are acknowledged without a transaction: here it is seen when it is
-                # complete.
+                # The batch's other messages are acknowledged without a transaction: their completion is detected here.
                 for index in range(size):
                     if bits >> index & 1:
                         self._add(key, index, size)
@@ -485,7 +492,7 @@ class AckGroupingTracker:
     # --- redelivery -------------------------------------------------------------------------------------------------
 
     def negative_acknowledge(self, key: EntryKey, redelivery_count: int = 0) -> None:
-        """Ask for an entry again after the configured delay."""
+        """Request redelivery of an entry after the configured delay."""
         with self._consumer.lock:
             self._consumer.note("negative_acks")
             self._gather_fast_path()
@@ -503,7 +510,7 @@ class AckGroupingTracker:
         now = time.monotonic()
         with self._consumer.lock:
             self._gather_fast_path()
-            due = self._nacks.take_due(now) if self._consumer.connection is not None else []
+            due = self._nacks.pop_due(now) if self._consumer.connection is not None else []
             following = self._nacks.next_due() if self._consumer.is_alive else None
             self._nack_timer_armed = following is not None
         if due:
@@ -514,7 +521,7 @@ class AckGroupingTracker:
             self._consumer.engine.loop.call_later(max(following - now, 0.02), self._nack_timer)
 
     def start_unacked_timer(self) -> None:
-        """Begin to watch for messages that are not acknowledged in time, when that was asked for. On the loop."""
+        """Start the ack time-out tracker, if it is configured. On the loop."""
         if self.unacked is not None and self._unacked_timer is None:
             self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)
 
@@ -525,7 +532,7 @@ class AckGroupingTracker:
             if self.late is not None:
                 now = time.monotonic()
                 self.late.expired(late, now)
-                late = self.late.take_due(now) if self._consumer.connection is not None else []
+                late = self.late.pop_due(now) if self._consumer.connection is not None else []
         if late:
             _log.info("%s: %d entries were not acknowledged in time", self._consumer.describe(), len(late))
             self._consumer.note("ack_timeouts", len(late))
@@ -536,14 +543,14 @@ class AckGroupingTracker:
             self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)
 
     def request_entries(self, entries: list[EntryKey]) -> bool:
-        """Ask for single entries again; False on subscriptions where only everything can be asked for."""
+        """Request redelivery of single entries; return False on subscriptions that can only redeliver everything."""
         connection = self._consumer.connection
         if self._config.consumer_type not in BY_ENTRY:
             return False
         if self._dead_letter_router is not None:
             entries = self._dead_letter_router.split_dead(entries)
         if connection is not None:
-            if self._chunks.given:
+            if self._chunks.delivered:
                 entries = self._chunks.with_chunks(entries)
             for block in in_blocks(entries):
                 connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])
@@ -552,7 +559,7 @@ class AckGroupingTracker:
     # --- end --------------------------------------------------------------------------------------------------------
 
     def forget_redelivery(self) -> None:
-        """Drop what waits for redelivery: everything comes again. Called under the lock."""
+        """Drop pending redeliveries: everything is redelivered. Called under the lock."""
         self._nacks.clear()
         if self.unacked is not None:
             self.unacked.clear()
@@ -568,24 +575,26 @@ class AckGroupingTracker:
             self._dead_letter_router.on_seek()
         if self._receipts is not None:
             self._receipts.fail(
-                Interrupted("The subscription was moved by a seek before the broker had answered the acknowledgement")
+                NotConnected("The subscription was moved by a seek before the broker had answered the acknowledgement")
             )
 
     def reattached(self) -> None:
-        """Begin anew on a new attachment: from now on the broker says what is acknowledged. Called under the lock."""
+        """Start again on a new attachment: from now on the broker reports what is acknowledged. Called under the
+        lock.
+        """
         self.group.reattached()
         if self._dead_letter_router is not None:
             self._dead_letter_router.reattached()
 
     def detached(self) -> None:
-        """Take back what the broker has not answered. Called under the lock."""
+        """Put back what has no response from the broker. Called under the lock."""
         for answer in self._in_transactions:
             answer.cancel()
         if self._receipts is not None:
             self._receipts.detached()
 
     def stop(self) -> None:
-        """Stop the timers; who waits for an answer is told that none will come. On the loop."""
+        """Stop the timers; callbacks that wait for a response receive an error. On the loop."""
         self.close_fast_path()
         if self._receipts is not None:
             with self._consumer.lock:

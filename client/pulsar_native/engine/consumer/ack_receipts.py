@@ -1,10 +1,10 @@
-"""The broker's answers to acknowledgements, and who waits for them.
+"""Ack receipts: the broker's responses to acknowledgements, and the callbacks that wait for them.
 
-Rules: every group that is sent is a request; whoever acknowledged something of it is told its
-outcome. A group whose connection is lost, or whose topic is unloaded, before the answer goes out again with the next
-attachment, and its waiters stay: the broker takes an acknowledgement twice without harm. Of a batch of which nothing
-is sent yet (no batch-index acknowledgement) there is nothing to wait for. Called under the consumer's lock unless said
-otherwise; requests are made and answered on the loop.
+Rules: every group that is sent is a request; everyone who acknowledged a part of it receives its outcome. A group whose
+connection is lost, or whose topic is unloaded, before the response is sent again with the next attachment, and its
+waiters stay: the broker accepts a repeated acknowledgement. For a batch of which nothing is sent yet (no batch-index
+acknowledgement) there is no receipt. Called under the consumer's lock unless said otherwise; requests and responses are
+on the loop.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 Done = Callable[[PulsarException | None], None]
-"""Is told that the broker has answered, with its error or None; on the loop, or at once in the caller's thread."""
+"""Callback for the broker's response, with its error or None; on the loop, or immediately in the caller's thread."""
 
-# Older brokers take no notice of the request's id and answer nothing.
+# Older brokers ignore the request id and send no response.
 _FIRST_VERSION_WITH_RECEIPTS = 17
 
 
 class _Sent:
-    """A group on its way: what it holds, and who waits for it."""
+    """A group that was sent: its items, and the callbacks that wait for it."""
 
     __slots__ = ("cumulative", "error", "futures", "items", "waiters")
 
@@ -44,7 +44,7 @@ class _Sent:
 
 
 class AckReceipts:
-    """The receipts of one `PartitionConsumer`."""
+    """Pending receipts of one `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, group: AckGroup) -> None:
         self._consumer = consumer
@@ -53,7 +53,7 @@ class AckReceipts:
         self._sent: list[_Sent] = []
 
     def wait(self, done: Done) -> bool:
-        """Tell `done` when everything noted so far was answered; False when there is nothing to wait for."""
+        """Call `done` when everything acknowledged so far has its response; return False when nothing is pending."""
         if len(self._group):
             self._open.append(done)
         elif self._sent:
@@ -63,8 +63,8 @@ class AckReceipts:
         return True
 
     def send(self, connection: Connection) -> None:
-        """Send what is gathered. On the loop."""
-        items, cumulative = self._group.take()
+        """Send the gathered group. On the loop."""
+        items, cumulative = self._group.drain()
         sent = _Sent(items, cumulative, self._open)
         self._open = []
         self._sent.append(sent)
@@ -74,12 +74,12 @@ class AckReceipts:
             if items:
                 self._request(connection, sent, items, cumulative=False)
         except NotConnected:
-            # It has just been lost; with the next attachment all of it goes out again.
-            self._take_back(sent)
+            # The connection has just been lost; everything is sent again with the next attachment.
+            self._regroup(sent)
             return
         if not sent.futures:
             self._sent.remove(sent)
-            _tell(self._consumer, sent.waiters, None)
+            _notify(self._consumer, sent.waiters, None)
 
     def _request(self, connection: Connection, sent: _Sent, items: Sequence[AckItem], *, cumulative: bool) -> None:
         consumer_id = self._consumer.consumer_id
@@ -93,11 +93,11 @@ class AckReceipts:
         future.add_done_callback(lambda answered: self._answered(sent, answered))
 
     def _answered(self, sent: _Sent, future: asyncio.Future[Any]) -> None:
-        """Take an answer, or a time-out. On the loop, without the lock."""
+        """Process a response, or a time-out. On the loop, without the lock."""
         error = None if future.cancelled() else future.exception()
         with self._consumer.lock:
             if sent not in self._sent:
-                # The attachment has ended meanwhile: the group is waiting to be sent again.
+                # The attachment has ended meanwhile: the group waits to be sent again.
                 return
             if isinstance(error, PulsarException):
                 error.topic = self._consumer.topic.full
@@ -109,11 +109,11 @@ class AckReceipts:
             done(sent.error)
 
     def detached(self) -> None:
-        """Take back what was sent and not answered: it goes out again with the next attachment."""
+        """Put back what was sent without a response: it is sent again with the next attachment."""
         for sent in list(self._sent):
-            self._take_back(sent)
+            self._regroup(sent)
 
-    def _take_back(self, sent: _Sent) -> None:
+    def _regroup(self, sent: _Sent) -> None:
         self._sent.remove(sent)
         for future in sent.futures:
             future.cancel()
@@ -121,24 +121,24 @@ class AckReceipts:
         self._open = sent.waiters + self._open
 
     def fail(self, error: PulsarException) -> None:
-        """Tell everyone who waits that no answer will come."""
+        """Call all waiting callbacks with an error."""
         waiters = [done for sent in self._sent for done in sent.waiters] + self._open
         self._sent, self._open = [], []
-        _tell(self._consumer, waiters, error)
+        _notify(self._consumer, waiters, error)
 
 
-def _tell(consumer: PartitionConsumer, waiters: list[Done], error: PulsarException | None) -> None:
-    # Not under the lock we are called with: the application may act on the answer at once.
+def _notify(consumer: PartitionConsumer, waiters: list[Done], error: PulsarException | None) -> None:
+    # Not under the lock held by the caller: the application may act on the outcome immediately.
     if waiters:
-        consumer.engine.call(consumer.engine.loop.call_soon, _tell_all, waiters, error)
+        consumer.engine.call(consumer.engine.loop.call_soon, _notify_all, waiters, error)
 
 
-def _tell_all(waiters: list[Done], error: PulsarException | None) -> None:
+def _notify_all(waiters: list[Done], error: PulsarException | None) -> None:
     for done in waiters:
         done(error)
 
 
-def settle(future: asyncio.Future[None]) -> Done:
+def completing(future: asyncio.Future[None]) -> Done:
     """Return a `Done` that completes a future. On the loop."""
 
     def done(error: PulsarException | None) -> None:
@@ -153,7 +153,7 @@ def settle(future: asyncio.Future[None]) -> Done:
 
 
 class AllDone:
-    """Wait for several answers: tells `done` after the last, with the first error. Thread-safe."""
+    """Counter of several responses: calls `done` after the last, with the first error. Thread-safe."""
 
     def __init__(self, count: int, done: Done) -> None:
         self._left = count
@@ -162,7 +162,7 @@ class AllDone:
         self._lock = threading.Lock()
 
     def __call__(self, error: PulsarException | None) -> None:
-        """Take one answer."""
+        """Count one response."""
         with self._lock:
             self._left -= 1
             self._error = self._error or error

@@ -1,11 +1,11 @@
-"""Reading a bounded range of a reader straight into Arrow record batches, without an object for each message.
+"""Arrow range reader: a bounded range of a reader as Arrow record batches, without one object per message.
 
-Rules: rows go from the reader's start up to `end` (exclusive, by position, down to the index in a batch), or to the
-last message there when reading began. The end is recognised by order, never by equality, since the end entry itself
-may have been compacted away, aborted or removed; when nothing more comes, the broker's last deliverable id proves
-that the range is complete. A range that cannot be completed in time raises; a short result is never passed off as the
-whole. A message in chunks lies where its last chunk does: one that began before the range is put together by a second
-pass from further back, which yields nothing else; one that ends behind it belongs to another range.
+Rules: rows are from the reader's start up to `end` (exclusive, by position, down to the batch index), or to the last
+message present when reading began. The end is recognised by order, never by equality, since the end entry itself may
+have been compacted away, aborted or removed; when nothing more arrives, the broker's last deliverable id proves that
+the range is complete. A range that cannot be completed in time raises; a partial result is never returned as the whole.
+A chunked message has its last chunk's position: one that began before the range is assembled by a second pass from
+further back, which yields nothing else; one that ends behind it belongs to another range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Part:
-    """Slices of one partition waiting to become a record batch."""
+    """Slices of one partition to be converted into a record batch."""
 
     topic: str
     partition: int
@@ -36,7 +36,9 @@ class _Part:
 
 
 class ArrowRangeReader:
-    """State of one bounded read. The APIs ask `needs`, wait as they do, and hand in what arrived."""
+    """State of one bounded read. The APIs ask for `must_go_back`, `refresh_ends` and `done`, wait in their own way, and
+    add entries.
+    """
 
     def __init__(
         self,
@@ -69,18 +71,18 @@ class ArrowRangeReader:
         self._parts: dict[PartitionConsumer, _Part] = {}
         self._undecrypted = {child: child.decoder.undecrypted_count for child in consumer.children}
         self._discarded = {child: child.decoder.discarded_count for child in consumer.children}
-        self._begun = {child: child.positions.taken_entry() for child in consumer.children}
+        self._begun = {child: child.position.dequeued_entry() for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
-        # Where to begin a further pass for messages that began before the range, the next one last.
-        self._further_back = {child: _steps_back(child.positions.start_entry()) for child in consumer.children}
+        # Start positions of further passes for messages that began before the range, the next one last.
+        self._further_back = {child: _steps_back(child.position.start_entry()) for child in consumer.children}
         # Partitions in such a pass, and the messages it is for.
         self._missing: dict[PartitionConsumer, set[str]] = {}
         self._going_back: list[tuple[PartitionConsumer, MessageId]] = []
 
     @property
     def done(self) -> bool:
-        """Whether every partition has reached its end."""
+        """True when every partition has reached its end."""
         return not self._open
 
     def open_children(self) -> list[PartitionConsumer]:
@@ -89,50 +91,49 @@ class ArrowRangeReader:
 
     @property
     def must_go_back(self) -> bool:
-        """Whether a further pass must begin before anything else is read."""
+        """True when a further pass must begin before anything else is read."""
         return bool(self._going_back)
 
     async def go_back(self) -> None:
         """Begin a further pass over partitions that need one. On the loop."""
         while self._going_back:
             child, position = self._going_back[-1]
-            await child.positions.seek(position)
+            await child.position.seek(position)
             self._going_back.pop()
 
     def _passed(self, child: PartitionConsumer) -> None:
-        """Note that a partition was read up to its end: done, unless a message that began before it is missing."""
+        """Record that a partition was read up to its end: done, unless a message that began before it is missing."""
         end = self._ends[child]
         if child not in self._missing:
             orphans = child.chunks.orphans or {}
-            # What ends before the place where reading began, or behind the end, is not of this range.
+            # Messages that end before the start of the read, or behind the end, do not belong to this range.
             first, last = self._begun[child], (1 << 63, 0) if end is None else _last_entry_before(end)
             self._missing[child] = {uuid for uuid, entry in orphans.items() if first < entry <= last}
         steps = self._further_back[child]
         if self._missing[child] and steps:
             self._going_back.append((child, steps.pop()))
         else:
-            # What is missing still has lost its first chunk for good: nobody can read it any more.
+            # The first chunk of what is still missing is permanently lost: the message cannot be read any more.
             self._open.discard(child)
 
-    async def settle(self) -> None:
-        """Ask the brokers what is left: fixes the ends not given, and closes partitions that have nothing more.
+    async def refresh_ends(self) -> None:
+        """Query the last ids: set the ends not given, and close partitions that have nothing more.
 
         Called once before reading, and again whenever nothing arrives. On the loop.
         """
         await self.go_back()
         for child in self.open_children():
             self._check_discarded(child)
-            last = await child.positions.last_message_id()
+            last = await child.position.last_message_id()
             end = self._ends[child]
             if end is None:
-                # Exclusive end behind the last message there is now: what is published later is not waited for.
+                # Exclusive end behind the current last message: messages published later are not waited for.
                 end = self._ends[child] = _behind(last)
-            if last.entry_id() < 0 or child.positions.is_past(end) or not _before_end(last, end, child):
+            if last.entry_id() < 0 or child.position.is_past(end) or not _before_end(last, end, child):
                 self._passed(child)
 
     def add(self, child: PartitionConsumer, part: EntryRows) -> None:
-        """Take an entry; rows outside the range are left out, and an entry at or behind the end closes the
-        partition."""
+        """Add an entry; rows outside the range are left out, and an entry at or behind the end closes the partition."""
         if child not in self._open or any(child is each for each, _ in self._going_back):
             return
         self._check_discarded(child)
@@ -141,7 +142,7 @@ class ArrowRangeReader:
         wanted = missing is None or part.parsed.metadata.uuid in missing
         if missing is not None:
             missing.discard(part.parsed.metadata.uuid)
-        if (end is not None and not _cut(part, end)) or (end is not None and child.positions.is_past(end)):
+        if (end is not None and not _cut(part, end)) or (end is not None and child.position.is_past(end)):
             self._passed(child)
         if not wanted:
             return
@@ -180,7 +181,7 @@ class ArrowRangeReader:
                 yield from self._batches(part)
 
     def rest(self) -> Iterator[pyarrow.RecordBatch]:
-        """Return what is left when the range is done, or when nothing comes for a while."""
+        """Return the remaining record batches when the range is done, or when nothing arrives for a while."""
         for part in list(self._parts.values()):
             if part.slices:
                 yield from self._batches(part)
@@ -207,7 +208,7 @@ def _groups(slices: list[EntryRows], max_rows: int, max_bytes: int) -> Iterator[
 
 
 def _steps_back(start: tuple[int, int] | None) -> list[MessageId]:
-    """Return from where to look for what began before a start, the nearest last."""
+    """Return start positions for messages that began before the range, the nearest last."""
     if start is None:
         return []
     ledger, entry = start
@@ -215,12 +216,12 @@ def _steps_back(start: tuple[int, int] | None) -> list[MessageId]:
 
 
 def _behind(last: MessageId) -> MessageId:
-    """Return the position just behind a message: the next entry, whether it exists or not."""
+    """Return the position directly behind a message: the next entry, whether it exists or not."""
     return MessageId(last.partition(), last.ledger_id(), last.entry_id() + 1, -1)
 
 
 def _cut(part: EntryRows, end: MessageId) -> bool:
-    """Leave out the messages at or behind the end; return whether the range may go on behind this entry."""
+    """Leave out messages at or behind the end; return True if the range may go on behind this entry."""
     here = (part.ledger_id, part.entry_id)
     limit = (end.ledger_id(), end.entry_id())
     if here < limit:
@@ -233,11 +234,11 @@ def _cut(part: EntryRows, end: MessageId) -> bool:
 
 
 def _before_end(last: MessageId, end: MessageId, child: PartitionConsumer) -> bool:
-    """Return whether a deliverable message before `end` is still to come, given the topic's last deliverable id."""
-    seen = child.positions.last_decoded
+    """Return True if a deliverable message before `end` is still to arrive, given the topic's last deliverable id."""
+    seen = child.position.last_decoded
     reach = min((last.ledger_id(), last.entry_id()), _last_entry_before(end))
     if seen is None:
-        start = child.positions.start_entry()
+        start = child.position.start_entry()
         return start is None or reach >= start
     return reach > seen
 

@@ -1,8 +1,8 @@
-"""Receiving messages through a subscription as rows of Arrow, without an object for each of them.
+"""Arrow receiver: receives messages of a subscription as Arrow rows, without one object per message.
 
-Rules: entries are taken from the consumers in turn as messages are, one slice each, until a bound is reached; what does
-not fit stays for the next receive of either kind. An entry that cannot be decrypted is never a row: it ends the rows
-before it, and raises where it is the first.
+Rules: entries are dequeued from the consumers in turn as messages are, one slice each, until a limit is reached; what
+does not fit stays for the next receive of either type. An entry that cannot be decrypted is never a row: it ends the
+rows before it, and raises if it is the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ArrowReceiver:
-    """What one `receive_arrow` collects. The APIs call `take` until it is `full`, and wait as they do."""
+    """Collector of one `receive_arrow`. The APIs call `collect` until it is `full`, and wait in their own way."""
 
     def __init__(self, consumer: MultiTopicsConsumer, columns: Sequence[str], max_rows: int, max_bytes: int) -> None:
         if isinstance(columns, str) or not columns:
@@ -35,11 +35,12 @@ class ArrowReceiver:
                 raise InvalidConfiguration(f"{name} must be a whole number from 1 on, not {value!r}")
         if consumer.chain is not None:
             raise InvalidConfiguration(
-                "receive_arrow() makes no messages, and interceptors want to see each; use receive() or batch_receive()"
+                "receive_arrow() creates no message objects, which the consumer's interceptors need; "
+                "use receive() or batch_receive()"
             )
         if consumer.asks_for_each:
             raise InvalidConfiguration(
-                "receive_arrow() needs a queue: with receiver_queue_size=0 messages are asked for one by one; use "
+                "receive_arrow() needs a queue: with receiver_queue_size=0 messages are requested one by one; use "
                 "receive(), or a receiver_queue_size above 0"
             )
         self._consumer = consumer
@@ -50,13 +51,13 @@ class ArrowReceiver:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is to be taken."""
+        """True when nothing more is to be dequeued."""
         return self._budget.full or self._budget.locked is not None
 
-    def take(self) -> bool | None:
-        """Take what there is, until it is full; None when there was nothing."""
+    def collect(self) -> bool | None:
+        """Dequeue what is available, until it is full; return None when there was nothing."""
         found = None
-        while not self.full and (taken := self._consumer.take_slice(self._budget)) is not None:
+        while not self.full and (taken := self._consumer.dequeue_slice(self._budget)) is not None:
             found = True
             child, entry_slice = taken
             if entry_slice is not None:
@@ -64,7 +65,7 @@ class ArrowReceiver:
         return found
 
     def put_back(self) -> None:
-        """Have what was collected given out again, ahead of all others, and begin anew."""
+        """Put collected messages back at the head of the queue, and start again."""
         slices, self._slices = self._slices, {}
         self._budget = BatchBudget(*self._limits)
         self._consumer.put_back(
@@ -72,12 +73,12 @@ class ArrowReceiver:
         )
 
     def result(self) -> ArrowBatch:
-        """Return what was collected; what cannot be shown as rows is not lost."""
+        """Return the collected rows; messages that cannot be rows are put back."""
         locked = self._budget.locked
         if locked is not None and not self._slices:
             raise CryptoError(
-                f"Entry {locked.ledger_id}:{locked.entry_id} cannot be decrypted, and encrypted bytes are no rows; "
-                "receive() gives them, or give the consumer a crypto_key_reader with the private key",
+                f"Entry {locked.ledger_id}:{locked.entry_id} cannot be decrypted, and encrypted bytes cannot be rows; "
+                "receive() returns them, or give the consumer a crypto_key_reader with the private key",
                 topic=locked.topic,
             )
         try:

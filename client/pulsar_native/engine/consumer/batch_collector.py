@@ -1,4 +1,4 @@
-"""The messages of one `batch_receive`, collected until its policy is met."""
+"""Batch collector: the messages of one `batch_receive`, collected until its policy is met."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ from pulsar_native.message import Message
 
 
 def batch_collector(config: ConsumerConfig, now: float) -> BatchCollector:
-    """Return what collects one batch receive's messages; refused where messages come one by one."""
+    """Return the collector of one batch receive; raises for a receiver queue of 0."""
     if config.receiver_queue_size == 0:
         raise InvalidConfiguration(
-            "batch_receive() needs a queue: with receiver_queue_size=0 messages are asked for one by one; use "
+            "batch_receive() needs a queue: with receiver_queue_size=0 messages are requested one by one; use "
             "receive(), or a receiver_queue_size above 0"
         )
     return BatchCollector(config.batch_receive_policy, now)
 
 
 class BatchCollector:
-    """Collect what one batch receive returns, until its policy is met. `now` is monotonic seconds."""
+    """Collector of one batch receive's messages. `now` is monotonic seconds."""
 
     __slots__ = ("_bytes", "_policy", "deadline", "messages")
 
     def __init__(self, policy: BatchReceivePolicy, now: float) -> None:
         self._policy = policy
-        # As many or more.
+        # An upper bound.
         self._bytes = 0
         self.messages: list[Message] = []
         self.deadline = now + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
 
     def clear(self) -> list[Message]:
-        """Begin anew, and return what was collected."""
+        """Start again, and return what was collected."""
         messages, self.messages = self.messages, []
         self._bytes = 0
         return messages
 
     def add_all(self, ready: deque[Message]) -> bool:
-        """Take messages from the left as long as there are any, and return whether the batch is complete."""
+        """Add messages from the left as long as there are any, and return True if the batch is complete."""
         take, collect = ready.popleft, self.messages.append
         policy = self._policy
-        room = policy.max_num_messages - len(self.messages) if policy.max_num_messages > 0 else sys.maxsize
+        left = policy.max_num_messages - len(self.messages) if policy.max_num_messages > 0 else sys.maxsize
         most = policy.max_num_bytes if policy.max_num_bytes > 0 else sys.maxsize
         entry, exactly = None, False
         try:
-            for _ in range(room):
+            for _ in range(left):
                 message = take()
                 collect(message)
                 if exactly:
                     self._bytes += len(message)
                 elif message.entry is not entry:
-                    # The messages of an entry together have no more bytes than it; where that is too many, each counts.
+                    # The messages of an entry together have no more bytes than it; where that is too many, each is
+                    # counted.
                     entry = message.entry
                     self._bytes += len(entry.body)
                     exactly = self._bytes >= most
@@ -61,7 +62,7 @@ class BatchCollector:
                 if exactly and self._bytes >= most:
                     return True
         except IndexError:
-            # Somebody else may take from there, too.
+            # Another thread may dequeue from there, too.
             return False
         return True
 
@@ -69,7 +70,7 @@ class BatchCollector:
         self._bytes = sum(map(len, self.messages))
 
     def add(self, message: Message) -> bool:
-        """Take a message and return whether the batch is complete."""
+        """Add a message and return True if the batch is complete."""
         self.messages.append(message)
         self._bytes += len(message)
         policy = self._policy

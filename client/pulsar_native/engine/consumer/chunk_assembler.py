@@ -1,6 +1,7 @@
-"""The chunks of one consumer: `protocol.chunks` with its clock and timer, and what it owes the broker.
+"""Chunk assembler of a consumer: `protocol.chunk_assembly` with a clock, a timer, and acknowledgement of unusable
+chunks.
 
-Rules: chunks are taken in the thread that receives, under the consumer's lock; the loop is woken only to arm the timer
+Rules: chunks are added in the thread that receives, under the consumer's lock; the loop is woken only to arm the timer
 of incomplete messages.
 """
 
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.enums import SubscriptionMode
-from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage, EntryKey
-from pulsar_native.wire.entry import ParsedEntry
+from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage
+from pulsar_native.wire.entry import EntryKey, ParsedEntry
 
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
@@ -23,7 +24,7 @@ _log = logging.getLogger("pulsar_native.consumer")
 
 
 def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
-    """Return what puts a consumer's chunks together."""
+    """Return the chunk assembly for a consumer's configuration."""
     return ChunkAssembly(
         max_pending=config.max_pending_chunked_message,
         auto_ack_oldest=config.auto_ack_oldest_chunked_message_on_queue_full,
@@ -33,7 +34,7 @@ def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
 
 
 class ChunkAssembler:
-    """What a `PartitionConsumer` does with chunks."""
+    """Chunk assembler of a `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, assembly: ChunkAssembly, acks: AckGroupingTracker) -> None:
         self._consumer = consumer
@@ -42,24 +43,24 @@ class ChunkAssembler:
         self._timer_armed = False
 
     def assemble(self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview) -> ChunkedMessage | None:
-        """Take a chunk and return its message when it is complete. Called under the lock."""
+        """Add a chunk and return its message when it is complete. Called under the lock."""
         chunks = self._assembly
         message = chunks.add(entry, parsed, piece, time.monotonic(), time.time_ns() // 1_000_000)
         if message is not None and not self._consumer.is_reader:
             # A reader acknowledges nothing.
             chunks.give(message)
-        self._settle()
+        self._pass_on_unusable()
         if not self._timer_armed and (due := chunks.next_expiry()) is not None:
             self._timer_armed = True
-            # May run at once, in this thread: it must not take the lock.
+            # May run immediately, in this thread: it must not acquire the lock.
             self._consumer.engine.call(self._arm_timer, due)
         return message
 
     def _arm_timer(self, due: float) -> None:
         self._consumer.engine.loop.call_later(max(due - time.monotonic(), 0.05), self._timer)
 
-    def _settle(self) -> None:
-        """Pass on what is to be acknowledged, or to be watched until it is delivered again. Called under the lock."""
+    def _pass_on_unusable(self) -> None:
+        """Acknowledge superseded chunks, and track dropped ones until their redelivery. Called under the lock."""
         chunks = self._assembly
         if chunks.acknowledge:
             self._acks.add_left_over(chunks.acknowledge)
@@ -69,14 +70,16 @@ class ChunkAssembler:
         chunks.acknowledge, chunks.unusable = [], []
 
     def _timer(self) -> None:
-        """Give up incomplete messages in time. On the loop."""
+        """Expire incomplete messages. On the loop."""
         consumer, chunks = self._consumer, self._assembly
         with consumer.lock:
             now = time.monotonic()
-            # What came but was not looked at yet may be what is missing: nothing expires before it was.
+            # An undecoded delivery may be the missing chunk: nothing expires before it is decoded.
             if not consumer.has_undecoded and (count := chunks.expire(now)):
-                _log.warning("%s: %d messages got no further chunk in time: given up", consumer.describe(), count)
-                self._settle()
+                _log.warning(
+                    "%s: %d chunked messages received no further chunk in time: dropped", consumer.describe(), count
+                )
+                self._pass_on_unusable()
             due = chunks.next_expiry() if consumer.is_alive else None
             self._timer_armed = due is not None
         if due is not None:

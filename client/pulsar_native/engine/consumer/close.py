@@ -1,8 +1,8 @@
-"""How a consumer ends at its broker: leaving its subscription, or removing it. On the loop.
+"""Close and unsubscribe of a consumer. On the loop.
 
-Rules: acknowledgements and dead letters on their way go first, within the limit; then the broker is told, and asked
-what it counts, in the same breath. Whatever of that fails, the consumer is closed afterwards, but for a refused
-unsubscribe.
+Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS and the
+close are sent without a pause in between. If any of that fails, the consumer is closed afterwards, except for a
+rejected unsubscribe.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
-    """Remove the subscription at the broker and close; on failure the consumer goes on."""
+    """Delete the subscription at the broker and close; on failure the consumer goes on."""
     limit = consumer.client.config.operation_timeout_seconds
     connection = await consumer.ready(limit)
     await _close_dead_letter_router(consumer, limit)
     consumer.state = State.CLOSING
-    # Order of events: first nothing more is noted unasked, then all that was is sent.
+    # Order of events: first the fast path is closed, then everything acknowledged before is sent.
     consumer.acks.close_fast_path()
     consumer.acks.flush()
     request_id = consumer.client.next_request_id()
@@ -38,7 +38,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     except PulsarException:
         consumer.state = State.CONNECTING if consumer.connection is None else State.READY
         if consumer.connection is None:
-            # Lost meanwhile: nothing came back for a consumer that was about to go.
+            # Connection lost meanwhile: a consumer that is about to close was not reconnected.
             consumer.reconnect()
         raise
     connection.remove_consumer(consumer.consumer_id)
@@ -46,24 +46,24 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
 
 
 async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerClose:
-    """Send what was acknowledged and leave the subscription, which stays at the broker.
+    """Send acknowledgements and close the consumer; the subscription stays at the broker.
 
-    Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for as
-    long as acknowledgements want to be sent.
+    Limited to `timeout` seconds, else the operation time-out; with `timeout` a lost connection is waited for as long as
+    acknowledgements are to be sent.
     """
     if consumer.state not in (State.CONNECTING, State.READY):
         consumer.state = State.CLOSED
         return _report(consumer, 0, None)
     loop = consumer.engine.loop
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
-    # Counted from here: coming back sends what was acknowledged, too.
+    # Counted from here: reconnecting sends acknowledgements, too.
     before = consumer.acks_sent
     if timeout is not None and consumer.connection is None and consumer.acks.unsent():
         with contextlib.suppress(PulsarException):
             await consumer.ready(timeout)
     await _close_dead_letter_router(consumer, max(0.0, deadline - loop.time()))
     consumer.state = State.CLOSING
-    # Order of events: first nothing more is noted unasked, then all that was is sent.
+    # Order of events: first the fast path is closed, then everything acknowledged before is sent.
     consumer.acks.close_fast_path()
     consumer.acks.flush()
     connection = consumer.connection
@@ -79,16 +79,16 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
 async def _say_goodbye(
     consumer: PartitionConsumer, connection: Connection, deadline: float
 ) -> pb.CommandConsumerStatsResponse | None:
-    """Leave the subscription, and return what the broker counts, asked in the same breath."""
+    """Send CONSUMER_STATS and CLOSE_CONSUMER together; return the broker's statistics."""
     request_id = consumer.client.next_request_id()
     frame = commands.consumer_stats(consumer.consumer_id, request_id)
     asked = consumer.engine.spawn(connection.request(request_id, frame, pb.CommandConsumerStatsResponse))
-    # The question is written when its task has begun, so ahead of the goodbye; its answer comes ahead, too.
+    # The request is written when its task starts, so ahead of the close; its response arrives first, too.
     await asyncio.sleep(0)
     request_id = consumer.client.next_request_id()
     counts: pb.CommandConsumerStatsResponse | None = None
     try:
-        # If that fails, the broker forgets the consumer with the connection.
+        # If that fails, the broker drops the consumer with the connection.
         with contextlib.suppress(PulsarException):
             frame = commands.close_consumer(consumer.consumer_id, request_id)
             left = max(0.0, deadline - consumer.engine.loop.time())
@@ -116,6 +116,6 @@ def _report(
 
 
 async def _close_dead_letter_router(consumer: PartitionConsumer, seconds: float) -> None:
-    """Let dead letters on their way arrive: what has arrived is acknowledged, and not delivered again."""
+    """Wait for dead letters in transit: the originals of stored ones are acknowledged, and not redelivered."""
     if consumer.dead_letter_router is not None:
         await consumer.dead_letter_router.close(seconds)

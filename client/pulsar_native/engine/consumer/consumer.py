@@ -1,8 +1,8 @@
-"""A consumer of one topic or partition: deliveries in, messages out, acknowledgements back.
+"""Consumer of one topic or partition: deliveries, messages and acknowledgements.
 
-Rules: the loop only appends whole deliveries; the thread that receives has them opened, under the consumer's lock (see
-`receiver_queue`). What the application has not taken when the connection is lost is dropped, since the broker delivers
-it again. Acknowledgements are gathered and outlive the connection.
+Rules: the loop only appends whole deliveries; the thread that receives decodes them, under the consumer's lock (see
+`receiver_queue`). Messages the application has not dequeued when the connection is lost are dropped, since the broker
+redelivers them. Acknowledgements are grouped and outlive the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
 from pulsar_native.engine.consumer.permits import Permits, ScaledPermits, permits_of
 from pulsar_native.engine.consumer.receiver_queue import ReceiverQueue
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
-from pulsar_native.engine.consumer.seek import Positions
+from pulsar_native.engine.consumer.seek import ConsumerPosition
 from pulsar_native.engine.handler import State
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
@@ -38,12 +38,12 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.service_url import Address
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -52,7 +52,9 @@ _log = logging.getLogger("pulsar_native.consumer")
 
 
 class PartitionConsumer(ReceiverQueue):
-    """The engine's consumer. Taking and acknowledging are thread-safe and never block; all else is on the loop."""
+    """Engine side of a consumer. Dequeuing and acknowledging are thread-safe and never block; everything else is on the
+    loop.
+    """
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class PartitionConsumer(ReceiverQueue):
         self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
         self.schema = schema
         self.reached_end = False
-        # Whether this is the active consumer of a Failover subscription, by the broker's word on this connection.
+        # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
         self.on_activity: Callable[[bool, int], None] | None = None
         self.queued = False
@@ -91,12 +93,13 @@ class PartitionConsumer(ReceiverQueue):
         self.decoder = EntryDecoder(self, self.chunks, self._acks)
         self._watches_entries = self.dead_letter_router is not None or self._acks.late is not None
         self._durable = config.subscription_mode is SubscriptionMode.Durable
-        self.positions = Positions(self, config)
-        # Told which entries are asked for again, and why, when there are interceptors.
+        self.position = ConsumerPosition(self, config)
+        # Called with the entries to be redelivered, and why, when there are interceptors.
         self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
-        # The last entry that came since the broker's cursor was last moved.
+        # The last entry received since the broker's cursor was last moved.
         self.newest: pb.MessageIdData | None = None
-        # Where asking for everything again moves the cursor, when it stands still only.
+        # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
+        # progress.
         rewinds = config.consumer_type not in BY_ENTRY and topic.is_persistent
         self._redeliver_all = RedeliverAll(self) if rewinds else None
 
@@ -107,14 +110,14 @@ class PartitionConsumer(ReceiverQueue):
     # --- connection -----------------------------------------------------------------------------------------------
 
     async def attach(self, connection: Connection) -> None:
-        """Subscribe, send what was acknowledged meanwhile, and grant the first permits."""
+        """Subscribe, send pending acknowledgements, and grant the first permits."""
         with self.lock:
             self.reclaim_prefetched()
-            start = self.positions.start_message_id()
+            start = self.position.start_message_id()
             self._drop_queued()
             if self._durable:
-                # They come again, or go to another consumer. A reader goes on behind its last message: the chunks it
-                # has may lie before that.
+                # They are redelivered, or go to another consumer. A reader continues behind its last message: its
+                # chunks may be before that.
                 self.chunks.drop_incomplete()
             self.attachment += 1
             self.newest = None
@@ -125,7 +128,7 @@ class PartitionConsumer(ReceiverQueue):
             consumer_id=self.consumer_id,
             request_id=request_id,
             consumer_name=self.name,
-            # Of a message in chunks, from its first one: none of them would be a whole without the others.
+            # For a chunked message, from its first chunk: without it the others cannot be assembled.
             start=start and (start.first_chunk_message_id() or start),
             schema=self._wire_schema,
             epoch=self._epoch,
@@ -135,14 +138,14 @@ class PartitionConsumer(ReceiverQueue):
         try:
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
             if start == MessageId.latest:
-                await self.positions.pin_latest(connection)
+                await self.position.pin_latest(connection)
         except BaseException as error:
             connection.remove_consumer(self.consumer_id)
             if isinstance(error, Timeout | asyncio.CancelledError):
                 connection.write([commands.close_consumer(self.consumer_id, self.client.next_request_id())])
             raise
-        # The broker's next words may have been that it closes the consumer again (an unload): read, and dispatched,
-        # before this task went on.
+        # The broker's next frame may close the consumer again (an unload): read, and dispatched, before this task
+        # continued.
         attached = connection.is_open and connection.has_consumer(self.consumer_id)
         if self.state not in (State.CONNECTING, State.READY) or not attached:
             connection.remove_consumer(self.consumer_id)
@@ -151,21 +154,21 @@ class PartitionConsumer(ReceiverQueue):
         with self.lock:
             self.connection = connection
             self._acks.reattached()
-            # Before the permits, so that the broker does not deliver again what is acknowledged.
+            # Before the permits, so that the broker does not redeliver acknowledged messages.
             self._acks.send()
-            # What a paused consumer may ask for collects until it goes on.
+            # Permits of a paused consumer collect until it resumes.
             self.permits.begin()
         self._acks.start_unacked_timer()
         if self.permits.on_demand:
-            # Whoever waits asks again.
+            # With a queue of 0 a waiting receiver requests its permit again.
             self._on_arrival(self)
 
     async def open(self) -> None:
         """Subscribe for the first time, within one operation time-out."""
-        steps_back = self.positions.starts_at_latest and self.config.start_message_id_inclusive
+        steps_back = self.position.starts_at_latest and self.config.start_message_id_inclusive
         await super().open()
         if steps_back:
-            await self.positions.step_back()
+            await self.position.step_back()
 
     def detached(self) -> None:
         """Forget the connection."""
@@ -175,14 +178,14 @@ class PartitionConsumer(ReceiverQueue):
             self._acks.detached()
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
-        """Come back, unless the broker only answers a seek, which resubscribes by itself."""
-        if self.positions.is_seeking and connection is self.connection:
+        """Reconnect, unless the broker closed the consumer for a seek, which resubscribes by itself."""
+        if self.position.is_seeking and connection is self.connection:
             self.detached()
             return
         super().on_closed_by_broker(connection, assigned)
 
     def gave_up(self, error: PulsarException) -> None:
-        """Wake whoever waits for messages: they get the error."""
+        """Wake those who wait for messages: they receive the error."""
         self.state = State.FAILED
         self._acks.stop()
         self.leave()
@@ -191,10 +194,10 @@ class PartitionConsumer(ReceiverQueue):
     # --- deliveries (loop) ----------------------------------------------------------------------------------------
 
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None:
-        """Queue a delivery as it is."""
+        """Queue a delivery undecoded."""
         self.newest = message.message_id
         if message.HasField("consumer_epoch") and message.consumer_epoch < self._epoch:
-            # Sent before our last request to deliver everything again: the same message follows.
+            # Sent before our last request to redeliver everything: the same message follows.
             self._give_back_unread(Delivery(message, payload, self.attachment))
             return
         delivery = Delivery(message, payload, self.attachment)
@@ -206,13 +209,13 @@ class PartitionConsumer(ReceiverQueue):
         self._on_arrival(self)
 
     def on_active_change(self, is_active: bool) -> None:
-        """Note whether this consumer of a Failover subscription is the one that gets messages."""
+        """Record whether this consumer of a Failover subscription is the active one."""
         changed, self.is_active = is_active is not self.is_active, is_active
         if changed and self.on_activity is not None:
             self.on_activity(is_active, self.topic.partition)
 
     def on_end_of_topic(self) -> None:
-        """Note that the topic is terminated and everything acknowledged."""
+        """Record that the topic is terminated and everything acknowledged."""
         self.reached_end = True
         self._on_arrival(self)
 
@@ -223,11 +226,11 @@ class PartitionConsumer(ReceiverQueue):
             self._on_arrival(self)
 
     def look_again(self) -> None:
-        """Have whoever waits for messages look again. On the loop."""
+        """Wake those who wait for messages. On the loop."""
         self._on_arrival(self)
 
     def forget_deliveries(self) -> None:
-        """Forget all that arrived and what was acknowledged of it: the place has moved. Called under the lock."""
+        """Drop all deliveries and acknowledgements: the position has moved. Called under the lock."""
         self.chunks.clear()
         self._acks.forget()
         self._drop_queued()
@@ -235,54 +238,64 @@ class PartitionConsumer(ReceiverQueue):
 
     @property
     def is_reader(self) -> bool:
-        """Whether the broker keeps no position for this subscription."""
+        """True if the broker stores no position for this subscription."""
         return not self._durable
 
     def note(self, name: str, number: int = 1) -> None:
-        """Count something rare, when recording is on. Thread-safe."""
+        """Count a rare event, when recording is on. Thread-safe."""
         if self.stats is not None:
             self.stats.count(name, number)
 
     @property
     def acks_sent(self) -> int:
-        """Messages whose acknowledgement was sent, a cumulative one counted once."""
+        """Number of messages whose acknowledgement was sent, a cumulative one counted once."""
         return self._acks.sent
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
     def acknowledge_message(self, message: Message, done: Done | None = None) -> None:
-        """Note a message as done; it is sent within the group time. `done` waits for the receipt. Thread-safe."""
+        """Acknowledge a message; sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
         entry, index = message.entry, message.batch_index
         self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
 
     def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
-        """Note messages as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
+        """Acknowledge messages; sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
         self._acks.add_ids(ids, done)
 
+    def acknowledge_skipped(self, place: MessageId) -> None:
+        """Note the message a seek went behind as done, where nothing of its entry is left. Thread-safe."""
+        if place.batch_index() + 1 < place.batch_size() or (place.batch_index() >= 0 and not place.batch_size()):
+            # The rest of the batch is still to come; the broker knows from the seek what is left of it.
+            return
+        entry = MessageId(
+            place.partition(), place.ledger_id(), place.entry_id(), first_chunk=place.first_chunk_message_id()
+        )
+        self.acknowledge([entry])
+
     def acknowledge_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
-        """Note entries as done; they are sent within the group time. `done` waits for the receipt. Thread-safe."""
+        """Acknowledge entries; sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
         self._acks.add_ranges(ranges, done)
 
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
-        """Note everything up to and including a message as done. `done` waits for the receipt. Thread-safe."""
+        """Acknowledge everything up to and including a message. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
         self._acks.add_cumulative(message_id, done)
 
     def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
-        """Ask for a message again after the configured delay. Thread-safe."""
+        """Request redelivery of a message after the configured delay. Thread-safe."""
         self.check_usable()
         self._acks.negative_acknowledge((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
-        """Ask the broker for entries again, or for everything unacknowledged (None). Thread-safe."""
+        """Request redelivery of entries, or of everything unacknowledged (None). Thread-safe."""
         self.check_usable()
         with self.lock:
             connection = self.connection
             if connection is None:
-                # The broker delivers everything unacknowledged again anyway once we are back.
+                # The broker redelivers everything unacknowledged after the reconnect anyway.
                 return
             if entries is not None and self._acks.request_entries(entries):
                 return
@@ -307,28 +320,28 @@ class PartitionConsumer(ReceiverQueue):
 
     @property
     def is_rewinding(self) -> bool:
-        """Whether no permits are given, so that the broker's cursor comes to stand still."""
+        """True while no permits are granted, so that the broker stops reading."""
         return self._redeliver_all is not None and self._redeliver_all.is_waiting
 
     def rewind(self, attachment: int) -> None:
-        """Have the broker deliver everything unacknowledged again, if that is the attachment still. Under the lock."""
+        """Have the broker redeliver everything unacknowledged, if this is still the attachment. Under the lock."""
         if self.connection is not None and self.attachment == attachment:
             self.newest = None
             self.connection.write([commands.redeliver(self.consumer_id, (), epoch=self._epoch)])
 
     def grant_rewound(self) -> None:
-        """Give the permits back that were kept meanwhile. Under the lock."""
+        """Grant the permits that were withheld meanwhile. Under the lock."""
         self._grant(0)
 
     @property
     def acks(self) -> AckGroupingTracker:
-        """What it owes the broker."""
+        """Ack grouping tracker of this consumer."""
         return self._acks
 
     def size_of(self, key: EntryKey) -> int:
-        """Return the size of the batch being given out when that is the entry, else 0. Called under the lock."""
+        """Return the batch size if the entry is the one being dequeued, else 0. Called under the lock."""
         if self._shows is not None and self.last_message is not None:
-            # More may be decoded already.
+            # Later entries may be decoded already.
             entry = self.last_message.entry
             return entry.batch_size if (entry.ledger_id, entry.entry_id) == key else 0
         decoded = self._decoded
@@ -343,15 +356,15 @@ class PartitionConsumer(ReceiverQueue):
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Remove the subscription at the broker and close; on failure the consumer goes on."""
+        """Delete the subscription at the broker and close; on failure the consumer goes on."""
         await unsubscribe(self, force=force)
 
     async def close(self, timeout: float | None = None) -> ConsumerClose:
-        """Send what was acknowledged and leave the subscription, which stays at the broker. See `leaving.close`."""
+        """Send acknowledgements and close; the subscription stays at the broker. See `close.close`."""
         return await close(self, timeout)
 
     def abandon(self) -> None:
-        """Close without a word to the broker; whoever waits gets `AlreadyClosed`."""
+        """Close without a message to the broker; those who wait receive `AlreadyClosed`."""
         if self.state is not State.CLOSED:
             self.note("acks_failed", self._acks.unsent())
         self.state = State.CLOSED
@@ -361,7 +374,7 @@ class PartitionConsumer(ReceiverQueue):
         if self.dead_letter_router is not None:
             self.dead_letter_router.abandon()
         with self.lock:
-            # A closed consumer gives out nothing more; the broker keeps what was not acknowledged.
+            # A closed consumer delivers nothing more; the broker stores what was not acknowledged.
             self._drop_queued()
         self.leave()
         self._on_arrival(self)

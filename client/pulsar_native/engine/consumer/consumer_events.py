@@ -1,9 +1,9 @@
-"""Telling the application that a consumer of a Failover subscription became the active one, or another did.
+"""Consumer event listener of a Failover subscription: notifications of becoming active or inactive.
 
-Rules: the broker's word is passed on as it comes, in its order, and where it only repeats itself, not
-twice; after a lost connection its first word counts as new. What is said before the API has its consumer waits for it.
-The sync API's listener runs on a listener thread, the asyncio API's on the loop, one call after the other. The
-consumer is held weakly: it holds this.
+Rules: ACTIVE_CONSUMER_CHANGE commands are passed on in their order, and a repeated one only once; after a lost
+connection the first one counts as new. Notifications before the API has its consumer object wait for it. The sync API's
+listener runs on a listener thread, the asyncio API's on the loop, one call after the other. The consumer is referenced
+weakly, since it references this object.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Submit = Callable[[Callable[[], None]], None]
 
 
 class ConsumerEvents:
-    """What a consumer's event listener is still to be told."""
+    """Pending notifications of a consumer's event listener."""
 
     def __init__(self, listener: ConsumerEventListener, submit: Submit | None = None) -> None:
-        """Tell `listener` through `submit`, or on the running loop."""
+        """Notify `listener` through `submit`, or on the running loop."""
         self._listener = listener
         self._submit = submit
         self._waiting: deque[tuple[bool, int]] = deque()
@@ -37,19 +37,19 @@ class ConsumerEvents:
         self._telling: asyncio.Task[None] | None = None
 
     def bind(self, consumer: Any) -> None:
-        """Name the API's consumer, and tell what was said before it was there. Thread-safe."""
+        """Set the API's consumer, and deliver notifications that waited for it. Thread-safe."""
         with self._lock:
             self._consumer = weakref.ref(consumer)
-            self._tell()
+            self._notify()
 
     def changed(self, is_active: bool, partition: int) -> None:
-        """Take the broker's word. On the loop."""
+        """Process an ACTIVE_CONSUMER_CHANGE. On the loop."""
         with self._lock:
             self._waiting.append((is_active, partition))
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        # Under the lock, so that no word overtakes those that waited for the consumer.
+    def _notify(self) -> None:
+        # Under the lock, so that none overtakes those that waited for the consumer.
         if self._consumer is None or not self._waiting:
             return
         if self._submit is not None:
@@ -80,7 +80,7 @@ class ConsumerEvents:
     def _call(self, is_active: bool, partition: int) -> Any:
         consumer = None if self._consumer is None else self._consumer()
         if consumer is None:
-            # Nobody has the consumer any more.
+            # The consumer object was garbage-collected.
             return None
-        told = self._listener.became_active if is_active else self._listener.became_inactive
-        return told(consumer, partition)
+        method = self._listener.became_active if is_active else self._listener.became_inactive
+        return method(consumer, partition)

@@ -1,9 +1,9 @@
-"""Dead letters and retry letters of a consumer: the producers for them, and the copies of messages they are sent.
+"""Dead-letter router of a consumer: producers for the dead-letter and retry topics, and the copies sent to them.
 
-Rules: a producer is made when the first letter needs it, one for each schema
-the originals were written with, so that a letter keeps its schema; a payload that does not fit its schema is copied
-like any other, as nothing is decoded. The original is acknowledged when its copy is stored, and not before; when the
-copy fails, the original is delivered again. Nothing here blocks a thread that receives. On the loop, except where said.
+Rules: a producer is created with the first copy that needs it, one for each schema the originals were written with, so
+that a copy keeps its schema; a payload that does not fit its schema is copied like any other, as nothing is decoded.
+The original is acknowledged when its copy is stored, and not before; when the copy fails, the original is redelivered.
+Nothing here blocks a thread that receives. On the loop, except where said.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
-from pulsar_native.engine.consumer.ack_receipts import Done, settle
+from pulsar_native.engine.consumer.ack_receipts import Done, completing
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
@@ -27,7 +27,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.dead_letter import (
     DEFAULT_MAX_RECONSUME_TIMES,
-    DeadLetters,
+    DeadLetterTracker,
     Verdict,
     dead_letter_topic,
     letter_properties,
@@ -37,11 +37,11 @@ from pulsar_native.protocol.dead_letter import (
     retry_letter_topic,
 )
 from pulsar_native.protocol.entry_decoder import Decoded
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
@@ -61,9 +61,10 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 60.0
 async def with_retry_topic(
     client: ClientCore, topics: list[TopicName], config: ConsumerConfig
 ) -> tuple[list[TopicName], ConsumerConfig]:
-    """Return the topics with the retry topic among them, and the configuration with the names of the letters' topics.
+    """Return the topics extended by the retry topic, and the configuration with the names of retry and dead-letter
+    topic.
 
-    The names come from the first topic. Those of clients before 2.8 are used where such a topic exists.
+    The names derive from the first topic. Those of clients before 2.8 are used where such a topic exists.
     """
     given = config.dead_letter_policy or DeadLetterPolicy(max_redeliver_count=DEFAULT_MAX_RECONSUME_TIMES)
     first, subscription = topics[0], config.subscription_name
@@ -88,68 +89,68 @@ async def _exists(client: ClientCore, topic: str) -> bool:
 
 
 class _AsWritten(Schema[bytes]):
-    """A schema as the registry has it, for payloads that were written with it before."""
+    """A schema as registered, for payloads that were encoded with it before."""
 
     def __init__(self, info: SchemaInfo) -> None:
         self._info = info
 
     def encode(self, obj: bytes) -> bytes:
-        """Return the bytes, whether they fit the schema or not."""
+        """Return the bytes unchanged, whether they fit the schema or not."""
         return obj
 
     def decode(self, data: bytes) -> bytes:
-        """Return the bytes."""
+        """Return the bytes unchanged."""
         return data
 
 
 class DeadLetterRouter:
-    """The letters of one `PartitionConsumer`."""
+    """Dead-letter router of one `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, policy: DeadLetterPolicy) -> None:
         self._consumer = consumer
-        # Of the same consumer; set by them when they are made.
+        # Tracker of the same consumer, which sets this when it is created.
         self.acks: AckGroupingTracker
         self._policy = policy
         subscription = consumer.config.subscription_name
         self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(consumer.topic.full, subscription)
         self.retry_letter_topic = policy.retry_letter_topic or retry_letter_topic(consumer.topic.full, subscription)
-        self._dead: DeadLetters[Decoded] = DeadLetters(policy.max_redeliver_count)
+        self._dead: DeadLetterTracker[Decoded] = DeadLetterTracker(policy.max_redeliver_count)
         self._producers: dict[tuple[str, bytes | None], asyncio.Task[TopicProducer]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, random.random)
         self._closed = False
 
-    # --- bookkeeping (under the consumer's lock, any thread) ----------------------------------------------------------
+    # --- bookkeeping (under the consumer's lock, any thread) --------------------------------------------------------
 
     def should_redirect(self, decoded: Decoded) -> bool:
-        """Judge an entry that has arrived; True when it is not to be given out."""
+        """Return True if the entry exceeded `max_redeliver_count` and goes to the dead-letter topic instead."""
         entry = decoded.entry
         verdict = self._dead.delivered(entry.key, entry.redelivery_count, decoded)
         engine = self._consumer.engine
         if verdict is Verdict.SEND:
             engine.call(self._send_dead, [(entry.key, decoded)])
         elif verdict is Verdict.ACKNOWLEDGE:
-            # Not at once: we are under the lock it needs.
+            # Not immediately: the lock it needs is held here.
             engine.call(engine.loop.call_soon, self.acks.add, entry.key, -1, 0)
         return verdict is not Verdict.GIVE
 
     def split_dead(self, entries: list[EntryKey]) -> list[EntryKey]:
-        """Take those of the entries to be redelivered that are dead now; return the others."""
+        """Send those of the entries to redeliver that reached the limit to the dead-letter topic; return the others."""
         dead, others = self._dead.refused(entries)
         if dead:
             self._consumer.engine.call(self._send_dead, dead)
         return others
 
     def acknowledged(self, entry: EntryKey) -> None:
-        """Forget an entry the application has acknowledged."""
+        """Remove an entry that the application acknowledged."""
         self._dead.acknowledged(entry)
 
     def reattached(self) -> None:
-        """Forget what is remembered, but not what is on its way."""
+        """Forget entries at their last delivery, but not dead letters in transit."""
         self._dead.reattached()
 
     def on_seek(self) -> None:
-        """Forget what is remembered and what became a dead letter: the subscription was moved."""
+        """Forget all entries: the subscription was moved."""
         self._dead.on_seek()
 
     # --- dead letters -------------------------------------------------------------------------------------------------
@@ -172,11 +173,11 @@ class DeadLetterRouter:
             self._backoff.reset()
             return
         loop = self._consumer.engine.loop
-        # They stay "on their way" meanwhile: what the broker delivers of them by itself is dropped.
+        # They count as in transit meanwhile: redeliveries of them are dropped.
         loop.call_later(self._backoff.next(loop.time()), self._give_back, failed)
 
     async def _send_dead_entry(self, key: EntryKey, decoded: Decoded) -> EntryKey | None:
-        """Send what is open of an entry and acknowledge it; return it when that failed."""
+        """Send the open messages of an entry and acknowledge it; return it when that failed."""
         consumer = self._consumer
         messages = self.acks.still_open(decoded)
         outcomes = await asyncio.gather(*(self.send_to_dlq(message) for message in messages), return_exceptions=True)
@@ -190,7 +191,7 @@ class DeadLetterRouter:
             raise failure
         for message, outcome in zip(messages, outcomes, strict=True):
             if not isinstance(outcome, BaseException):
-                # Its copy is stored: only the rest of the batch comes again.
+                # Its copy is stored: only the rest of the batch is redelivered.
                 self.acks.add(key, message.batch_index, message.entry.batch_size)
         _log.warning(
             "%s: cannot send %d:%d to the dead-letter topic %s, it is redelivered: %s",
@@ -207,19 +208,21 @@ class DeadLetterRouter:
             consumer.redeliver(failed)
 
     async def send_to_dlq(self, message: Message) -> MessageId:
-        """Send a copy of a message to the dead-letter topic; the original is the caller's to acknowledge."""
+        """Send a copy of a message to the dead-letter topic; the caller acknowledges the original."""
         return await self._copy(message, self.dead_letter_topic, self._properties(message, None), None)
 
-    # --- retry letters ------------------------------------------------------------------------------------------------
+    # --- retry topic ------------------------------------------------------------------------------------------------
 
     async def reconsume_later(
         self, message: Message, delay_ms: int, properties: Mapping[str, str] | None, acknowledge: Acknowledge
     ) -> None:
-        """Put a copy of a message into the retry topic and acknowledge it; on failure it is delivered again."""
+        """Send a copy of a message to the retry topic and acknowledge the original; on failure it is redelivered."""
         await self._replace(message, self.send_again(message, delay_ms, properties), acknowledge)
 
     async def give_up(self, message: Message, acknowledge: Acknowledge) -> None:
-        """Put a copy of a message into the dead-letter topic and acknowledge it; on failure it is delivered again."""
+        """Send a copy of a message to the dead-letter topic and acknowledge the original; on failure it is
+        redelivered.
+        """
         await self._replace(message, self.send_to_dlq(message), acknowledge)
 
     async def _replace(
@@ -235,13 +238,13 @@ class DeadLetterRouter:
                 consumer.redeliver([(message.entry.ledger_id, message.entry.entry_id)])
             raise
         done: asyncio.Future[None] = consumer.engine.loop.create_future()
-        acknowledge(message, settle(done))
+        acknowledge(message, completing(done))
         await done
 
     async def send_again(self, message: Message, delay_ms: int, properties: Mapping[str, str] | None) -> MessageId:
         """Send a copy to the retry topic, or to the dead-letter topic after the last try.
 
-        The original is the caller's to acknowledge.
+        The caller acknowledges the original.
         """
         again = next_try(self._properties(message, properties), delay_ms, self._policy.max_redeliver_count)
         if again.is_dead:
@@ -292,15 +295,15 @@ class DeadLetterRouter:
         return message_id
 
     async def _room(self, wait_for_room: Callable[[Callable[[], None]], None]) -> None:
-        room = asyncio.Event()
-        # BatchBudget is made in whatever thread releases the memory.
-        wait_for_room(lambda: self._consumer.engine.call(room.set))
-        await room.wait()
+        released = asyncio.Event()
+        # Called in the thread that releases the memory.
+        wait_for_room(lambda: self._consumer.engine.call(released.set))
+        await released.wait()
 
     async def _producer(self, topic: str, message: Message) -> TopicProducer:
         if self._closed:
             raise AlreadyClosed("The consumer is closed", topic=self._consumer.topic.full)
-        key = (topic, message.schema_version())
+        key = (topic, message.schema_version_bytes())
         task = self._producers.get(key)
         if task is not None and task.done() and not _is_usable(task):
             task = None
@@ -336,14 +339,14 @@ class DeadLetterRouter:
         else:
             chosen = policy.retry_letter_producer_options
         options.update(chosen)
-        # A message that came in chunks must fit; these two and batches exclude each other.
+        # A message received in chunks must fit; chunking and batching exclude each other.
         chunks = not options["batching_enabled"] and TopicName.parse(topic).is_persistent
         return ProducerConfig.from_mapping({"chunking_enabled": chunks, **options, "topic": topic})
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
     async def close(self, seconds: float) -> None:
-        """Wait up to `seconds` for what is on its way, and close the producers."""
+        """Wait up to `seconds` for copies in transit, and close the producers."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=seconds)
         self._closed = True
@@ -351,7 +354,7 @@ class DeadLetterRouter:
             await producer.close()
 
     def abandon(self) -> None:
-        """Close without a word to the broker."""
+        """Close without a message to the broker."""
         self._closed = True
         for task in [*self._tasks, *self._producers.values()]:
             if not task.done():
@@ -366,7 +369,7 @@ class DeadLetterRouter:
 
 
 def _is_usable(task: asyncio.Task[TopicProducer]) -> bool:
-    """Return whether a producer was made and still works: one of a terminated topic, say, is made anew."""
+    """Return True if a producer exists and still works: one of a terminated topic, say, is created again."""
     if task.cancelled() or task.exception() is not None:
         return False
     return all(child.state in (State.READY, State.CONNECTING) for child in task.result().children)

@@ -1,8 +1,9 @@
-"""Opening deliveries: verified, decrypted, decompressed and unpacked; and what becomes of those that cannot be.
+"""Entry decoder of a consumer: `protocol.entry_decoder` with its consumer's state, and handling of undecodable entries.
 
-Rules: a damaged entry is acknowledged with the reason, so that it does not come for ever, and its
-id is kept for the application; what cannot be decrypted goes by the consumer's failure action. What the broker and we
-know to be acknowledged of a batch is compared here. Everything under the consumer's lock, in the thread that receives.
+Rules: a damaged entry is acknowledged with its validation error, so that it is not redelivered indefinitely, and its id
+is kept for the application; an entry that cannot be decrypted is handled by the consumer's crypto failure action. The
+ack states of a batch at the broker and here are compared here. Everything under the consumer's lock, in the thread that
+receives.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _log = logging.getLogger("pulsar_native.consumer")
 
 
 class EntryDecoder:
-    """What a `PartitionConsumer` does with a delivery before its messages are given out."""
+    """Decoder of a `PartitionConsumer`'s deliveries."""
 
     def __init__(self, consumer: PartitionConsumer, chunks: ChunkAssembly, acks: AckGroupingTracker) -> None:
         self._consumer = consumer
@@ -47,7 +48,7 @@ class EntryDecoder:
         self.undecrypted_count = 0
 
     def decode(self, delivery: Delivery, connection: Connection | None) -> Decoded | None:
-        """Return what a delivery holds, None for a chunk of a message that is not complete yet.
+        """Return the decoded delivery, None for a chunk of a message that is not complete yet.
 
         Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
         """
@@ -59,7 +60,7 @@ class EntryDecoder:
             topic=consumer.topic.full,
             partition=consumer.topic.partition,
             schema=consumer.schema,
-            start=consumer.positions.filter,
+            start=consumer.position.filter,
             missing=missing,
             max_message_size=connection.max_message_size if connection else 1 << 23,
             decryptor=self._decryptor,
@@ -69,21 +70,25 @@ class EntryDecoder:
         return decoded
 
     def _compare_acks(self, delivery: Delivery, decoded: Decoded, missing: int | None) -> None:
-        """Compare what the broker and we know to be acknowledged of a batch."""
+        """Compare the ack states of a batch at the broker and here."""
         key, size = decoded.entry.key, decoded.entry.batch_size
         there = (1 << size) - 1 if delivery.ack_words is None else bits_of(delivery.ack_words)
         self._acks.group.add_entry(key, there, size)
         if missing is not None and there & ~missing:
-            # An acknowledgement on its way when the connection broke may not have arrived; the messages stay skipped
-            # here, but the broker must hear of them before another consumer gets them.
+            # An acknowledgement in transit when the connection was lost may not have arrived; the messages stay
+            # filtered out here, but the broker must receive it before another consumer gets them.
             self._acks.resend(key)
 
     def fetch_key(self, wanted: KeyWanted) -> Callable[[], None]:
-        """Read a private key; returns what takes it over, to be called under the lock. In a thread, without lock."""
+        """Read a private key; return a function that stores it, to be called under the lock. In a thread, without
+        lock.
+        """
         return partial(self._decryptor.learn, self._decryptor.fetch(wanted))
 
     def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable, connection: Connection | None) -> int:
-        """Do without a delivery: discard it, or leave it unacknowledged until its time-out. Returns its permits."""
+        """Handle an undecodable delivery: discard it, or leave it unacknowledged until its time-out. Return its
+        permits.
+        """
         consumer = self._consumer
         consumer.note("receive_failed")
         if isinstance(error, Corrupt):
@@ -106,8 +111,8 @@ class EntryDecoder:
         self.discarded_count += 1
         _log.error("%s: discarding entry %s, which cannot be read: %s", consumer.describe(), place, error)
         if connection is not None:
-            # A message in chunks that cannot be read as a whole goes as a whole.
-            items: list[commands.AckItem] = [(*each, None) for each in self._chunks.take_entries(key) or (key,)]
+            # A chunked message that cannot be decoded as a whole is discarded as a whole.
+            items: list[commands.AckItem] = [(*each, None) for each in self._chunks.pop_entries(key) or (key,)]
             connection.write(
                 [commands.ack(consumer.consumer_id, items, cumulative=False, validation_error=error.reason)]
             )

@@ -1,14 +1,15 @@
-"""Threads that hand messages to the application's listeners.
+"""Listener threads: call the application's message listeners.
 
-Rules: a consumer stays on one thread, so its listener never runs twice at once and keeps the order;
-a listener that raises is logged, its message stays unacknowledged and the next one follows. The threads are daemons,
-made with the first listener and ended with the client.
+Rules: a consumer stays on one thread, so its listener never runs concurrently and keeps the order; a listener's
+exception is logged, its message stays unacknowledged and the next one follows. The threads are daemons, started with
+the first listener and ended with the client.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -18,33 +19,46 @@ Drain = Callable[[], None]
 
 
 class ListenerThreads:
-    """A fixed number of threads among which consumers are dealt out. Thread-safe."""
+    """Fixed number of threads to which consumers are assigned. Thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._queues: list[SimpleQueue[Drain | None]] = []
+        self._threads: list[threading.Thread] = []
+        # Read before each message: whether listeners may still be called.
+        self.is_open = True
         self._next = 0
         self._lock = threading.Lock()
 
     def assign(self) -> Callable[[Drain], None]:
-        """Return a function that runs work on the thread this consumer is bound to."""
+        """Return a function that submits work to the thread assigned to this consumer."""
         with self._lock:
             if not self._queues:
                 for number in range(self._count):
                     queue: SimpleQueue[Drain | None] = SimpleQueue()
                     self._queues.append(queue)
                     name = f"pulsar-native-listener-{number}"
-                    threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
+                    thread = threading.Thread(target=_work, args=(queue,), name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
             queue = self._queues[self._next % self._count]
             self._next += 1
         return queue.put
 
     def stop(self) -> None:
-        """End the threads once they have done what is queued."""
+        """Have the threads end after the message they are at. Does not block."""
+        self.is_open = False
         with self._lock:
             for queue in self._queues:
                 queue.put(None)
             self._queues = []
+
+    def join(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the threads to end, but for the one that calls this."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _work(queue: SimpleQueue[Drain | None]) -> None:
@@ -55,5 +69,5 @@ def _work(queue: SimpleQueue[Drain | None]) -> None:
         try:
             drain()
         except Exception:
-            # Consumers catch what their listener raises; this is a consumer closed under our hands.
+            # Consumers catch their listeners' exceptions; this consumer was closed concurrently.
             _log.debug("A listener's consumer was closed", exc_info=True)

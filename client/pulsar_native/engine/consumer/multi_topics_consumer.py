@@ -1,9 +1,9 @@
-"""What the APIs call a consumer: the `PartitionConsumer`s of one or several topics behind one `take`.
+"""Multi-topics consumer: the `PartitionConsumer`s of one or several topics behind one `dequeue`; the APIs' consumer.
 
-Rules: every partition keeps its own queue and permits; consumers that have
-something stand in a ring and give one message a turn, so that a busy partition does not starve the others. A single one
-may let the APIs take what follows without the lock (see `prefetch_buffer`). Every subscription is made anew: a client
-that subscribes twice has two consumers, which the broker allows or refuses as if they were strangers.
+Rules: every partition has its own queue and permits; consumers with messages are in a ring and return one message per
+turn, so that a busy partition does not starve the others. With a single partition the APIs may dequeue the following
+messages without the lock (see `prefetch_buffer`). Every subscription is independent: a client that subscribes twice has
+two consumers, which the broker accepts or rejects as if they were of different clients.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 Wake = Callable[[], None]
 T = TypeVar("T")
 SeekTarget = MessageId | int
-"""Where to move: an id, or a publish time in ms since 1970."""
+"""Seek target: an id, or a publish time in ms since 1970."""
 SeekTargets = list[tuple[PartitionConsumer, SeekTarget]]
 
 
 class MultiTopicsConsumer(TopicSubscriptions):
-    """The consumer of a topic, of all partitions of a topic, or of several topics."""
+    """Consumer of a topic, of all partitions of a topic, or of several topics."""
 
     def __init__(
         self,
@@ -61,39 +61,41 @@ class MultiTopicsConsumer(TopicSubscriptions):
         wire_schema: pb.Schema | None,
     ) -> None:
         super().__init__(client, config, topics, schema, wire_schema)
-        # Whether permits depend on whether somebody waits.
+        # True if permits depend on whether a receiver waits.
         self._wants = config.receiver_queue_size == 0 or config.auto_scaled_receiver_queue_size_enabled
-        # Whether an API takes from the prefetch buffer.
+        # True if an API dequeues from the prefetch buffer.
         self._prefetches = False
         self._ring: deque[PartitionConsumer] = deque()
         self._waiters: deque[Wake] = deque()
         self.on_ready: Wake | None = None
-        # The interceptors, for the APIs to show them what arrives.
+        # Interceptors; the APIs pass arriving messages to them.
         self.chain: ConsumerChain | None = None
         track_fork(self)
 
     # --- data path (thread-safe) ------------------------------------------------------------------------------------
 
     def _arrived(self, child: PartitionConsumer) -> None:
-        """Put a consumer that has something into the ring, and wake whoever waits. On the loop."""
+        """Add a consumer with messages to the ring, and wake a waiting receiver. On the loop."""
         if not child.queued:
             child.queued = True
             self._ring.append(child)
-        # Order of events: the delivery is queued before the waiters are looked at, and a waiter looks for deliveries
-        # after it has registered; so one of the two always sees the other.
+        # Order of events: the delivery is queued before the waiters are read, and a waiter looks for deliveries after
+        # it has registered; so one of the two always sees the other.
         self._wake_first()
         if self.on_ready is not None:
             self.on_ready()
 
-    def take(self) -> Message | None:
+    def dequeue(self) -> Message | None:
         """Return the next message, None when there is none yet; raises when the consumer is closed."""
-        # While others wait as well, what follows is for them.
-        return self._next(_take_and_prefetch if self._prefetches and len(self._waiters) < 2 else PartitionConsumer.take)
+        # While others wait as well, the following messages are theirs.
+        return self._next(
+            _dequeue_and_prefetch if self._prefetches and len(self._waiters) < 2 else PartitionConsumer.dequeue
+        )
 
     def start_prefetch(self) -> deque[Message]:
-        """Return where `take` puts what follows, for an API that has nothing to do between taking and handing out.
+        """Return the buffer `dequeue` prefetches into, for an API without processing between dequeue and return.
 
-        Only with a single topic or partition: of several, messages come in turns.
+        Only with a single topic or partition: of several, messages are dequeued in turns.
         """
         if len(self.children) != 1:
             return deque()
@@ -103,25 +105,25 @@ class MultiTopicsConsumer(TopicSubscriptions):
         return child.prefetch.messages
 
     def clear_after_fork(self) -> None:
-        """Leave nothing with the APIs that they need not ask for: in a forked child, without a lock."""
+        """Clear the buffers the APIs use without a check: in a forked child, without a lock."""
         self.fast_acks.clear()
         for child in self.children:
             child.prefetch.messages.clear()
 
-    def take_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
+    def dequeue_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
         """Return the next entry for columns with its consumer, None when there is none yet."""
 
         def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntryRows] | None:
-            part = child.take_rows()
+            part = child.dequeue_rows()
             return None if part is None else (child, part)
 
         return self._next(slice_of)
 
-    def take_slice(self, budget: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
-        """Return what there is room for of the next entry, with its consumer; no entry_slice when it does not fit."""
+    def dequeue_slice(self, budget: BatchBudget) -> tuple[PartitionConsumer, EntrySlice | None] | None:
+        """Return what fits of the next entry, with its consumer; a slice of None when nothing fits."""
 
         def slice_of(child: PartitionConsumer) -> tuple[PartitionConsumer, EntrySlice | None] | None:
-            entry_slice = child.take_slice(budget)
+            entry_slice = child.dequeue_slice(budget)
             return (child, entry_slice) if entry_slice is not None or budget.full or budget.locked is not None else None
 
         return self._next(slice_of)
@@ -152,49 +154,49 @@ class MultiTopicsConsumer(TopicSubscriptions):
                 raise child.failure or AlreadyClosed("The consumer is closed", topic=child.topic.full)
 
     def may_have_more(self) -> bool:
-        """Return whether `take` may find something, or would raise."""
+        """Return True if `dequeue` may return a message, or would raise."""
         if self._ring or self._ended:
             return True
         return any(child.state in (State.CLOSED, State.FAILED) for child in self.children)
 
     def _wake_first(self) -> None:
-        # Nobody waits, or the last one left meanwhile: nobody is woken then.
+        # No waiter, or the last one has gone: there is nobody to wake.
         with contextlib.suppress(IndexError):
             self._waiters[0]()
 
     def wait_then(self, wake: Wake) -> None:
-        """Stand in line: `wake` is called when there is something and all who came before were served.
+        """Add a waiter: `wake` is called when there is a message and all earlier waiters were served.
 
-        Whoever is woken takes first and leaves the line with `forget_wait` then, which passes the turn on.
+        A woken waiter dequeues first and then calls `forget_wait`, which wakes the next one.
         """
         self._waiters.append(wake)
         if self._wants:
-            self._tell_wanted()
+            self._notify_receive_wait()
         if self.may_have_more():
             self._wake_first()
 
-    def _tell_wanted(self) -> None:
+    def _notify_receive_wait(self) -> None:
         for child in self.children:
             child.permits.on_receive_wait()
 
     def forget_wait(self, wake: Wake) -> None:
-        """Leave the line, served or not; the next one is woken when there is more."""
+        """Remove a waiter, served or not; the next one is woken when there is more."""
         with contextlib.suppress(ValueError):
             self._waiters.remove(wake)
         if not self._waiters:
             return
         if self._wants:
-            self._tell_wanted()
+            self._notify_receive_wait()
         if self.may_have_more():
             self._wake_first()
 
     def has_waiters(self) -> bool:
-        """Return whether others wait already."""
+        """Return True if others wait already."""
         return bool(self._waiters)
 
     def note_failed_receive(self, *, batch: bool = False) -> None:
-        """Count a call that raised instead of giving messages."""
-        # Of a consumer without topics there is nobody who counts.
+        """Count a receive that raised instead of returning messages."""
+        # Without topics there is no recorder.
         for child in self.children[:1]:
             child.note("batch_receive_failed" if batch else "receive_failed")
 
@@ -223,7 +225,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
             done(None)
 
     def acknowledge_rows(self, received: ArrowBatch, done: Done | None = None) -> None:
-        """Acknowledge what was received as rows; `done` waits for the receipts."""
+        """Acknowledge a received Arrow batch; `done` waits for the receipts."""
         grouped = self._by_owner(received)
         if done is not None and len(grouped) > 1:
             done = AllDone(len(grouped), done)
@@ -233,7 +235,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
             done(None)
 
     def refuse_rows(self, received: ArrowBatch) -> None:
-        """Ask for what was received as rows again after the configured delay."""
+        """Request redelivery of a received Arrow batch after the configured delay."""
         for child, own in self._by_owner(received).items():
             for each in own:
                 for entry in each.entries:
@@ -251,7 +253,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     async def acknowledge_in(
         self, work: TransactionWork, ids: Sequence[MessageId], *, cumulative: bool = False
     ) -> None:
-        """Acknowledge messages in a transaction, or everything up to one; returns when it is answered. On the loop."""
+        """Acknowledge messages in a transaction, or everything up to one; returns after the response. On the loop."""
         parts: dict[PartitionConsumer, list[MessageId]] = {}
         for message_id in ids:
             parts.setdefault(self.owner(message_id), []).append(message_id)
@@ -259,64 +261,66 @@ class MultiTopicsConsumer(TopicSubscriptions):
             child.acks.check_transactional(cumulative=cumulative)
         operation = work.begin()
         task = self.client.engine.spawn(work.acknowledge(parts, operation, cumulative=cumulative))
-        # Who is cancelled meanwhile waits no longer, but the end of the transaction does.
+        # A cancelled caller waits no longer, but the end of the transaction does.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(task)
 
     async def reconsume_later(
         self, messages: Sequence[Message], delay_ms: int, properties: Mapping[str, str] | None
     ) -> None:
-        """Put copies of messages into the retry topic, or after the last try the dead-letter topic, and acknowledge.
+        """Send copies of messages to the retry topic, or after the last try the dead-letter topic, and acknowledge.
 
-        Those that fail are delivered again; the first error is raised when all were tried.
+        Those that fail are redelivered; the first error is raised after all were tried.
         """
-        letters = [self._dead_letter_router_of(message) for message in messages]
+        routers = [self._dead_letter_router_of(message) for message in messages]
         await _all_tried(
             own.reconsume_later(each, delay_ms, properties, self.acknowledge_message)
-            for own, each in zip(letters, messages, strict=True)
+            for own, each in zip(routers, messages, strict=True)
         )
 
     async def give_up(self, messages: Sequence[Message]) -> None:
-        """Put copies of messages into the dead-letter topic, however often they were tried, and acknowledge them."""
-        letters = [self._dead_letter_router_of(message) for message in messages]
+        """Send copies of messages to the dead-letter topic, however often they were tried, and acknowledge them."""
+        routers = [self._dead_letter_router_of(message) for message in messages]
         await _all_tried(
-            own.give_up(each, self.acknowledge_message) for own, each in zip(letters, messages, strict=True)
+            own.give_up(each, self.acknowledge_message) for own, each in zip(routers, messages, strict=True)
         )
 
     def _dead_letter_router_of(self, message: Message) -> DeadLetterRouter:
-        letters = self.owner(message.message_id()).dead_letter_router
-        if letters is None or not self.config.enable_retry:
+        routers = self.owner(message.message_id()).dead_letter_router
+        if routers is None or not self.config.enable_retry:
             raise InvalidConfiguration("reconsume_later needs a retry topic: subscribe with enable_retry=True")
-        return letters
+        return routers
 
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Acknowledge everything up to and including a message in its topic or partition; `done` waits for it."""
         self.owner(message_id).acknowledge_cumulative(message_id, done)
 
     def redeliver_all(self) -> None:
-        """Ask for everything unacknowledged again."""
+        """Request redelivery of everything unacknowledged."""
         for child in self.children:
             child.redeliver(None)
 
     def pause(self, *, strict: bool = False) -> None:
-        """Grant no more permits; what was granted still comes, but not to the application if strict. Thread-safe."""
-        # Order of events: noted first, so that a topic that joins at this moment is paused by its own task.
+        """Grant no more permits; messages already permitted still arrive, but not at the application if strict.
+        Thread-safe.
+        """
+        # Order of events: set first, so that a topic that is added concurrently is paused by its own task.
         self._paused = True
         self.held = self.held or strict
         for child in self.children:
             child.permits.pause(strict=strict)
 
     def resume(self) -> None:
-        """Grant what has collected since `pause`, and go on. Thread-safe."""
+        """Grant the permits collected since `pause`, and go on. Thread-safe."""
         self._paused = self.held = False
         for child in self.children:
             child.permits.resume()
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Give out messages again that the application did not get, after a strict pause. Thread-safe."""
+        """Queue messages again that the application did not receive, after a strict pause. Thread-safe."""
         by_owner: dict[PartitionConsumer, list[Message]] = {}
         for message in messages:
-            # One whose topic has gone meanwhile is delivered again by whoever reads it next.
+            # The messages of a topic that was removed meanwhile are redelivered to its next consumer.
             with contextlib.suppress(PulsarException):
                 by_owner.setdefault(self.owner(message.message_id()), []).append(message)
         for child, own in by_owner.items():
@@ -326,16 +330,16 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     @property
     def asks_for_each(self) -> bool:
-        """Whether there is no queue, and each message is asked for when somebody waits for it."""
+        """True without a queue: a permit is granted for each message when a receiver waits for it."""
         return self.config.receiver_queue_size == 0
 
     # --- control ----------------------------------------------------------------------------------------------------
 
     def seek_targets(self, target: SeekTarget | Callable[[str], SeekTarget | None]) -> SeekTargets:
-        """Return which consumer is to move where; raises before anything is moved. Thread-safe.
+        """Return the target of each consumer; raises before anything is moved. Thread-safe.
 
-        `earliest`, `latest` and times go to every partition, another id to its own; a function is asked for each
-        partition by its full name, and leaves it where it is with None.
+        `earliest`, `latest` and times apply to every partition, another id to its own; a function is called for each
+        partition with its full name, and does not move it when it returns None.
         """
         if callable(target):
             asked = [(child, target(child.topic.full)) for child in self.children]
@@ -346,14 +350,14 @@ class MultiTopicsConsumer(TopicSubscriptions):
         return [(child, where) for child in self.children]
 
     async def seek(self, target: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
-        """Move to what a target means; see `seek_targets`."""
+        """Seek to a target; see `seek_targets`."""
         await self.move(self.seek_targets(target))
 
     async def move(self, targets: SeekTargets) -> None:
-        """Move to what `seek_targets` gave; when one fails the others have moved all the same."""
+        """Seek to the result of `seek_targets`; when one fails the others have moved all the same."""
         results = await asyncio.gather(
             *(
-                child.positions.seek(where) if isinstance(where, MessageId) else child.positions.seek(None, where)
+                child.position.move(where) if isinstance(where, MessageId) else child.position.seek(None, where)
                 for child, where in targets
             ),
             return_exceptions=True,
@@ -361,72 +365,76 @@ class MultiTopicsConsumer(TopicSubscriptions):
         raise_first(results)
 
     async def last_message_ids(self) -> list[MessageId]:
-        """Return the last id of every partition."""
-        return list(await asyncio.gather(*(child.positions.last_message_id() for child in self.children)))
+        """Return the last message id of every partition."""
+        return list(await asyncio.gather(*(child.position.last_message_id() for child in self.children)))
 
-    def taken_ids(self) -> list[MessageId]:
-        """Return the id of the last message given out of every partition that has given any. Thread-safe."""
+    def dequeued_ids(self) -> list[MessageId]:
+        """Return the id of the last dequeued message of every partition that has one. Thread-safe."""
         for child in self.children:
-            child.count_taken()
-        taken = [child.positions.last_dequeued_message_id for child in self.children]
+            child.count_dequeued()
+        taken = [child.position.last_dequeued_message_id for child in self.children]
         return [message_id for message_id in taken if message_id is not None]
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last id and the mark-delete position of every partition."""
-        return list(await asyncio.gather(*(child.positions.last_and_mark() for child in self.children)))
+        return list(await asyncio.gather(*(child.position.last_and_mark() for child in self.children)))
 
     async def last_message_id(self) -> MessageId:
-        """Return the last id of a topic without partitions."""
+        """Return the last message id of an unpartitioned topic."""
         if len(self.children) != 1:
             raise OperationNotSupported("There is one last id for each partition; use get_last_message_ids()")
-        return await self.children[0].positions.last_message_id()
+        return await self.children[0].position.last_message_id()
+
+    def has_queued(self) -> bool:
+        """Return True if a message can be dequeued immediately. Thread-safe."""
+        return any(child.has_queued() for child in self.children)
 
     async def has_message_available(self) -> bool:
-        """Return whether any partition has a message to read."""
-        answers = await asyncio.gather(*(child.positions.has_message_available() for child in self.children))
+        """Return True if any partition has a message to read."""
+        answers = await asyncio.gather(*(child.position.has_message_available() for child in self.children))
         return any(answers)
 
     async def leave(self, topic: str | None, *, force: bool = False) -> None:
-        """Unsubscribe from one topic, or from all and be closed; the only topic of a plain consumer is all."""
+        """Unsubscribe from one topic, or from all and close; the only topic of a plain consumer is all."""
         if topic is None or (self.pattern is None and list(self.topics) == [TopicName.parse(topic)]):
             await self.unsubscribe(force=force)
         else:
             await self.unsubscribe_topic(topic, force=force)
 
     async def unsubscribe(self, *, force: bool = False) -> None:
-        """Remove the subscription on every partition."""
+        """Delete the subscription of every partition."""
         self._stop_growth()
         await each_unsubscribed(self.children, force=force)
         self.ended()
 
     async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
-        """Close every partition's consumer; bounded by `timeout` seconds, else by the operation time-out."""
+        """Close every partition's consumer, within `timeout` seconds, else the operation time-out."""
         self._stop_growth()
-        # Order of events: ended first, so that a topic that joins at this moment sees it and is closed by its own task.
+        # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
         self._ended = True
         reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
         self.ended()
         return tuple(reports)
 
     def abandon(self) -> None:
-        """Close without a word to the broker."""
+        """Close without a message to the broker."""
         for child in self.children:
             child.abandon()
         self.ended()
 
     def ended(self) -> None:
-        """Let go: nothing more will be received."""
+        """Release everything: no more messages will be received."""
         self._stop_growth()
         self._ended = True
         self.client.forget(self)
-        # Without children nobody else wakes those who wait.
+        # Without partition consumers nothing else wakes those who wait.
         self._wake_first()
         if self.on_ready is not None:
             self.on_ready()
 
     @property
     def is_closed(self) -> bool:
-        """Whether the consumer was closed."""
+        """True after the consumer was closed."""
         return self._ended
 
     @property
@@ -438,17 +446,17 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     @property
     def has_reached_end(self) -> bool:
-        """Whether every topic is terminated and everything in it acknowledged."""
+        """True if every topic is terminated and everything in it acknowledged."""
         return bool(self.children) and all(child.reached_end for child in self.children)
 
     @property
     def is_connected(self) -> bool:
-        """Whether every partition is connected now."""
+        """True if every partition is connected."""
         return not self._ended and all(child.is_connected for child in self.children)
 
 
-def _take_and_prefetch(child: PartitionConsumer) -> Message | None:
-    return child.take(prefetch=True)
+def _dequeue_and_prefetch(child: PartitionConsumer) -> Message | None:
+    return child.dequeue(prefetch=True)
 
 
 async def _all_tried(work: Iterable[Awaitable[None]]) -> None:

@@ -1,9 +1,9 @@
-"""The topics of a pattern: found, followed as they come and go, and kept in a consumer.
+"""Pattern topics watcher: keeps the topics of a consumer in step with a topics pattern.
 
-Rules: the list is asked for at the start and every discovery period, and where the
-broker can tell of changes (PIP-145) it is asked to; the period stays as the fallback. One task does everything in
-order, so that a list and a change never cross. A topic that cannot be subscribed to now is tried again and leaves the
-others alone. A topic that has vanished is closed, not unsubscribed. On the loop only.
+Rules: the list is requested at the start and every discovery period, and where the broker can notify of changes
+(PIP-145) a watch is registered; the period stays as the fallback. One task does everything in order, so that a list and
+a change never overlap. A topic that cannot be subscribed to now is retried and does not affect the others. A topic that
+was deleted is closed, not unsubscribed. On the loop only.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pulsar_native.pattern")
 
 TopicsChanged = Callable[[list[str], list[str]], None]
-"""Be told of the topics that joined and left a consumer. Called on the loop."""
+"""Called on the loop with the topics added to and removed from a consumer."""
 
 _NEVER = float("inf")
 
 
 class PatternTopicsWatcher:
-    """Keeps a consumer subscribed to the topics a pattern means."""
+    """Watcher that keeps a consumer subscribed to the topics a pattern matches."""
 
     def __init__(
         self, client: ClientCore, consumer: MultiTopicsConsumer, pattern: TopicPattern, changed: TopicsChanged | None
@@ -56,7 +56,7 @@ class PatternTopicsWatcher:
         self._news = asyncio.Event()
         self._watcher_id = client.next_watcher_id()
         self._watched: Connection | None = None
-        # When to try to watch, and when to try what failed, again: seconds of the loop's clock.
+        # Next attempts to register the watch, and to retry failed subscriptions: seconds of the loop's clock.
         self._watch_at = 0.0 if self._mode is RegexSubscriptionMode.PersistentOnly else _NEVER
         self._retry_at = _NEVER
         self._watch_backoff = self._backoff()
@@ -69,11 +69,11 @@ class PatternTopicsWatcher:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the broker tells of changes at present."""
+        """True while the broker notifies of changes."""
         return self._watched is not None
 
     async def open(self) -> None:
-        """Subscribe to the topics there are; the first failure, but for a topic that has just gone, is raised."""
+        """Subscribe to the matching topics; the first failure, except for a topic deleted meanwhile, is raised."""
         await self._poll()
         added, _, failures = await self._reconcile()
         for error in failures:
@@ -83,14 +83,14 @@ class PatternTopicsWatcher:
         self._consumer.add_task(self._client.engine.spawn(self._follow()))
 
     def leave(self, topic: TopicName) -> None:
-        """Do not subscribe again to a topic the application unsubscribed from, until it is a new one."""
+        """Exclude a topic the application unsubscribed from, until it was deleted and created again."""
         self._wanted.leave(topic)
 
     def stay(self, topic: TopicName) -> None:
-        """Take `leave` back."""
+        """Undo `leave`."""
         self._wanted.stay(topic)
 
-    # --- following ----------------------------------------------------------------------------------------------------
+    # --- topic changes ----------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         try:
@@ -98,7 +98,7 @@ class PatternTopicsWatcher:
         finally:
             if self._watched is not None:
                 self._watched.remove_watcher(self._watcher_id)
-                # The answer is of no interest: the broker forgets the watcher with the connection, too.
+                # The response is ignored: the broker drops the watcher with the connection, too.
                 self._watched.write([commands.close_topic_list_watch(self._client.next_request_id(), self._watcher_id)])
 
     async def _follow_on(self) -> None:
@@ -115,18 +115,18 @@ class PatternTopicsWatcher:
                 if loop.time() >= poll_at:
                     poll_at = loop.time() + self._period
                     await self._poll()
-                self._take_updates()
-                self._tell(*await self._reconcile())
+                self._apply_updates()
+                self._notify(*await self._reconcile())
             except PulsarException as error:
                 _log.warning("Cannot look for the topics of %r now: %s", self.pattern.text, error)
             except Exception:
-                # Whatever it is, the topics must be followed on.
+                # The watcher must go on after any error.
                 _log.exception("The topics of %r were not followed this time", self.pattern.text)
 
     async def _poll(self) -> None:
-        # Order of events: what the broker told before it is asked is taken first, and what it tells meanwhile on top of
-        # its answer, which may be older; a change that is in both does no harm.
-        self._take_updates()
+        # Order of events: updates received before the request are applied first, and those received meanwhile after its
+        # response, which may be older; a change that is in both is harmless.
+        self._apply_updates()
         found = await self._client.lookup.topics_of_namespace(
             self.pattern.namespace,
             self._mode,
@@ -137,15 +137,15 @@ class PatternTopicsWatcher:
         if found.changed:
             self._wanted.replace(found.topics, found.hash)
 
-    def _take_updates(self) -> None:
+    def _apply_updates(self) -> None:
         while self._updates:
             update = self._updates.popleft()
             self._wanted.update(update.new_topics, update.deleted_topics, update.topics_hash)
 
-    # --- watching -----------------------------------------------------------------------------------------------------
+    # --- watch ------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Ask the broker to tell of changes; where it does not, the period has to do until we ask again."""
+        """Register a watch with the broker; where it has none, the discovery period is used until the next attempt."""
         loop = self._client.engine.loop
         self._watch_at = loop.time() + self._period
         if self._client.service.url.is_http:
@@ -159,7 +159,7 @@ class PatternTopicsWatcher:
         except PulsarException as error:
             if error.retryable:
                 self._watch_at = loop.time() + self._watch_backoff.next(loop.time())
-            _log.info("The broker does not tell about topics of %r now: %s", self.pattern.text, error)
+            _log.info("Cannot watch the topics of %r: %s", self.pattern.text, error)
         else:
             self._watch_backoff.reset()
 
@@ -169,8 +169,8 @@ class PatternTopicsWatcher:
         frame = commands.watch_topic_list(
             self.pattern.namespace, request_id, self._watcher_id, pattern=self.pattern.for_broker, known_hash=known
         )
-        # What it told over an earlier connection is older than the answer.
-        self._take_updates()
+        # Updates of an earlier connection are older than the response.
+        self._apply_updates()
         connection.add_watcher(self._watcher_id, self)
         try:
             answer = await connection.request(request_id, frame, pb.CommandWatchTopicListSuccess)
@@ -184,21 +184,21 @@ class PatternTopicsWatcher:
             self._watch_at = _NEVER
 
     def on_topics_update(self, update: pb.CommandWatchTopicUpdate) -> None:
-        """Take note of topics that came or went."""
+        """Queue an update of created and deleted topics."""
         self._updates.append(update)
         self._news.set()
 
     def on_connection_lost(self, connection: Connection, reason: str) -> None:
-        """Watch on another connection."""
+        """Register the watch on another connection."""
         loop = self._client.engine.loop
         self._watched = None
         self._watch_at = loop.time() + self._watch_backoff.next(loop.time())
         self._news.set()
 
-    # --- subscribing --------------------------------------------------------------------------------------------------
+    # --- subscriptions ----------------------------------------------------------------------------------------------
 
     async def _reconcile(self) -> tuple[list[TopicName], list[TopicName], list[BaseException]]:
-        """Make the consumer's topics those that are wanted; return what joined, what left, and what went wrong."""
+        """Subscribe to added and remove deleted topics; return what was added, what removed, and the errors."""
         change = self._wanted.change(self._consumer.topics)
         for topic in change.removed:
             await self._consumer.remove_topic(topic)
@@ -223,7 +223,7 @@ class PatternTopicsWatcher:
         if topic in self._consumer.topics:
             await self._consumer.update_partitions(topic)
 
-    def _tell(self, added: list[TopicName], removed: list[TopicName], failures: list[BaseException]) -> None:
+    def _notify(self, added: list[TopicName], removed: list[TopicName], failures: list[BaseException]) -> None:
         for error in failures:
             if not isinstance(error, PulsarException):
                 raise error
@@ -237,9 +237,9 @@ class PatternTopicsWatcher:
 
 
 def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], None]], None]) -> TopicsChanged:
-    """Return what tells a listener of topics that joined and left, on a thread of the application's side."""
+    """Return a callback that notifies a listener of added and removed topics on a thread of the application."""
 
-    def tell(added: list[str], removed: list[str]) -> None:
+    def notify(added: list[str], removed: list[str]) -> None:
         try:
             if removed:
                 listener.on_topics_removed(removed)
@@ -248,15 +248,17 @@ def topics_told(listener: TopicsChangedListener, submit: Callable[[Callable[[], 
         except Exception:
             _log.exception("The listener for changed topics failed")
 
-    return lambda added, removed: submit(lambda: tell(added, removed))
+    return lambda added, removed: submit(lambda: notify(added, removed))
 
 
 def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
-    """Return what tells a listener whose methods may be coroutines of topics that joined and left, on the loop."""
-    # Told in order, one change after the other, however long a coroutine takes.
+    """Return a callback that notifies a listener, whose methods may be coroutines, of added and removed topics on the
+    loop.
+    """
+    # Notified in order, one change after the other, however long a coroutine takes.
     last: list[asyncio.Task[None]] = []
 
-    async def tell(before: asyncio.Task[None] | None, added: list[str], removed: list[str]) -> None:
+    async def notify(before: asyncio.Task[None] | None, added: list[str], removed: list[str]) -> None:
         if before is not None:
             await before
         try:
@@ -268,7 +270,7 @@ def topics_told_on_loop(listener: TopicsChangedListener) -> TopicsChanged:
             _log.exception("The listener for changed topics failed")
 
     def changed(added: list[str], removed: list[str]) -> None:
-        task = asyncio.get_running_loop().create_task(tell(last[-1] if last else None, added, removed))
+        task = asyncio.get_running_loop().create_task(notify(last[-1] if last else None, added, removed))
         last[:] = [task]
 
     return changed

@@ -1,9 +1,9 @@
-"""Lock-free prefetch buffer: messages of the current entry that `receive()` pops without taking the consumer lock.
+"""Lock-free prefetch buffer: messages of the current entry that `receive()` pops without acquiring the consumer lock.
 
 Rules: the messages are of one entry, in order, ahead of everything else the consumer has. The APIs pop from the left,
-in any thread, one atomic step a message; `fill`, `taken` and `reclaim` are called under the consumer's lock, and
-`reclaim` pops from the right. So a message is either reclaimed or taken, whatever happens at once. No message is put
-here whose taking makes permits due: they go when it is taken, not when the next `receive()` comes.
+in any thread, one atomic step per message; `fill`, `taken` and `reclaim` are called under the consumer's lock, and
+`reclaim` pops from the right. So a message is either reclaimed or dequeued, whatever happens concurrently. No message
+is added whose dequeuing makes permits due: they are sent when it is dequeued, not at the next `receive()`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ class PrefetchBuffer:
     __slots__ = ("_counted", "_of", "_stop", "messages")
 
     def __init__(self) -> None:
-        # The same for ever: the APIs hold its `popleft`.
+        # Never replaced: the APIs hold its `popleft`.
         self.messages: deque[Message] = deque()
-        # How many were there when they were last counted, of which entry, and the index behind the last of them.
+        # State at the last count: number of messages, their entry, and the index behind the last of them.
         self._counted = 0
         self._of: Decoded | None = None
         self._stop = 0
 
     def __bool__(self) -> bool:
-        """Whether anything was put here that is not counted as taken."""
+        """True if anything was added that is not counted as dequeued."""
         return self._counted > 0
 
     def fill(self, decoded: Decoded, first: int, stop: int) -> None:
-        """Put messages of a batch there, from one index up to another; what was put before is taken and counted."""
+        """Add messages of a batch, from one index up to another; earlier ones must be dequeued and counted."""
         self._of, self._stop, self._counted = decoded, stop, stop - first
         self.messages.extend(decoded.messages_between(first, stop))
 
     def taken(self) -> tuple[int, Message | None]:
-        """Return how many were taken since the last count, and the last of them."""
+        """Return how many messages were dequeued since the last count, and the last of them."""
         left = len(self.messages)
         taken, self._counted = self._counted - left, left
         message = None
@@ -49,13 +49,13 @@ class PrefetchBuffer:
         return taken, message
 
     def reclaim(self) -> list[Message]:
-        """Take back what nobody took, the last first; count before anything else is done, and after it."""
+        """Remove and return the remaining messages, the last first; call `taken` before anything else, and after it."""
         back: list[Message] = []
         try:
             while True:
                 back.append(self.messages.pop())
         except IndexError:
-            # Order of events: whoever took one meanwhile took it from the left, so that what is back is the end.
+            # Order of events: concurrent pops were from the left, so the reclaimed messages are the end.
             self._stop -= len(back)
             self._counted -= len(back)
             return back

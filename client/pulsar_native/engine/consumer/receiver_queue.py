@@ -1,9 +1,8 @@
-"""What has come of a topic or partition and was not taken: deliveries, of one entry messages, and what is prefetched.
+"""Receiver queue of a topic or partition: undecoded deliveries, the messages of one entry, and the prefetch buffer.
 
-Rules: the loop only appends whole deliveries; the thread that receives has them opened, under the lock. Messages are
-made of an entry when they are wanted, not before: of what is left of it a number is known. In order: what is prefetched
-(see `prefetch_buffer`), messages that are made, the rest of the entry, deliveries. Permits are given back in bulk at
-half the queue, counted in messages.
+Rules: the loop only appends whole deliveries; the thread that receives decodes them, under the lock. Message objects
+are created when they are needed: the rest of an entry is a number of messages. Order: prefetch buffer, created
+messages, the rest of the entry, deliveries. Permits are returned in bulk at half the queue, counted in messages.
 """
 
 from __future__ import annotations
@@ -27,103 +26,103 @@ from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.data_keys import KeyWanted
 from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, Undecryptable
-from pulsar_native.protocol.unacked_tracker import EntryKey
 from pulsar_native.topic import TopicName
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
     from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
-    from pulsar_native.engine.consumer.seek import Positions
+    from pulsar_native.engine.consumer.seek import ConsumerPosition
 
 Shows = Callable[[list[Message]], list[Message]]
 
 
 class ReceiverQueue(Handler):
-    """The queue of a `PartitionConsumer`, which is one itself, and makes the parts it works with."""
+    """Receiver queue of a `PartitionConsumer`, which inherits it, and creates the parts it works with."""
 
     permits: Permits
     dead_letter_router: DeadLetterRouter | None
     decoder: EntryDecoder
-    positions: Positions
-    # None while recording is off; told of entries, never of messages.
+    position: ConsumerPosition
+    # None while recording is off; called per entry, never per message.
     stats: ConsumerRecorder | None
     _acks: AckGroupingTracker
     _scaled: ScaledPermits | None
-    # Whether the permits are told of each delivery.
+    # True if the permits are notified of each delivery.
     _tells_arrivals: bool
-    # Whether entries are looked at for more than their messages, once each.
+    # True if each decoded entry is passed to trackers or the dead-letter router.
     _watches_entries: bool
 
     def __init__(self, client: ClientCore, topic: TopicName) -> None:
         super().__init__(client, topic)
         self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
-        # What has arrived, and what of it is opened; and the same within reach of the application: the very same, or
-        # nothing at all during a strict pause.
+        # All deliveries and decoded messages; and the same for the application: the same objects, or empty ones during
+        # a strict pause.
         self.all_deliveries: deque[Delivery] = deque()
         self._all_messages: deque[Message] = deque()
         self._deliveries, self._messages = self.all_deliveries, self._all_messages
         self._decoded: Decoded | None = None
-        # From which index on the messages of that entry are neither taken nor opened. Then none are opened.
+        # Index from which the messages of that entry are neither dequeued nor created; None when all are created.
         self._cut_at: int | None = None
-        # Where an API takes messages without the lock, and whether it does.
+        # Buffer the APIs dequeue from without the lock, and whether it is in use.
         self.prefetch = PrefetchBuffer()
         self._prefetches = False
-        # Permits to give back, and how many of them are sent together: set by `permits`.
+        # Permits to return, and the number that is sent at once: set by `permits`.
         self.permits_to_return = self.flow_threshold = 0
-        # How often the consumer was attached: what is unacknowledged comes again with every attachment.
+        # Number of attachments: with every attachment unacknowledged messages are redelivered.
         self.attachment = 0
-        # The last message given out, as itself: its id is only made when somebody asks.
+        # Last dequeued message, as an object: its id is created on demand.
         self.last_message: Message | None = None
-        # Shows messages to interceptors that want to see them arrive, and returns those to queue.
+        # Passes arriving messages to interceptors, and returns those to queue.
         self._shows: Shows | None = None
         self._awaits_key = False
         self._key_task: asyncio.Task[None] | None = None
 
     @abstractmethod
     def look_again(self) -> None:
-        """Have whoever waits for messages look again. On the loop."""
+        """Wake those who wait for messages. On the loop."""
 
-    # --- taking (any thread) --------------------------------------------------------------------------------------
+    # --- dequeue (any thread) ---------------------------------------------------------------------------------------
 
-    def take(self, prefetch: bool = False) -> Message | None:
-        """Return the next message, None when there is none yet; those behind it may be prefetched. Thread-safe."""
+    def dequeue(self, prefetch: bool = False) -> Message | None:
+        """Return the next message, None when there is none yet; the following ones may be prefetched. Thread-safe."""
         with self.lock:
             if self._prefetches:
-                return self._take_prefetching(prefetch)
+                return self._dequeue_prefetching(prefetch)
             messages = self._messages
             if not messages and not self._decode_wanted():
                 return None
             message = messages.popleft()
-            self._took(message)
+            self._on_dequeued(message)
             unacked = self._acks.unacked
             if unacked is not None:
                 unacked.add((message.entry.ledger_id, message.entry.entry_id))
             return message
 
-    def _take_prefetching(self, prefetch: bool) -> Message | None:
-        """Return the next message of a consumer that prefetches: from the buffer, and now perhaps into it."""
+    def _dequeue_prefetching(self, prefetch: bool) -> Message | None:
+        """Return the next message of a consumer that prefetches: from the buffer, refilling it where possible."""
         if self.prefetch:
             with contextlib.suppress(IndexError):
-                # Others may take the last one at this moment.
+                # Other threads may dequeue the last one concurrently.
                 return self.prefetch.messages.popleft()
-            self._count_taken()
+            self._count_dequeued()
         if not self._messages:
             if not self._begin_slice():
                 return None
             decoded, first = self._decoded, self._cut_at
             assert decoded is not None and first is not None
             if decoded.is_whole_batch:
-                return self._take_from_batch(decoded, first, prefetch)
+                return self._dequeue_from_batch(decoded, first, prefetch)
             self._open_cut()
         message = self._messages.popleft()
-        self._took(message)
+        self._on_dequeued(message)
         return message
 
-    def _take_from_batch(self, decoded: Decoded, first: int, prefetch: bool) -> Message:
+    def _dequeue_from_batch(self, decoded: Decoded, first: int, prefetch: bool) -> Message:
         (message,) = decoded.messages_between(first, first + 1)
-        self._took(message)
+        self._on_dequeued(message)
         stop = first + 1
         if prefetch:
             # As many as do not make permits due.
@@ -132,57 +131,57 @@ class ReceiverQueue(Handler):
         self._cut_at = stop if stop < decoded.wanted else None
         return message
 
-    def _took(self, message: Message) -> None:
-        """Count a message as given out. Called under the lock."""
+    def _on_dequeued(self, message: Message) -> None:
+        """Count a message as dequeued. Called under the lock."""
         self.last_message = message
         self.permits_to_return += 1
         if self.permits_to_return >= self.flow_threshold:
             self.permits.send()
 
     def enable_prefetch(self) -> None:
-        """Fill the prefetch buffer from now on, unless something is to be done for each message when it is taken."""
+        """Fill the prefetch buffer from now on, unless each dequeued message needs processing."""
         watched = self._shows is not None or self._scaled is not None or self._acks.unacked is not None
         self._prefetches = not watched and not self.permits.on_demand
 
     def disable_prefetch(self) -> None:
-        """Put no more messages into the prefetch buffer, and take back those that are there. Thread-safe."""
+        """Stop filling the prefetch buffer, and reclaim its messages. Thread-safe."""
         with self.lock:
             self._prefetches = False
             self.reclaim_prefetched()
 
-    def count_taken(self) -> None:
-        """Bring `last_message` up to what was taken from the prefetch buffer. Thread-safe."""
+    def count_dequeued(self) -> None:
+        """Update `last_message` to what was dequeued from the prefetch buffer. Thread-safe."""
         with self.lock:
-            self._count_taken()
+            self._count_dequeued()
 
-    def _count_taken(self) -> None:
+    def _count_dequeued(self) -> None:
         taken, last = self.prefetch.taken()
         if last is not None:
             self.last_message = last
             self._grant(taken)
 
     def reclaim_prefetched(self) -> None:
-        """Have the prefetch buffer empty: what was not taken is queued again, as itself. Called under the lock."""
+        """Empty the prefetch buffer: its messages are queued again, as objects. Called under the lock."""
         if self.prefetch:
             back = self.prefetch.reclaim()
-            self._count_taken()
+            self._count_dequeued()
             self._all_messages.extendleft(back)
             self._open_cut()
 
-    def take_rows(self) -> EntryRows | None:
+    def dequeue_rows(self) -> EntryRows | None:
         """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
-        entry_slice = self.take_slice()
+        entry_slice = self.dequeue_slice()
         if entry_slice is None:
             return None
         if entry_slice.entry.decryption_failed:
-            # Not fit for columns; the range being read sees by this that it is incomplete.
+            # Not possible as columns; the range reader detects by this that the range is incomplete.
             self.decoder.undecrypted_count += 1
         return entry_slice.part
 
-    def take_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
-        """Return as much of the current entry, or of the next one, as there is room for; None when there is none.
+    def dequeue_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
+        """Return as much of the current entry, or of the next one, as the budget allows; None when there is none.
 
-        Without room all of it. An entry that cannot be decrypted is none for a budget. Thread-safe.
+        Without a budget all of it. With one, an entry that cannot be decrypted is None. Thread-safe.
         """
         with self.lock:
             self.reclaim_prefetched()
@@ -202,7 +201,7 @@ class ReceiverQueue(Handler):
             if budget is not None and entry.decryption_failed:
                 budget.locked = entry
                 return None
-            count = len(indexes) if budget is None else budget.take(sizes)
+            count = len(indexes) if budget is None else budget.spend(sizes)
             if not count:
                 return None
             for _ in range(count if messages else 0):
@@ -212,14 +211,14 @@ class ReceiverQueue(Handler):
             entry_slice = EntrySlice(entry, indexes[:count])
             last = entry_slice.part.last - 1 if entry.is_batch else -1
             place = MessageId(self.topic.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
-            self.positions.set_last_dequeued(place)
+            self.position.set_last_dequeued(place)
             if self._acks.unacked is not None:
                 self._acks.unacked.add(entry.key)
             self._grant(count)
             return entry_slice
 
     def _begin_slice(self) -> bool:
-        """Have an entry with messages to give out decoded; False when there is none yet."""
+        """Decode up to an entry with messages to deliver; return False when there is none yet."""
         while self._cut_at is None:
             if not self._decode_next():
                 return False
@@ -228,35 +227,35 @@ class ReceiverQueue(Handler):
         return True
 
     def _open_cut(self) -> None:
-        """Make messages of what a entry_slice has left of its entry: somebody asks for them, or counts them."""
+        """Create the messages a slice has left of its entry: they are needed, or counted."""
         self.reclaim_prefetched()
         if self._cut_at is not None and self._decoded is not None:
             self._all_messages.extend(self._decoded.messages_from(self._cut_at))
         self._cut_at = None
 
     def put_back(self, messages: list[Message]) -> None:
-        """Give messages out again later, ahead of all others: the application did not get them. Thread-safe."""
+        """Put messages back at the head of the queue: the application did not receive them. Thread-safe."""
         with self.lock:
             if self.is_alive:
                 self._open_cut()
                 self._all_messages.extendleft(reversed(messages))
                 self.permits_to_return -= len(messages)
 
-    # --- out of reach, back, or gone ----------------------------------------------------------------------------------
+    # --- pause, resume, drop ----------------------------------------------------------------------------------------
 
     def pause_delivery(self) -> None:
-        """Give out nothing more: what is here, and what still comes, is kept aside. Called under the lock."""
+        """Deliver nothing more: what is queued, and what still arrives, is kept aside. Called under the lock."""
         self._open_cut()
         self._deliveries, self._messages = deque(), deque()
         self._tells_arrivals = True
 
     def resume_delivery(self) -> None:
-        """Give out again what is here and what comes. Called under the lock."""
+        """Deliver again what is queued and what arrives. Called under the lock."""
         self._deliveries, self._messages = self.all_deliveries, self._all_messages
         self._tells_arrivals = self._scaled is not None
 
     def _grant(self, count: int) -> None:
-        """Count permits to give back and send them once they are half a queue."""
+        """Count permits to return and send them once they are half a queue."""
         self.permits_to_return += count
         if self.permits_to_return >= self.flow_threshold:
             self.permits.send()
@@ -272,15 +271,15 @@ class ReceiverQueue(Handler):
         self.all_deliveries.clear()
         self._all_messages.clear()
         self._decoded = None
-        self.positions.on_queue_dropped()
+        self.position.on_queue_dropped()
 
     def drop_queued(self) -> None:
-        """Forget what was not taken: the topic is not read any more. Thread-safe."""
+        """Drop queued messages: the topic is not read any more. Thread-safe."""
         with self.lock:
             self._drop_queued()
 
     def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
-        """Forget what was not taken of entries that come again as a whole. Thread-safe."""
+        """Drop queued messages of entries that are redelivered as a whole. Thread-safe."""
         with self.lock:
             self._open_cut()
             waiting = self._all_messages
@@ -294,10 +293,10 @@ class ReceiverQueue(Handler):
                     self.stats.received(len(kept) - messages, self.opened()[1] - size)
                 self._grant(dropped)
 
-    # --- opening (any thread, under the lock unless said otherwise) ---------------------------------------------------
+    # --- decoding (any thread, under the lock unless said otherwise) ------------------------------------------------
 
     def _decode_wanted(self) -> bool:
-        """Decode deliveries until there is a message to give out; False when there is none yet."""
+        """Decode deliveries until there is a message to deliver; return False when there is none yet."""
         self._open_cut()
         while not self._messages:
             if not self._decode_next():
@@ -311,13 +310,13 @@ class ReceiverQueue(Handler):
             self._messages.extend(messages if self._shows is None else self._shows(messages))
 
     def show_arrivals(self, shows: Shows) -> None:
-        """Show all messages as they arrive, from `open_arrived` or whoever takes. Before anything has arrived."""
+        """Pass all messages to `shows` on arrival, from `open_arrived` or dequeuing. Set before the first delivery."""
         self._shows = shows
-        # What is shown may be acknowledged on the spot.
+        # An interceptor may acknowledge the message from its callback.
         self.lock = threading.RLock()
 
     def open_arrived(self) -> None:
-        """Decode all that has arrived, rather than when it is taken, so that it is shown. Thread-safe."""
+        """Decode all deliveries now, rather than when they are dequeued, so that interceptors see them. Thread-safe."""
         with self.lock:
             self._open_cut()
             while self._decode_next():
@@ -338,7 +337,9 @@ class ReceiverQueue(Handler):
         return delivery
 
     def _decode_next(self) -> bool:
-        """Decode one delivery into `_decoded` (None when nothing of it is wanted); False when there is none yet."""
+        """Decode one delivery into `_decoded` (None when nothing of it is wanted); return False when there is none
+        yet.
+        """
         delivery = self._next_delivery()
         if delivery is None:
             return False
@@ -348,7 +349,7 @@ class ReceiverQueue(Handler):
         if delivery.attachment != self.attachment:
             return True
         if self._acks.group.covers(key):
-            self.positions.last_decoded = key
+            self.position.last_decoded = key
             self._grant(permits_of(delivery))
             return True
         try:
@@ -357,10 +358,10 @@ class ReceiverQueue(Handler):
             self._wait_for_key(delivery, wanted)
             return False
         except (Corrupt, Undecryptable) as error:
-            self.positions.last_decoded = key
+            self.position.last_decoded = key
             self._grant(self.decoder.on_undecodable(delivery, error, self.connection))
             return True
-        self.positions.last_decoded = key
+        self.position.last_decoded = key
         if decoded is None:
             # A chunk of a message that is not complete yet.
             self._grant(1)
@@ -374,7 +375,7 @@ class ReceiverQueue(Handler):
         return True
 
     def _keeps_back(self, decoded: Decoded) -> bool:
-        """Note how often an entry was redelivered; True when it goes to the dead-letter topic instead."""
+        """Record an entry's redelivery count; return True if it goes to the dead-letter topic instead."""
         if self._acks.late is not None:
             self._acks.late.delivered(decoded.entry.key, decoded.entry.redelivery_count)
         return (
@@ -408,10 +409,10 @@ class ReceiverQueue(Handler):
             self._awaits_key = False
         self.look_again()
 
-    # --- what is here (thread-safe) -----------------------------------------------------------------------------------
+    # --- queue state (thread-safe) ----------------------------------------------------------------------------------
 
     def may_have_more(self) -> bool:
-        """Return whether taking again may give a message. Thread-safe, without lock."""
+        """Return True if dequeuing may return a message. Thread-safe, without lock."""
         return bool(
             self._messages
             or self._cut_at is not None
@@ -421,36 +422,38 @@ class ReceiverQueue(Handler):
 
     @property
     def has_local(self) -> bool:
-        """Whether anything is here that was not given out. Called under the lock."""
+        """True while any message is queued. Called under the lock."""
         return bool(self._all_messages or self.all_deliveries or self._cut_at is not None or self.prefetch.messages)
 
     def has_queued(self) -> bool:
-        """Return whether a message can be taken at once, decoding as far as needed to be sure. Thread-safe."""
+        """Return True if a message can be dequeued immediately, decoding as far as needed to be sure. Thread-safe."""
         with self.lock:
             return bool(self.prefetch.messages or self._cut_at is not None) or self._decode_wanted()
 
     @property
     def has_undecoded(self) -> bool:
-        """Whether a delivery was not looked at yet. Thread-safe, without lock."""
+        """True while a delivery is not decoded. Thread-safe, without lock."""
         return bool(self.all_deliveries)
 
     def opened(self) -> tuple[int, int]:
-        """Return messages, and bytes of payload, that are decoded and not taken yet. Called under the lock."""
+        """Return the number and payload bytes of messages decoded and not dequeued. Called under the lock."""
         self._open_cut()
         return len(self._all_messages), sum(map(len, self._all_messages))
 
     def queued_messages(self) -> int:
-        """Return how many messages have arrived and were not taken. Thread-safe."""
+        """Return the number of messages received and not dequeued. Thread-safe."""
         with self.lock:
             opened, waiting = self.opened()[0], list(self.all_deliveries)
         return opened + sum(map(permits_of, waiting))
 
     def queued_bytes(self) -> int:
-        """Return the bytes that have arrived and were not taken: payloads, and of entries not looked at all of it."""
+        """Return the bytes received and not dequeued: payload bytes, and all bytes of undecoded entries.
+        Thread-safe.
+        """
         with self.lock:
             return self.opened()[1] + sum(len(delivery.payload) for delivery in self.all_deliveries)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the consumer is neither closed nor failed."""
+        """True unless the consumer is closed or failed."""
         return self.state is State.READY or self.state is State.CONNECTING

@@ -1,10 +1,10 @@
-"""Asking for everything again where the broker rewinds its cursor: Exclusive and Failover subscriptions.
+"""Redelivery of everything unacknowledged where the broker rewinds its cursor: Exclusive and Failover subscriptions.
 
-Rules (measured on 4.2.4): a REDELIVER that meets a read on its way loses that read's entries: they come too late to be
-sent, and the cursor goes on behind them, so that they are missing until the next attachment. The broker reads while
-there are permits. So none are given meanwhile, what still comes is dropped (its epoch is an older one), and the request
-is written once the permits are used up or the topic's end is reached, and permits follow when the broker has answered a
-question asked behind it. On the loop, but for `is_waiting`.
+Rules (measured on 4.2.4): a REDELIVER that arrives during a read loses that read's entries: they are too late to be
+sent, and the cursor continues behind them, so that they are missing until the next attachment. The broker reads while
+there are permits. So none are granted meanwhile, what still arrives is dropped (its epoch is older), the request is
+written once the permits are used up or the topic's end is reached, and permits follow when the broker has responded to
+a request sent behind it. On the loop, but for `is_waiting`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pulsar_native.exceptions import PulsarException
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
-# A topic whose last id cannot be reached (its end is compacted away, say) is not waited for longer than this.
+# Limit for waiting for a topic whose last id cannot be reached (its end is compacted away, say).
 _LIMIT_SECONDS = 3.0
 _PAUSE_SECONDS = 0.02
 
 
 class RedeliverAll:
-    """The requests of one `PartitionConsumer`, several at a time made one."""
+    """Redeliver-all requests of one `PartitionConsumer`; concurrent ones are merged."""
 
     def __init__(self, consumer: PartitionConsumer) -> None:
         self._consumer = consumer
-        # Whether no permits are given now.
+        # True while no permits are granted.
         self.is_waiting = False
-        # Whether everything is to come again since the last request was written.
+        # True if redelivery was requested again after the last request was written.
         self._is_asked = False
         self._attachment = 0
 
     def start(self) -> None:
-        """Begin to wait, unless that is under way. Under the lock, in any thread."""
+        """Start waiting, unless that is in progress. Under the lock, in any thread."""
         self._is_asked = True
         if not self.is_waiting:
             self.is_waiting = True
@@ -55,34 +55,36 @@ class RedeliverAll:
                 consumer.rewind(self._attachment)
             await self._bounded(self._answered)
             with consumer.lock:
-                # Asked again meanwhile, what was delivered since is of an older epoch and dropped.
+                # Requested again meanwhile: what was delivered since has an older epoch and is dropped.
                 self.is_waiting = self._is_asked
         with consumer.lock:
             consumer.grant_rewound()
         if consumer.permits.on_demand:
-            # Whoever waits asks again.
+            # With a queue of 0 a waiting receiver requests its permit again.
             consumer.look_again()
 
     async def _bounded(self, what: Callable[[], Awaitable[object]]) -> None:
-        """Wait for something, but not for ever: without an answer the broker is asked all the same."""
+        """Wait for a step with a time limit: without a response the request is written all the same."""
         with contextlib.suppress(PulsarException, TimeoutError):
             async with asyncio.timeout(_LIMIT_SECONDS):
                 await what()
 
     async def _answered(self) -> None:
-        """Return when the broker has seen the request: permits on its heels make it read on from the old place."""
+        """Return when the broker has processed the request: permits directly behind it would make it read on from the
+        old position.
+        """
         connection = self._consumer.connection
         if connection is not None and self._consumer.attachment == self._attachment:
-            await self._consumer.positions.ask_last(connection)
+            await self._consumer.position.ask_last(connection)
 
     async def _quiet(self) -> None:
-        """Return when the broker reads nothing, or nothing that counts."""
+        """Return when the broker reads nothing, or nothing that matters."""
         consumer = self._consumer
         while consumer.attachment == self._attachment and consumer.outstanding() > 0:
             connection = consumer.connection
             if connection is None:
                 return
-            last = await consumer.positions.ask_last(connection)
+            last = await consumer.position.ask_last(connection)
             newest = consumer.newest
             if last.entry_id() < 0 or consumer.is_active is False:
                 return

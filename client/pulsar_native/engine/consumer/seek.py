@@ -1,7 +1,7 @@
-"""Where a consumer stands: its start, what was looked at last, the topic's end, and moving all that by a seek.
+"""Consumer position and seek: start, last decoded and dequeued messages, the topic's end.
 
-Rules: the places are changed under the consumer's lock; asking the broker and seeking are on the loop. The broker keeps
-the place of a durable subscription; a non-durable one brings its own with every attachment.
+Rules: the positions are changed under the consumer's lock; requests and seeks are on the loop. The broker stores the
+position of a durable subscription; a non-durable one sends its own with every attachment.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 
-class Positions:
-    """The places of a `PartitionConsumer`."""
+class ConsumerPosition:
+    """Position of a `PartitionConsumer`."""
 
     def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig) -> None:
         self._consumer = consumer
@@ -33,53 +33,57 @@ class Positions:
         self._start = config.start_message_id
         self._start_inclusive = config.start_message_id_inclusive
         self.filter = StartFilter(None if self._durable else self._start, self._start_inclusive)
-        # Ledger and entry of the last delivery looked at, wanted or not.
+        # Ledger and entry of the last decoded delivery, wanted or not.
         self.last_decoded: tuple[int, int] | None = None
         self._last_place: MessageId | None = None
         self._mark_delete: MessageId | None = None
         self.is_seeking = False
 
-    # --- what was reached (under the lock, or thread-safe) --------------------------------------------------------
+    # --- position (under the lock, or thread-safe) ------------------------------------------------------------------
 
     @property
     def last_dequeued_message_id(self) -> MessageId | None:
-        """Id of the last message given out. Under the lock, with an empty prefetch buffer or after `count_taken`."""
+        """Id of the last dequeued message. Under the lock, with an empty prefetch buffer or after `count_dequeued`."""
         message = self._consumer.last_message
         return self._last_place if message is None else message.message_id()
 
     def set_last_dequeued(self, place: MessageId) -> None:
-        """Note the end of what was given out other than as messages. Called under the lock."""
+        """Record the end of what was dequeued other than as messages. Called under the lock."""
         self._consumer.last_message, self._last_place = None, place
 
     def on_queue_dropped(self) -> None:
-        """Note that what was queued is gone: all behind the last message given out comes again. Under the lock."""
+        """Record that the queue was dropped: everything behind the last dequeued message is redelivered. Under the
+        lock.
+        """
         last = self.last_dequeued_message_id
         self.last_decoded = None if last is None else (last.ledger_id(), last.entry_id())
 
     def start_message_id(self) -> MessageId | None:
-        """Return where a non-durable subscription goes on; the broker keeps the place of a durable one."""
+        """Return the start of a non-durable subscription's next attachment; None for a durable one, which the broker
+        stores.
+        """
         if self._durable:
             return None
         last = self.last_dequeued_message_id
         if last is not None:
-            # Where it began does not matter: the chunks before it that are still needed are here.
+            # The first chunk's position does not matter: the chunks before it that are still needed are here.
             self._start, self._start_inclusive = last.without_chunks(), False
         self.filter = StartFilter(self._start, self._start_inclusive)
         return self._start
 
     def start_entry(self) -> tuple[int, int] | None:
-        """Return ledger and entry of the start, None for the topic's beginning."""
+        """Return ledger id and entry id of the start, None for the topic's beginning."""
         start = self._start
         return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
 
-    def taken_entry(self) -> tuple[int, int]:
-        """Return ledger and entry of the last message given out, (-1, -1) before the first. Takes the lock."""
-        self._consumer.count_taken()
+    def dequeued_entry(self) -> tuple[int, int]:
+        """Return ledger id and entry id of the last dequeued message, (-1, -1) before the first. Acquires the lock."""
+        self._consumer.count_dequeued()
         last = self.last_dequeued_message_id
         return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
 
     def is_past(self, end: MessageId) -> bool:
-        """Return whether everything before `end` was looked at, as far as entry numbers tell. Thread-safe."""
+        """Return True if everything before `end` was decoded, judged by entry ids. Thread-safe."""
         before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
         return self.last_decoded is not None and self.last_decoded >= (end.ledger_id(), before)
 
@@ -90,7 +94,9 @@ class Positions:
         return await self.ask_last(await self._ready())
 
     async def last_and_mark(self) -> tuple[MessageId, MessageId]:
-        """Return the last deliverable id, and the subscription's mark-delete position: up to it all is acknowledged."""
+        """Return the last deliverable id, and the subscription's mark-delete position: everything up to it is
+        acknowledged.
+        """
         last = await self.last_message_id()
         return last, self._mark_delete or MessageId.earliest
 
@@ -98,7 +104,7 @@ class Positions:
         return await self._consumer.ready(self._consumer.client.config.operation_timeout_seconds)
 
     async def ask_last(self, connection: Connection) -> MessageId:
-        """Return the id of the topic's last deliverable message, asked on this connection."""
+        """Return the id of the topic's last deliverable message, requested on this connection."""
         consumer = self._consumer
         request_id = consumer.client.next_request_id()
         frame = commands.get_last_message_id(consumer.consumer_id, request_id)
@@ -109,17 +115,17 @@ class Positions:
         return commands.message_id(answer.last_message_id, partition=topic.partition, topic=topic.full)
 
     async def has_message_available(self) -> bool:
-        """Return whether a message lies between the place reached and the topic's end."""
+        """Return True if there is a message between the current position and the topic's end."""
         consumer = self._consumer
         if consumer.has_queued():
             return True
         if not consumer.topic.is_persistent:
-            # Nothing is kept there that could be read later.
+            # A non-persistent topic stores nothing that could be read later.
             return False
         last = await self.last_message_id()
         if last.entry_id() < 0:
             return False
-        consumer.count_taken()
+        consumer.count_dequeued()
         place, inclusive = self.last_dequeued_message_id, False
         if place is None:
             place, inclusive = self._start, self._start_inclusive
@@ -133,10 +139,11 @@ class Positions:
             and self.last_decoded > here
             and not consumer.may_have_more()
         ):
-            # All behind the place was looked at, and nothing is left of it: acknowledged, compacted away, damaged.
+            # Everything behind the position was decoded, and nothing is left of it: acknowledged, compacted away,
+            # damaged.
             return False
         if place is None or place == MessageId.earliest:
-            # After a seek by time only the broker knows the place: its mark is the entry before the next one to come.
+            # After a seek by time only the broker knows the position: its mark is the entry before the next delivery.
             mark = self._mark_delete
             return mark is None or (mark.ledger_id(), mark.entry_id()) < end
         if here != end:
@@ -145,19 +152,40 @@ class Positions:
             return inclusive
         return place.batch_index() < last.batch_index() or (inclusive and place.batch_index() == last.batch_index())
 
-    # --- moving (loop) --------------------------------------------------------------------------------------------
+    # --- seek (loop) ------------------------------------------------------------------------------------------------
 
-    async def seek(self, position: MessageId | None, publish_time: int = 0) -> None:
-        """Move the subscription to an id or a publish time (ms) and subscribe again from there."""
+    async def move(self, position: MessageId) -> None:
+        """Move as the application asks for it: behind the message, or with the configuration's word to it.
+
+        On a durable subscription the message left out counts as acknowledged: it would come again otherwise, with the
+        next consumer.
+        """
+        inclusive = self._inclusive_by_config
+        if position == MessageId.latest and inclusive and not self._durable:
+            await self.step_back()
+            return
+        await self.seek(position, inclusive=inclusive)
+        is_message = position.entry_id() >= 0 and position != MessageId.latest
+        if self._durable and not inclusive and is_message:
+            self._consumer.acknowledge_skipped(position)
+
+    async def seek(self, position: MessageId | None, publish_time: int = 0, *, inclusive: bool = True) -> None:
+        """Move the subscription to an id or a publish time (ms) and subscribe again from there.
+
+        With `inclusive` a durable subscription continues with the message itself, else behind it.
+        """
         consumer = self._consumer
         connection = await self._ready()
         words = None
+        sought = position
         if position is not None and self._durable:
-            # Everything from its first chunk on is delivered again.
+            # Everything from its first chunk on is redelivered.
             position = position.first_chunk_message_id() or position
-        if position is not None and position.batch_index() > 0 and position.batch_size() > 0:
+        if position is not None and position.batch_size() > 0:
             size = position.batch_size()
-            words = words_of(((1 << size) - 1) & ~((1 << position.batch_index()) - 1), size)
+            first = position.batch_index() + (1 if self._durable and not inclusive else 0)
+            if 0 < first < size:
+                words = words_of(((1 << size) - 1) & ~((1 << first) - 1), size)
         request_id = consumer.client.next_request_id()
         self.is_seeking = True
         try:
@@ -170,7 +198,7 @@ class Positions:
             )
             await consumer.ask(request_id, frame, connection, pb.CommandSuccess)
             with consumer.lock:
-                self._forget(position)
+                self._forget(position, sought, inclusive)
             consumer.detached()
             connection.remove_consumer(consumer.consumer_id)
         finally:
@@ -181,19 +209,20 @@ class Positions:
         if position is None and not self._durable:
             await self._pin_after_seek(connection)
 
-    def _forget(self, position: MessageId | None) -> None:
+    def _forget(self, position: MessageId | None, sought: MessageId | None, inclusive: bool) -> None:
         self._consumer.reclaim_prefetched()
         self._consumer.last_message = self._last_place = None
         self._consumer.forget_deliveries()
-        # The broker keeps the sought time for a non-durable subscription; starting at earliest does not rewind it.
+        # The broker stores the sought time for a non-durable subscription; starting at earliest does not rewind it.
         self._start = MessageId.earliest if position is None else position
         self._start_inclusive = self._durable or self._inclusive_by_config or position is None
         if self._durable:
-            self.filter = StartFilter(position, True)
+            # Of a message in chunks `position` is the first one, and `sought`, the last one, its place.
+            self.filter = StartFilter(position, True) if inclusive else StartFilter(sought, False)
 
     async def _pin_after_seek(self, connection: Connection) -> None:
-        """Turn the time sought into a place: an unload takes the cursor along, and with it where the time was."""
-        # If it cannot be had now, the broker's mark is asked for when it is needed.
+        """Replace the sought time by a position: an unload drops the cursor, and with it the position of the time."""
+        # If the request fails now, the broker's mark is requested when it is needed.
         with contextlib.suppress(PulsarException):
             await self.ask_last(connection)
             mark = self._mark_delete
@@ -203,7 +232,7 @@ class Positions:
                 self._start_inclusive = False
 
     async def pin_latest(self, connection: Connection) -> None:
-        """Turn `latest` into a fixed place: without it, what is published during an outage would be skipped."""
+        """Replace `latest` by a fixed position: without it, messages published during an outage would be skipped."""
         last = await self.ask_last(connection)
         if last.entry_id() >= 0:
             topic = self._consumer.topic
@@ -211,15 +240,15 @@ class Positions:
         else:
             self._start = MessageId.earliest
         self._start_inclusive = False
-        # Only for a later attachment: what is delivered now lies behind `latest` by the broker's own word.
+        # Only for a later attachment: what is delivered now is behind the broker's own `latest`.
 
     async def step_back(self) -> None:
-        """Go on with the last message rather than behind it: "latest" is behind it for the broker."""
+        """Seek to the last message rather than behind it: the broker's "latest" is behind it."""
         last = await self.last_message_id()
         if last.entry_id() >= 0:
             await self.seek(last)
 
     @property
     def starts_at_latest(self) -> bool:
-        """Whether a non-durable subscription begins behind all there is."""
+        """True for a non-durable subscription that starts behind the topic's last message."""
         return not self._durable and self._start == MessageId.latest

@@ -1,9 +1,8 @@
-"""The newest value of every key of a topic, kept up to date: what both APIs' table views hold.
+"""Table of the latest value of each key of a topic, kept up to date; the core of both APIs' table views.
 
-Rules: a message without value removes its key, and so does an empty one, as in the Java client;
-a message without a key is passed over. Changes are applied, and listeners told, one at a time and in the order of
-each partition; whoever is told of all there is and of what follows misses nothing and hears nothing twice. Reading is
-thread-safe and waits for nobody.
+Rules: a message without value removes its key, and so does an empty one, as in the Java client; a message without a key
+is ignored. Changes are applied, and listeners called, one at a time and in the order of each partition; a listener
+registered with `for_each_and_listen` misses no change and receives none twice. Reading is thread-safe and never blocks.
 """
 
 from __future__ import annotations
@@ -15,30 +14,35 @@ from typing import Any
 
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.schema import SchemaType
 
 _log = logging.getLogger("pulsar_native.table_view")
 
 Action = Callable[[str, Any], Any]
-"""Called with a key and its value; None as the value tells that the key was removed."""
+"""Called with a key and its value; None (b"" under the schema of bytes) means that the key was removed."""
 
-_Place = tuple[int, int, int]
+_Position = tuple[int, int, int]
 
 
 class Table:
-    """Keys with their values, and who listens. Thread-safe."""
+    """Keys with their values, and listeners. Thread-safe.
 
-    def __init__(self) -> None:
+    Listeners receive a removal as None, under the schema of bytes as b"", like those of the official client.
+    """
+
+    def __init__(self, schema_type: SchemaType) -> None:
+        self._removed = b"" if schema_type is SchemaType.BYTES else None
         self.values: dict[str, Any] = {}
         self._listeners: list[Action] = []
-        # Held while the application is called: what it is told keeps its order. It may call back from the same thread.
+        # Held while listeners are called, which keeps their calls in order. They may call back from the same thread.
         self._telling = threading.RLock()
-        self._reached: dict[str, _Place] = {}
+        self._reached: dict[str, _Position] = {}
         self._told_of_missing_key = False
-        # Called, by whoever applies, after every message: who waits until the table has caught up.
+        # Called by the applying thread after every message; used to wait until the table has caught up.
         self.waiters: list[Callable[[], None]] = []
 
     def apply(self, message: Message) -> None:
-        """Take a message; errors of listeners are logged."""
+        """Apply a message; errors of listeners are logged."""
         with self._telling:
             if message.has_key():
                 self._set(message)
@@ -53,7 +57,7 @@ class Table:
     def _set(self, message: Message) -> None:
         key = message.partition_key()
         value = None
-        # The empty payload is what the broker's compaction takes for a removal.
+        # The broker's compaction treats an empty payload as a removal.
         if len(message) and not message.has_null_value():
             try:
                 value = message.value()
@@ -64,27 +68,28 @@ class Table:
             self.values.pop(key, None)
         else:
             self.values[key] = value
+        shown = self._removed if value is None else value
         for listener in self._listeners:
-            _call(listener, key, value)
+            _call(listener, key, shown)
 
     def for_each(self, action: Action) -> None:
-        """Call for every key; what the action raises comes through."""
+        """Call `action` for every key; its exceptions propagate."""
         for key, value in dict(self.values).items():
             action(key, value)
 
     def listen(self, action: Action) -> None:
-        """Call for every change from now on."""
+        """Call `action` for every change from now on."""
         with self._telling:
             self._listeners.append(action)
 
     def for_each_and_listen(self, action: Action) -> None:
-        """Call for every key, then for every change."""
+        """Call `action` for every key, then for every change."""
         with self._telling:
             self.for_each(action)
             self._listeners.append(action)
 
     def is_behind(self, ends: Iterable[MessageId]) -> bool:
-        """Return whether messages up to these ids, one a partition, are still to come."""
+        """Return True if messages up to these ids, one per partition, are still to be applied."""
         return any(end.entry_id() >= 0 and self._is_behind(end) for end in ends)
 
     def _is_behind(self, end: MessageId) -> bool:
@@ -103,7 +108,7 @@ def _call(listener: Action, key: str, value: Any) -> None:
 
 
 class TableMapping(Mapping[str, Any]):
-    """A read-only mapping over a table; iterating goes over the keys there were at its beginning."""
+    """Read-only mapping over a table; an iteration covers the keys present at its start."""
 
     _table: Table
 
@@ -119,33 +124,40 @@ class TableMapping(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._table.values
 
+    def _shown(self, topic: str, subscription: str | None) -> str:
+        named = "" if subscription is None else f", subscription={subscription}"
+        return f"TableView(topic={topic}{named})"
+
     def snapshot(self) -> dict[str, Any]:
-        """Return all keys and values as they are at this moment."""
+        """Return a copy of all keys and values."""
         return dict(self._table.values)
 
     def keys(self) -> KeysView[str]:
-        """Return the keys there are at this moment."""
+        """Return a view of the current keys."""
         return self.snapshot().keys()
 
     def items(self) -> ItemsView[str, Any]:
-        """Return the keys and values there are at this moment."""
+        """Return a view of the current keys and values."""
         return self.snapshot().items()
 
     def values(self) -> ValuesView[Any]:
-        """Return the values there are at this moment."""
+        """Return a view of the current values."""
         return self.snapshot().values()
 
     def for_each(self, callback: Action) -> None:
-        """Call with every key and its value, in the calling thread."""
+        """Call `callback` with every key and its value, in the calling thread."""
         self._table.for_each(callback)
 
     def listen(self, callback: Action) -> None:
-        """Call with every key that changes from now on, and its new value; None when it was removed.
+        """Call with every key that changes from now on, and its new value; None, b"" under the schema of bytes,
+        when it was removed.
 
-        One call at a time, from a listener thread (on the loop in the asyncio API). What it raises is logged.
+        One call at a time, from a listener thread (on the loop in the asyncio API). Exceptions are logged.
         """
         self._table.listen(callback)
 
     def for_each_and_listen(self, callback: Action) -> None:
-        """Call with every key and its value, then as `listen` does with every change; nothing falls in between."""
+        """Call `callback` with every key and its value, then as `listen` with every change; no change is missed in
+        between.
+        """
         self._table.for_each_and_listen(callback)

@@ -1,8 +1,8 @@
-"""The topics a consumer reads, and the `PartitionConsumer`s of their partitions: they come and go.
+"""Topics of a multi-topics consumer, and the `PartitionConsumer`s of their partitions.
 
-Rules: all partitions of a topic are subscribed or none. The lists are replaced, never
-changed, since other threads read them without a lock. A message id finds its consumer by the topic it carries. Changes
-are on the loop; reading is thread-safe.
+Rules: all partitions of a topic are subscribed or none. The lists are replaced, never changed, since other threads read
+them without a lock. A message id is routed to its consumer by its topic. Changes are on the loop; reading is
+thread-safe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
-from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, NotConnected, PulsarException
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    NotConnected,
+    OperationNotSupported,
+    PulsarException,
+)
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
@@ -34,7 +40,7 @@ _log = logging.getLogger("pulsar_native.consumer")
 
 
 class TopicSubscriptions(ABC):
-    """The topics of a `MultiTopicsConsumer`, which is one itself."""
+    """Topics of a `MultiTopicsConsumer`, which inherits it."""
 
     def __init__(
         self,
@@ -45,23 +51,23 @@ class TopicSubscriptions(ABC):
         wire_schema: pb.Schema | None,
     ) -> None:
         self.client = client
-        # One name for all partitions, also of topics that are found later.
+        # One name for all partitions, also of topics that are added later.
         self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
         self.config = config if config.consumer_name else config.replace(consumer_name=self.name)
         self.topics = topics
-        # The pattern whose topics come and go, and whether they do, for this or another reason.
+        # Watcher of the pattern, if any, and whether the topics may change, for this or another reason.
         self.pattern: PatternTopicsWatcher | None = None
         self.changes = False
         self._schema = schema
         self._wire_schema = wire_schema
         self._ended = False
         self._paused = False
-        # Whether the pause is a strict one.
+        # True during a strict pause.
         self.held = False
         self._tasks: list[asyncio.Task[None]] = []
-        # Told which partitions this consumer of a Failover subscription is the active one of.
+        # Listener that is notified when a partition's consumer becomes active or inactive (Failover).
         self.activity: ConsumerEvents | None = None
-        # A decoder for each topic, shared by its partitions.
+        # One decoder per topic, shared by its partitions.
         self._decoders = {topic: schema.for_topic() for topic in topics}
         names = [name for topic, count in topics.items() for name in _names(topic, count)]
         start = config.start_message_id
@@ -77,13 +83,13 @@ class TopicSubscriptions(ABC):
             )
         self.children = [self._child(name, len(names)) for name in names]
         self._by_topic = {child.topic.full: child for child in self.children}
-        # By topic, where the APIs may note messages as done without asking further: `AckGroupingTracker.fast_path`.
+        # By topic, the trackers whose fast path the APIs may use directly: `AckGroupingTracker.fast_path`.
         self.fast_acks: dict[str, AckGroupingTracker] = {}
         self._offer_fast_acks(self.children)
 
     @abstractmethod
     def _arrived(self, child: PartitionConsumer) -> None:
-        """Take notice that a consumer has something. On the loop."""
+        """Process a consumer's arrival of messages. On the loop."""
 
     async def open(self) -> None:
         """Subscribe to every partition; the first failure closes the others and is raised."""
@@ -111,7 +117,7 @@ class TopicSubscriptions(ABC):
                         _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), error)
 
     async def update_partitions(self, topic: TopicName) -> None:
-        """Subscribe to partitions that were added since; what fails is tried again next time."""
+        """Subscribe to added partitions; failures are retried next time."""
         known = self.topics[topic]
         count = await self.client.partition_count(topic, auto_create=not self.changes)
         if count < known:
@@ -120,7 +126,7 @@ class TopicSubscriptions(ABC):
             return
         config = self.config
         if config.subscription_mode is SubscriptionMode.NonDurable:
-            # What was published before the partition was noticed has no subscription to wait in.
+            # Messages published before the partition was discovered have no subscription to wait in.
             config = config.replace(start_message_id=MessageId.earliest)
         total = len(self.children) + count - known
         added = [self._child(topic.with_partition(index), total, config) for index in range(known, count)]
@@ -153,17 +159,17 @@ class TopicSubscriptions(ABC):
         self._by_topic.update((child.topic.full, child) for child in added)
         self._offer_fast_acks(added)
         for child in self.children:
-            # From now on they take turns.
+            # From now on the consumers are dequeued in turns.
             child.disable_prefetch()
         self.children = [*self.children, *added]
         if self._paused:
-            # Since they were made, too.
+            # The pause may have begun after they were created.
             for child in added:
                 child.permits.pause(strict=self.held)
         self.topics = {**self.topics, topic: count}
 
-    def _take_out(self, topic: TopicName) -> list[PartitionConsumer]:
-        """Stop to receive from a topic and return its consumers; what they have queued is dropped."""
+    def _remove_consumers(self, topic: TopicName) -> list[PartitionConsumer]:
+        """Stop receiving from a topic and return its consumers; their queued messages are dropped."""
         gone = [child for child in self.children if child.topic == topic or child.topic.base == topic]
         self.changes = True
         self.topics = {name: count for name, count in self.topics.items() if name != topic}
@@ -175,26 +181,27 @@ class TopicSubscriptions(ABC):
         return gone
 
     async def remove_topic(self, topic: TopicName) -> None:
-        """Leave a topic that has vanished."""
-        gone = self._take_out(topic)
+        """Remove a topic that was deleted."""
+        gone = self._remove_consumers(topic)
         for child in gone:
             child.drop_queued()
         await asyncio.gather(*(child.close() for child in gone))
         self.client.retire(gone)
 
     async def unsubscribe_topic(self, name: str, *, force: bool = False) -> None:
-        """Remove the subscription from one of the topics and go on with the others."""
+        """Delete the subscription of one of the topics and go on with the others."""
         topic = TopicName.parse(name)
         if topic not in self.topics:
             raise InvalidConfiguration(
                 f"The consumer does not read {topic}; its topics are {', '.join(map(str, self.topics)) or 'none'}"
             )
         count, decoder = self.topics[topic], self._decoders[topic]
-        # Order of events: first the pattern is told, else its task would subscribe again at once. Then the consumers
-        # are taken out: one that is about to go would look like a closed one to who waits for messages.
+        # Order of events: first the watcher excludes the topic, else its task would subscribe again
+        # immediately. Then the consumers are removed: one that is closing would look like a closed one to those who
+        # wait for messages.
         if self.pattern is not None:
             self.pattern.leave(topic)
-        own = self._take_out(topic)
+        own = self._remove_consumers(topic)
         try:
             await each_unsubscribed(own, force=force)
         except BaseException:
@@ -207,7 +214,7 @@ class TopicSubscriptions(ABC):
             child.drop_queued()
         self.client.retire(own)
 
-    # --- the consumers of partitions ----------------------------------------------------------------------------------
+    # --- partition consumers ----------------------------------------------------------------------------------------
 
     def _child(self, name: TopicName, count: int, config: ConsumerConfig | None = None) -> PartitionConsumer:
         across = self.config.max_total_receiver_queue_size_across_partitions
@@ -222,7 +229,7 @@ class TopicSubscriptions(ABC):
             schema=self._decoders[name] if name in self._decoders else self._decoders[name.base],
             wire_schema=self._wire_schema,
             on_arrival=self._arrived,
-            # A topic that was deleted must not come back because its consumer does.
+            # A deleted topic must not be created again because its consumer reconnects.
             create_topic=not self.changes,
         )
         if self._paused:
@@ -252,23 +259,23 @@ class TopicSubscriptions(ABC):
         if topic is not None:
             child = self._by_topic.get(topic)
             if child is None:
-                raise self._unread("message id", topic)
+                raise self._unread("message id", topic, OperationNotSupported)
             return child
         if len(self.topics) == 1 and message_id.partition() >= 0:
             name = next(iter(self.topics)).with_partition(message_id.partition())
             child = self._by_topic.get(name.full)
             if child is not None:
                 return child
-        raise InvalidConfiguration(
+        raise OperationNotSupported(
             "The message id does not say its topic, and this consumer reads several; "
             "use the message itself, or MessageId.deserialize(..., topic=...)"
         )
 
-    def _unread(self, what: str, topic: str) -> PulsarException:
+    def _unread(self, what: str, topic: str, kind: type[PulsarException] = InvalidConfiguration) -> PulsarException:
         if self.changes:
-            # It may have been one of ours a moment ago.
+            # The topic may have been removed a moment ago.
             return NotConnected(f"The {what} is of {topic}, which this consumer does not read, or no longer")
-        return InvalidConfiguration(f"The {what} is of {topic}, which this consumer does not read")
+        return kind(f"The {what} is of {topic}, which this consumer does not read")
 
     def add_task(self, task: asyncio.Task[None]) -> None:
         """Have a task end with the consumer."""
@@ -288,13 +295,13 @@ async def _open_all(children: list[PartitionConsumer]) -> None:
 
 
 async def each_unsubscribed(children: list[PartitionConsumer], *, force: bool) -> None:
-    """Remove the subscription on each; the first error is raised when all were tried."""
+    """Unsubscribe each consumer; the first error is raised after all were tried."""
     results = await asyncio.gather(*(child.unsubscribe(force=force) for child in children), return_exceptions=True)
     raise_first(results)
 
 
 def raise_first(results: Iterable[object]) -> None:
-    """Raise the first error there is among results."""
+    """Raise the first exception among results."""
     for result in results:
         if isinstance(result, BaseException):
             raise result

@@ -1,1 +1,1 @@
-"""What happens, counted: figures for the application and the reports, and the instruments of OpenTelemetry."""
+"""Metrics: statistics for the application and the logs, and the instruments of OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""What measures a client's connections and lookups, as far as the network knows of it; None stands for nobody."""
+"""Protocols of the recorder of connections and lookups, as the network layer sees it; None means no recorder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Attempt(Protocol):
-    """Be told of one connection, from its first packet to its end."""
+    """Recorder of one connection, from its first packet to its end."""
 
     def opened(self) -> None: ...
     def failed(self, error: Exception) -> None: ...
@@ -14,7 +14,7 @@ class Attempt(Protocol):
 
 
 class NetworkMeter(Protocol):
-    """Measure connections and lookups. Called on the loop."""
+    """Recorder of connections and lookups. Called on the loop."""
 
     def attempt(self) -> Attempt: ...
     def looked_up(self, kind: str, transport: str, seconds: float, *, failed: bool) -> None: ...

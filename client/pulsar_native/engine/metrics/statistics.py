@@ -1,8 +1,8 @@
-"""Counting what producers and consumers do, per entry and never per message, and the records logged of it.
+"""Statistics of producers and consumers, recorded per entry and never per message, and their log records.
 
-Rules: recorders exist only while recording is on; what the hot paths hold is None otherwise.
-Latencies go into buckets that grow by 4.4 %, so that percentiles are right within about 2.2 %; the maximum is exact.
-One timer for all of a client. Thread-safe; `now` is monotonic seconds.
+Rules: recorders exist only while recording is on; the hot paths hold None otherwise. Latencies go into buckets that
+grow by 4.4 %, so that percentiles are right within about 2.2 %; the maximum is exact. One timer for all of a client.
+Thread-safe; `now` is monotonic seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ S = TypeVar("S", ProducerStats, ConsumerStats)
 
 
 class Latencies:
-    """How long entries took, in buckets of equal ratio. Not thread-safe."""
+    """Histogram of entry latencies, in buckets of equal ratio. Not thread-safe."""
 
     __slots__ = ("buckets", "maximum")
 
@@ -46,13 +46,13 @@ class Latencies:
         self.maximum = 0.0
 
     def add(self, seconds: float) -> None:
-        """Note one entry."""
+        """Record one entry."""
         self.buckets[int(log2(max(seconds, _MICROSECOND) / _MICROSECOND) * _PER_OCTAVE)] += 1
         if seconds > self.maximum:
             self.maximum = seconds
 
     def merge(self, other: Latencies) -> None:
-        """Take over what another one noted."""
+        """Add the values of another histogram."""
         self.buckets.update(other.buckets)
         self.maximum = max(self.maximum, other.maximum)
 
@@ -74,7 +74,7 @@ class Latencies:
 
 
 class Recorder:
-    """Counts since creation, and those since the interval began. Thread-safe."""
+    """Counters since creation, and since the interval began. Thread-safe."""
 
     def __init__(self, names: Sequence[str], now: float) -> None:
         self.lock = threading.Lock()
@@ -83,18 +83,18 @@ class Recorder:
         self.began = now
 
     def count(self, name: str, number: int = 1) -> None:
-        """Add to a count."""
+        """Add to a counter."""
         with self.lock:
             self.counts[name] += number
 
     def roll(self, now: float, counts: dict[str, int]) -> None:
-        """Begin a new interval at these counts."""
+        """Start a new interval at these counters."""
         with self.lock:
             self._before = dict(counts)
             self.began = now
 
     def figures(self, counts: dict[str, int], rates: dict[str, str], now: float) -> dict[str, Any]:
-        """Return counts as the fields of the stats classes: totals, the interval's share, and rates a second."""
+        """Return counters as the fields of the stats classes: totals, values of the interval, and rates per second."""
         seconds = max(now - self.began, 0.0)
         found: dict[str, Any] = {"interval_seconds": seconds}
         for name, total in counts.items():
@@ -121,24 +121,24 @@ _CONSUMER_RATES = {"msgs_received": "rate_msgs_received", "bytes_received": "rat
 
 
 class Durations(NamedTuple):
-    """Told, once an entry, how many seconds it took and whether it failed."""
+    """Called once per entry with its duration in seconds and whether it failed."""
 
-    # Since it was begun, and since it was handed to the connection or queued for the next one.
+    # Since it was created, and since it was written to the connection or queued for the next one.
     message: Callable[[float, bool], None]
     rpc: Callable[[float, bool], None]
 
 
 class ProducerRecorder(Recorder):
-    """The counts of one `PartitionProducer`."""
+    """Recorder of one `PartitionProducer`."""
 
     def __init__(self, now: float, durations: Durations | None) -> None:
         super().__init__(PRODUCER_COUNTS, now)
         self.latencies = Latencies()
-        # The OpenTelemetry histograms, when there are any.
+        # The OpenTelemetry histograms, if any.
         self._durations = durations
 
     def sent(self, ops: Sequence[SendOp]) -> None:
-        """Note entries handed to the connection, or queued for the next one."""
+        """Record entries written to the connection, or queued for the next one."""
         with self.lock:
             counts = self.counts
             for op in ops:
@@ -150,7 +150,7 @@ class ProducerRecorder(Recorder):
                 op.written = now
 
     def completed(self, op: SendOp, failed: bool, now: float) -> None:
-        """Note the end of an entry."""
+        """Record the end of an entry."""
         seconds = now - op.created
         with self.lock:
             self.counts["send_failed" if failed else "acks_received"] += op.count
@@ -158,13 +158,13 @@ class ProducerRecorder(Recorder):
                 self.latencies.add(seconds)
         if self._durations is not None:
             self._durations.message(seconds, failed)
-            # What failed before it was written was never on its way.
+            # An entry that failed before it was written has no network latency.
             written: float | None = getattr(op, "written", None)
             if written is not None:
                 self._durations.rpc(now - written, failed)
 
     def roll(self, now: float, counts: dict[str, int]) -> None:
-        """Begin a new interval."""
+        """Start a new interval."""
         super().roll(now, counts)
         with self.lock:
             self.latencies = Latencies()
@@ -178,19 +178,19 @@ class ProducerRecorder(Recorder):
 
 
 class ConsumerRecorder(Recorder):
-    """The counts of one `PartitionConsumer`, but those its acknowledgement group keeps itself."""
+    """Recorder of one `PartitionConsumer`, except what its ack group counts itself."""
 
     def __init__(self, now: float) -> None:
         super().__init__(CONSUMER_COUNTS, now)
 
     def received(self, messages: int, size: int) -> None:
-        """Note messages opened for the application, or with negative numbers some that were dropped again."""
+        """Record messages decoded for the application, or with negative numbers messages that were dropped again."""
         with self.lock:
             self.counts["msgs_received"] += messages
             self.counts["bytes_received"] += size
 
 
-# --- figures of live objects ------------------------------------------------------------------------------------------
+# --- statistics of live objects -------------------------------------------------------------------------------------
 
 
 def producer_counts(producer: PartitionProducer) -> dict[str, int]:
@@ -207,7 +207,7 @@ def consumer_counts(consumer: PartitionConsumer) -> dict[str, int]:
     recorder = consumer.stats
     if recorder is None:
         return dict.fromkeys(CONSUMER_COUNTS, 0)
-    # Under the consumer's lock, so that what is opened and not yet taken is counted at the same moment.
+    # Under the consumer's lock, so that decoded and not dequeued messages are counted at the same moment.
     with consumer.lock:
         messages, size = consumer.opened()
         with recorder.lock:
@@ -219,7 +219,7 @@ def consumer_counts(consumer: PartitionConsumer) -> dict[str, int]:
 
 
 def of_producer(producer: TopicProducer, *, roll: bool = False) -> ProducerStats:
-    """Return a producer's figures; `roll` begins a new interval."""
+    """Return a producer's statistics; `roll` starts a new interval."""
     now = time.monotonic()
     parts: dict[str, ProducerStats] = {}
     latencies = Latencies()
@@ -246,7 +246,7 @@ def of_producer(producer: TopicProducer, *, roll: bool = False) -> ProducerStats
 
 
 def of_consumer(consumer: MultiTopicsConsumer, *, roll: bool = False) -> ConsumerStats:
-    """Return a consumer's figures; `roll` begins a new interval."""
+    """Return a consumer's statistics; `roll` starts a new interval."""
     now = time.monotonic()
     parts: dict[str, ConsumerStats] = {}
     names: dict[str, Any] = {
@@ -269,10 +269,10 @@ def of_consumer(consumer: MultiTopicsConsumer, *, roll: bool = False) -> Consume
 
 
 def of_client(core: ClientCore) -> ClientStats:
-    """Return the figures of all a client's producers and consumers."""
+    """Return the statistics of all of a client's producers and consumers."""
     producers, consumers = list(core.producers), list(core.consumers)
     totals = Counter(core.retired)
-    # What is put by for messages to come is used by none.
+    # Memory reserved ahead is not used by any message.
     spare = 0
     for producer in producers:
         for child in producer.children:
@@ -303,11 +303,11 @@ def _sum(kind: type[S], parts: dict[str, S], **names: Any) -> S:
     return kind(**names, **figures, partition_stats=MappingProxyType(parts))
 
 
-# --- records ----------------------------------------------------------------------------------------------------------
+# --- log records ----------------------------------------------------------------------------------------------------
 
 
 class StatsClock:
-    """The timer that logs a record of every producer and consumer at the end of each interval. On the loop."""
+    """Timer that logs the statistics of every producer and consumer at the end of each interval. On the loop."""
 
     def __init__(self, core: ClientCore, seconds: float) -> None:
         self._core = core
@@ -315,7 +315,7 @@ class StatsClock:
         self._handle = core.engine.loop.call_later(seconds, self._tick)
 
     def stop(self) -> None:
-        """End the records."""
+        """Stop logging."""
         self._handle.cancel()
 
     def _tick(self) -> None:

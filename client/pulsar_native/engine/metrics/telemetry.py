@@ -1,9 +1,9 @@
-"""The figures of `statistics` as OpenTelemetry metrics, named as the Java client names them (PIP-342).
+"""OpenTelemetry instruments: the statistics as metrics, named as the Java client names them (PIP-342).
 
 Rules: opentelemetry is imported when a client with a meter provider is first used. All clients of one provider share
-its instruments, since an instrument made twice is an error there; what closed producers and consumers counted stays in
-the sums, since counters may not fall. Figures are read when they are collected; what is rare is recorded as it happens:
-connections, lookups, dead letters, and once an entry how long it took. Collecting may happen in any thread.
+its instruments, since creating an instrument twice is an error there; the counts of closed producers and consumers stay
+in the sums, since counters may not fall. Values are read when they are collected; rare events are recorded as they
+happen: connections, lookups, dead letters, and the duration of each entry. Collecting may happen in any thread.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _Attributes = tuple[tuple[str, str | int], ...]
 _Count = Callable[[Any], int]
 
-# Seconds; those OpenTelemetry has by itself are made for milliseconds.
+# Seconds; OpenTelemetry's default boundaries are made for milliseconds.
 _BOUNDARIES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _STATUS = ("success", "failed")
 
-# name, unit, description, count of one producer or consumer
+# name, unit, description, counter of one producer or consumer
 _PRODUCER_COUNTERS = (
     ("producer.message.send.size", "By", "Bytes of messages sent", "bytes_sent"),
     ("producer.message.send.count", "{message}", "Messages the broker confirmed", "acks_received"),
@@ -57,7 +57,7 @@ class Instruments:
         self._observation = Observation
         self._lock = threading.Lock()
         self._cores: weakref.WeakSet[ClientCore] = weakref.WeakSet()
-        # What is closed, by instrument and attributes.
+        # Counts of closed objects, by instrument and attributes.
         self._retired: dict[str, Counter[_Attributes]] = {}
         meter = provider.get_meter("pulsar_native", __version__)
         self._message_duration = _histogram(
@@ -66,7 +66,7 @@ class Instruments:
         self._rpc_duration = _histogram(
             meter, "producer.rpc.send.duration", "Time from handing an entry to the connection to its receipt"
         )
-        self._lookup_duration = _histogram(meter, "lookup.duration", "Time a lookup took, each attempt by itself")
+        self._lookup_duration = _histogram(meter, "lookup.duration", "Duration of a lookup, per attempt")
         self.connections = {
             name: meter.create_counter(f"pulsar.client.connection.{name}", "{connection}", text)
             for name, text in (
@@ -76,7 +76,7 @@ class Instruments:
             )
         }
         self._dead_letters = meter.create_counter(
-            "pulsar.client.consumer.message.dlq", "{message}", "Messages put into the dead-letter topic"
+            "pulsar.client.consumer.message.dlq", "{message}", "Messages sent to the dead-letter topic"
         )
         for name, unit, text, count in _PRODUCER_COUNTERS:
             self._observe(
@@ -101,11 +101,17 @@ class Instruments:
                 self._producers,
                 _pending_bytes,
             ),
-            ("consumer.receive_queue.count", "{message}", "Messages not taken yet", self._consumers, _queued),
-            ("consumer.receive_queue.size", "By", "Bytes of messages not taken yet", self._consumers, _queued_bytes),
+            (
+                "consumer.receive_queue.count",
+                "{message}",
+                "Messages received and not dequeued",
+                self._consumers,
+                _queued,
+            ),
+            ("consumer.receive_queue.size", "By", "Bytes received and not dequeued", self._consumers, _queued_bytes),
         ):
             self._observe(gauge, name, unit, text, live, number)
-        memory = ("By", "Bytes the client keeps for messages to be sent or taken")
+        memory = ("By", "Bytes of pending messages and of received ones not dequeued")
         gauge("pulsar.client.memory.buffer.usage", [lambda _: self._memory("used")], *memory)
         gauge(
             "pulsar.client.memory.buffer.limit",
@@ -146,11 +152,11 @@ class Instruments:
                 yield from consumer.children
 
     def add(self, core: ClientCore) -> None:
-        """Collect a client's figures from now on, until it is garbage-collected."""
+        """Collect a client's metrics from now on, until it is garbage-collected."""
         self._cores.add(core)
 
     def durations_of(self, topic: TopicName) -> Durations:
-        """Return what records the durations of an entry of a topic, and whether it failed."""
+        """Return the recorder of the duration of a topic's entries, and of failures."""
         names = dict(_topic_attributes(topic))
         outcomes = [{**names, "pulsar.response.status": status} for status in _STATUS]
         return Durations(
@@ -159,7 +165,7 @@ class Instruments:
         )
 
     def attempt(self) -> ConnectionAttempt:
-        """Return what is told of one connection."""
+        """Return the recorder of one connection."""
         return ConnectionAttempt(self)
 
     def looked_up(self, kind: str, transport: str, seconds: float, *, failed: bool) -> None:
@@ -172,11 +178,11 @@ class Instruments:
         self._lookup_duration.record(seconds, attributes)
 
     def dead_letter(self, consumer: PartitionConsumer) -> None:
-        """Count a message that was put into the dead-letter topic."""
+        """Count a message sent to the dead-letter topic."""
         self._dead_letters.add(1, dict(attributes_of(consumer)))
 
     def retire(self, forget: Callable[[], None], closed: Iterable[PartitionProducer | PartitionConsumer]) -> None:
-        """Keep the counts of producers or consumers while they are forgotten; `forget` lets go of them."""
+        """Keep the counts of producers or consumers while they are removed; `forget` removes them."""
         # Both under one lock, so that no collection counts them twice or not at all.
         with self._lock:
             for each in closed:
@@ -190,24 +196,24 @@ class Instruments:
 
 
 class ConnectionAttempt:
-    """One connection's way into the counters. What was opened is closed once, whether the handshake worked or not."""
+    """Recorder of one connection. What was opened is closed once, whether the handshake succeeded or not."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._counters = instruments.connections
         self._was_opened = False
 
     def opened(self) -> None:
-        """Note that the socket is connected."""
+        """Record that the socket is connected."""
         self._was_opened = True
         self._counters["opened"].add(1)
 
     def failed(self, error: Exception) -> None:
-        """Note that the attempt ended without a connection to use."""
+        """Record that the attempt ended without a usable connection."""
         reached = self._was_opened or isinstance(error.__cause__, ssl.SSLError)
         self._counters["failed"].add(1, {"pulsar.failure.type": "handshake" if reached else "tcp-failed"})
 
     def closed(self) -> None:
-        """Note the end of what was opened."""
+        """Record the end of what was opened."""
         self._counters["closed"].add(1)
 
 
@@ -216,7 +222,7 @@ def _histogram(meter: Any, name: str, text: str) -> Any:
     try:
         return meter.create_histogram(*named, explicit_bucket_boundaries_advisory=_BOUNDARIES)
     except TypeError:
-        # Before 1.28 there was no such advice.
+        # Versions before 1.28 have no advisory boundaries.
         return meter.create_histogram(*named)
 
 
@@ -242,7 +248,7 @@ def instruments_of(provider: Any) -> Instruments:
 
 
 def attributes_of(live: PartitionProducer | PartitionConsumer) -> _Attributes:
-    """Return what tells a producer's or consumer's figures apart."""
+    """Return the attributes of a producer's or consumer's metrics."""
     found = _topic_attributes(live.topic)
     if _is_consumer(live):
         return (*found, ("pulsar.subscription", live.config.subscription_name))  # type: ignore[union-attr]

@@ -1,1 +1,1 @@
-"""Messages on their way to a topic: one partition's producer, a topic's, lazy ones, and the two bulk verbs."""
+"""Producers: partition producer, partitioned and lazy producers, and bulk sends."""

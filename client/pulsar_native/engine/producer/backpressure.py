@@ -1,4 +1,4 @@
-"""Why a producer does not take a message, or gives one up, in words that name the fix."""
+"""Backpressure of a producer: refusals for a full queue or memory limit, with errors that name the fix."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pulsar_native.exceptions import (
 
 
 class Backpressure(NamedTuple):
-    """Why a message was not taken, and how to be woken when there is room."""
+    """Refusal of a message, with a way to be woken when there is capacity."""
 
     error: PulsarException
     wait_for_room: Callable[[Callable[[], None]], None]
-    # Of a message that interceptors have seen: how to try again without showing it to them twice, and to give up.
+    # For a message that interceptors have seen: retry without calling them twice, and report that it was given up.
     retry: Callable[[], Backpressure | None] | None = None
     on_give_up: Callable[[PulsarException], None] | None = None
-    # Not for want of room: to be waited for whatever block_if_queue_full says.
+    # True for reasons other than capacity: the caller waits whatever block_if_queue_full is.
     always_waits: bool = False
 
     def refusal(self) -> PulsarException:
@@ -34,7 +34,7 @@ class Backpressure(NamedTuple):
 
 
 def queue_full(limit: int, topic: str) -> PulsarException:
-    """Return the error for a message too many."""
+    """Return the error for a full pending queue."""
     return ProducerQueueIsFull(
         f"{limit} messages wait for their receipts; raise max_pending_messages, send slower, or "
         "set block_if_queue_full=True",
@@ -43,16 +43,16 @@ def queue_full(limit: int, topic: str) -> PulsarException:
 
 
 def memory_full(limit: int, topic: str) -> PulsarException:
-    """Return the error for a byte too many."""
+    """Return the error for a reached memory limit."""
     return MemoryBufferIsFull(
-        f"{limit} bytes of messages wait for their receipts, or to be taken by consumers "
-        "whose queues scale; raise memory_limit_bytes of the client, send slower, or set block_if_queue_full=True",
+        f"{limit} bytes of messages wait for their receipts, or in auto-scaled receiver "
+        "queues; raise memory_limit_bytes of the client, send slower, or set block_if_queue_full=True",
         topic=topic,
     )
 
 
 def not_joined(topic: str) -> PulsarException:
-    """Return the error for a first message of a transaction that cannot be waited for."""
+    """Return the error for a transaction's first message in a thread that must not wait."""
     return OperationNotSupported(
         "The first message of a transaction to a partition waits for the broker, which a callback of the client "
         "cannot do: send one from another thread first",
@@ -63,17 +63,17 @@ def not_joined(topic: str) -> PulsarException:
 def may_be_stored(topic: str) -> PulsarException:
     """Return the error for a message of a transaction whose connection was lost before its receipt."""
     return NotConnected(
-        "The connection was lost before the broker confirmed the message, and the topic has no deduplication: sent "
-        "again, it may be in the transaction twice. The transaction can only be aborted; do it again in a new one. "
+        "The connection was lost before the broker confirmed the message, and the topic has no deduplication: resent, "
+        "it may be in the transaction twice. The transaction can only be aborted; repeat it in a new one. "
         "Turn on deduplication for the namespace to have transactions outlive connections",
         topic=topic,
     )
 
 
 def lost_to_deduplication(topic: str) -> PulsarException:
-    """Return the error for a damaged message that the broker did not take when it came again."""
+    """Return the error for a damaged message that the broker dropped when it was resent."""
     return ChecksumError(
-        "The message was damaged on its way, and the broker's deduplication dropped it when it came again, as "
-        "those behind it were stored already: it is most likely lost. Send it anew, with a new sequence id",
+        "The message was damaged in transit, and the broker's deduplication dropped it when it was resent, as "
+        "later ones were stored already: it is most likely lost. Send it again with a new sequence id",
         topic=topic,
     )

@@ -1,9 +1,9 @@
-"""Many messages in one call: whole entries are filled from slices of rows, and what became of each row is kept.
+"""Bulk send: many messages in one call, built into whole entries from slices of rows, with an outcome per row.
 
-Rules: rows keep their order on each partition. At most what the producer's queue and the client's memory limit allow is
-on its way; the APIs wait for room and for the end, each in its manner. Nothing more is sent after the first failure,
-so that a gap is never followed by what belongs behind it. Rows that cannot share an entry (a delivery time, clusters,
-a sequence id of their own) go the way of single messages.
+Rules: rows keep their order on each partition. The pending messages stay within the producer's queue and the client's
+memory limit; the APIs wait for capacity and for the end, each in its own way. Nothing more is sent after the first
+failure, so that no message follows a gap. Rows that cannot share an entry (a delivery time, clusters, a sequence id of
+their own) are sent as single messages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _MAX_SLICE = 10_000
 class Slice:
     """Rows to send: payloads, encoded optional fields (None: no row has any) and keys (None: no row has one).
 
-    `message` gives a row as a message, None when it is nothing but a payload; `alone` are rows without company.
+    `message` returns a row as a message, None when it has only a payload; `alone` are rows that must not share an
+    entry.
     """
 
     payloads: list[bytes]
@@ -78,13 +79,13 @@ class BulkSend:
 
     @property
     def confirmed(self) -> int:
-        """How many messages have their receipt. Thread-safe."""
+        """Number of messages with a receipt. Thread-safe."""
         return self._confirmed
 
-    # --- taking rows ------------------------------------------------------------------------------------------------
+    # --- adding rows ------------------------------------------------------------------------------------------------
 
-    def take(self, slices: Iterator[Slice]) -> bool:
-        """Take the next slice; False when there is none, or nothing more is to be sent."""
+    def add_next(self, slices: Iterator[Slice]) -> bool:
+        """Add the next slice; return False when there is none, or nothing more is to be sent."""
         if self.failure is not None:
             return False
         try:
@@ -92,13 +93,13 @@ class BulkSend:
             if part is not None:
                 self.add(part)
         except Exception as error:
-            # Of the application's iterable or one of its items: what was sent before must be told.
+            # An error of the application's iterable or one of its items: the outcome of earlier rows must be reported.
             self._fail(error)
             return False
         return part is not None
 
-    async def take_async(self, slices: AsyncIterator[Slice]) -> bool:
-        """Take the next slice of an asynchronous source, as `take` does."""
+    async def add_next_async(self, slices: AsyncIterator[Slice]) -> bool:
+        """Add the next slice of an asynchronous source, as `add_next` does."""
         if self.failure is not None:
             return False
         try:
@@ -111,7 +112,7 @@ class BulkSend:
         return True
 
     def add(self, part: Slice) -> None:
-        """Take rows and find their partitions; `push` sends them."""
+        """Add rows and choose their partitions; `push` sends them."""
         first_row = len(self.ids)
         self.ids._grow(len(part.payloads))
         if self._is_uniform(part):
@@ -141,13 +142,13 @@ class BulkSend:
                 run.fields.append(part.fields[index])
 
     def _is_uniform(self, part: Slice) -> bool:
-        """Return whether all rows go one way: to one partition, none of them by itself."""
+        """Return True if all rows go to one partition, and all may share entries."""
         if part.alone:
             return False
         return not self._producer.is_partitioned or (part.keys is None and not self._chooses_singly())
 
     def _chooses_singly(self) -> bool:
-        """Return whether the router wants to see every message."""
+        """Return True if the router must be called for every message."""
         config: ProducerConfig = self._producer.config
         return self._producer.is_partitioned and (config.message_router is not None or not config.batching_enabled)
 
@@ -162,7 +163,7 @@ class BulkSend:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def push(self) -> Backpressure | None:
-        """Hand over what was taken; None when all is, else how to wait for room. Never blocks."""
+        """Send the added rows; return None when all are sent, else the backpressure to wait for. Never blocks."""
         while self._runs and self.failure is None:
             run = self._runs[0]
             self._used[run.child] = None
@@ -241,7 +242,7 @@ class BulkSend:
             self.failure = self.failure or error
 
     def flush_then(self, done: Callable[[], None]) -> None:
-        """Send what is open and call `done`, in any thread, once every outcome is known."""
+        """Send the open batches and call `done`, in any thread, once every outcome is known."""
         left = [len(self._used) + 1]
 
         def one_less(_error: PulsarException | None) -> None:
@@ -255,10 +256,10 @@ class BulkSend:
             child.flush_then(one_less)
         one_less(None)
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- result -----------------------------------------------------------------------------------------------------
 
     def result(self) -> MessageIds:
-        """Return the ids once every outcome is known, or raise: `BulkSendError`, or what failed before any sending."""
+        """Return the ids once every outcome is known, or raise: `BulkSendError`, or an error before any sending."""
         if self.failure is None:
             return self.ids
         if not self._used:
@@ -291,7 +292,7 @@ class BulkSend:
 
 
 def slice_size(config: ProducerConfig) -> int:
-    """Return how many rows to take at once: entries come out full, memory stays small."""
+    """Return how many rows to add at once: entries are full, memory stays small."""
     return max(1, min(config.batching_max_messages, _MAX_SLICE))
 
 

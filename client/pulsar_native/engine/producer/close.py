@@ -1,4 +1,4 @@
-"""How one partition's producer goes: what is pending is sent as far as the time allows, then goodbye."""
+"""Close a partition producer: flush until the deadline, send CLOSE_PRODUCER, fail what is still pending."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 async def close(producer: PartitionProducer, timeout: float | None = None) -> ProducerClose:
-    """Send what is pending as far as the broker takes it in time, say goodbye, and fail the rest.
+    """Flush pending messages within the time limit, send CLOSE_PRODUCER, and fail the rest.
 
-    Bounded by `timeout` seconds, else by the operation time-out; with `timeout` a lost connection is waited for.
+    Limited to `timeout` seconds, else the operation time-out; with `timeout` a lost connection is waited for.
     """
     confirmed, failed = producer.confirmed_messages, producer.failed_messages
     if producer.state not in (State.CONNECTING, State.READY):
         producer.state = State.CLOSED
         return _report(producer, confirmed, failed)
-    # One limit for both: what the draining has used up, the goodbye cannot wait for any more.
+    # One limit for both: CLOSE_PRODUCER gets the time that flushing has left.
     limit = producer.client.config.operation_timeout_seconds if timeout is None else timeout
     deadline = producer.engine.loop.time() + limit
     if producer.connection is not None or timeout is not None:
@@ -36,7 +36,7 @@ async def close(producer: PartitionProducer, timeout: float | None = None) -> Pr
     if connection is not None and connection.is_open:
         request_id = producer.client.next_request_id()
         frame = commands.close_producer(producer.core.producer_id, request_id)
-        # If that fails, the broker forgets the producer with the connection.
+        # If that fails, the broker drops the producer with the connection.
         with contextlib.suppress(PulsarException):
             left = max(0.0, deadline - producer.engine.loop.time())
             await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)

@@ -1,4 +1,4 @@
-"""The data key of a topic's producer: made before the first message, renewed in the background.
+"""Data key renewal of a topic's producer: creation before the first message, renewal in the background.
 
 Rules: one data key serves all partitions; keys are read in a thread of asyncio's default executor, never on the loop
 and never in a thread that sends.
@@ -22,7 +22,7 @@ _log = logging.getLogger("pulsar_native.producer")
 
 
 class KeyRenewal:
-    """Keep an `Encryptor` supplied with data keys. On the loop only, except what `encryptor` offers."""
+    """Keep an `Encryptor` supplied with data keys. On the loop only, except the `encryptor` itself."""
 
     def __init__(self, engine: Engine, config: ProducerConfig, topic: TopicName) -> None:
         assert config.crypto_key_reader is not None
@@ -38,14 +38,14 @@ class KeyRenewal:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Make the first data key; raises `CryptoError` when that fails, unless the failure action is SEND."""
+        """Create the first data key; raises `CryptoError` when that fails, unless the failure action is SEND."""
         try:
             await asyncio.to_thread(self.encryptor.renew)
         except CryptoError as error:
             error.topic = self._topic.full
             if self.encryptor.action is not ProducerCryptoFailureAction.SEND:
                 raise
-            _log.warning("Messages to %s are sent in the clear, as crypto_failure_action=SEND says: %s", *_of(error))
+            _log.warning("Messages to %s are sent unencrypted (crypto_failure_action=SEND): %s", *_of(error))
         self._task = self._engine.spawn(self._renew())
 
     async def _renew(self) -> None:
@@ -58,7 +58,7 @@ class KeyRenewal:
                 _log.warning("The data key of %s cannot be renewed yet: %s", *_of(error))
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop the renewal."""
         if self._task is not None:
             self._task.cancel()
 

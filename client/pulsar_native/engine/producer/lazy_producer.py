@@ -1,8 +1,8 @@
-"""A partition's producer that is created with the first message for it.
+"""Lazy partition producer: created at the broker with the first message for its partition.
 
-Rules: what is sent meanwhile waits here, not encoded, since name, schema version, sequence id and
-largest size are the broker's to tell. Order is kept: nothing overtakes what waits. When the creation fails, what waits
-fails with it, and the next message tries again.
+Rules: messages sent meanwhile wait here, not encoded, since name, schema version, sequence id and maximum size are set
+by the broker. Order is kept: no message overtakes waiting ones. When the creation fails, the waiting messages fail with
+it, and the next message tries again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pulsar_native.stats import ProducerClose
 
 
 class _Waiting(NamedTuple):
-    """A message, or a flush (then only `flushed` is set), in its place among the others."""
+    """A message, or a flush (then only `flushed` is set), in the order of the calls."""
 
     payload: bytes
     fields: bytes
@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 
 
 class LazyPartitionProducer(PartitionProducer):
-    """The engine's producer of a partition that may never be used."""
+    """Partition producer that may never be used."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -47,7 +47,7 @@ class LazyPartitionProducer(PartitionProducer):
 
     @property
     def is_started(self) -> bool:
-        """Whether it was created at the broker, or is being created."""
+        """True if it was created at the broker, or is being created."""
         return self._is_wanted
 
     async def open(self) -> None:
@@ -59,15 +59,17 @@ class LazyPartitionProducer(PartitionProducer):
     # --- sending (any thread) ---------------------------------------------------------------------------------------
 
     def enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
-        """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
+        """Add a message that has only a payload; return the backpressure when it was not accepted. Thread-safe, never
+        blocks.
+        """
         if self._is_joined:
             return super().enqueue_plain(payload, callback)
         return self.enqueue(payload, b"", None, callback)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
-        """Take a message whose sender waits."""
+    def enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+        """Add a message of a waiting sender."""
         if self._is_joined:
-            return super().enqueue_leading(payload, wait)
+            return super().enqueue_reading_inline(payload, wait)
         return self.enqueue(payload, b"", None, wait, flush=True)
 
     def enqueue(
@@ -79,10 +81,12 @@ class LazyPartitionProducer(PartitionProducer):
         *,
         flush: bool = False,
     ) -> Backpressure | None:
-        """Take a message, or tell why not yet. Thread-safe, never blocks; the first one has the producer created."""
+        """Add a message; return the backpressure when it was not accepted. Thread-safe, never blocks; starts the
+        creation.
+        """
         if not self._is_joined:
             with self._lock:
-                # Once more: it may have come through while this thread waited for the lock.
+                # Checked again: the creation may have finished while this thread waited for the lock.
                 waits = self._must_wait()
                 item = _Waiting(payload, fields, extras, as_callback(callback), flush)
                 full = self._put_aside(item) if waits else None
@@ -98,7 +102,7 @@ class LazyPartitionProducer(PartitionProducer):
         callback: Callable[[int], Callback],
         transaction: TransactionCore | None = None,
     ) -> int | Backpressure:
-        """Take messages as one entry; one by one, by `enqueue`, as long as there is no producer to make entries."""
+        """Add messages as one entry; one by one, by `enqueue`, until the producer is created."""
         return super().enqueue_entry(payloads, fields, first, callback, transaction) if self._is_joined else 0
 
     def _must_wait(self) -> bool:
@@ -119,10 +123,10 @@ class LazyPartitionProducer(PartitionProducer):
         return None
 
     def wait_for_room(self, wake: Callable[[], None], needed: int = 1) -> None:
-        """Call `wake` once there is room in the queue. Thread-safe."""
+        """Call `wake` once there is capacity in the queue. Thread-safe."""
         with self._lock:
             if not self._is_joined and self._max_pending and len(self._waiting) >= self._max_pending:
-                self._room_waiters.add(needed, wake)
+                self._capacity_waiters.add(needed, wake)
                 return
         super().wait_for_room(wake, needed)
 
@@ -147,13 +151,13 @@ class LazyPartitionProducer(PartitionProducer):
         except PulsarException as error:
             self._fail_waiting(error)
             if self.state is State.FAILED:
-                # Not for good: the next message tries again.
+                # Not permanently: the next message tries again.
                 self.state, self.failure = State.CONNECTING, None
             return
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Send what waited, in order; messages that come meanwhile stand behind it."""
+        """Send the waiting messages, in order; messages that arrive meanwhile wait behind them."""
         while True:
             with self._lock:
                 if not self._waiting:
@@ -169,7 +173,7 @@ class LazyPartitionProducer(PartitionProducer):
         self._wake_for_room()
 
     def _pass(self, item: _Waiting) -> bool:
-        """Send one message that waited; False when it must wait for room again."""
+        """Send one waiting message; return False when it must wait for capacity again."""
         self.client.memory.release(len(item.payload))
         try:
             full = super().enqueue(item.payload, item.fields, item.extras, item.callback, flush=item.flush)
@@ -178,13 +182,13 @@ class LazyPartitionProducer(PartitionProducer):
                 item.callback(error, None)
             return True
         if full is not None:
-            # It was taken before: over the limit by one message rather than refused now.
+            # It was accepted before: one message over the limit rather than refused now.
             self.client.memory.reserve(len(item.payload))
             full.wait_for_room(self._pass_on_soon)
         return full is None
 
     def _pass_on_soon(self) -> None:
-        # Not at once: whoever makes room may hold a lock.
+        # Not immediately: the caller may hold a lock.
         self.engine.loop.call_soon_threadsafe(self._pass_on)
 
     def _fail_waiting(self, error: PulsarException) -> None:
@@ -204,10 +208,10 @@ class LazyPartitionProducer(PartitionProducer):
     # --- end --------------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float | None = None) -> ProducerClose:
-        """Let a creation under way end, send what waited, and close as any other."""
+        """Let a creation in progress end, send the waiting messages, and close as any other producer."""
         started = self.engine.loop.time()
         if self._opening is not None and not self._opening.done():
-            # By itself it ends within the operation time-out.
+            # It ends by itself within the operation time-out.
             await asyncio.wait([self._opening], timeout=timeout)
         if timeout is not None:
             timeout = max(0.0, timeout - (self.engine.loop.time() - started))
@@ -220,7 +224,7 @@ class LazyPartitionProducer(PartitionProducer):
         return super().unconfirmed() + waiting
 
     def abandon(self) -> None:
-        """Close without a word to the broker; everything pending fails."""
+        """Close without a message to the broker; everything pending fails."""
         self.state = State.CLOSED
         if self._opening is not None:
             self._opening.cancel()

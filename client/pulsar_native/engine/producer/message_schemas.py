@@ -1,8 +1,8 @@
 """Schemas of single messages: a producer's messages may have other schemas than the producer (Java's multi-schema).
 
-Rules: a schema is registered in the topic when its first message comes, before that message is taken, so that no batch
-waits for it; its version is kept for the producer's life. `versions` may be read in any thread, all else is on the
-loop.
+Rules: a schema is registered in the topic with its first message, before that message is accepted, so that no batch
+waits for it; its version is cached for the producer's life. `versions` may be read in any thread, everything else is on
+the loop.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class MessageSchemas:
-    """The versions of the schemas a producer's messages have had so far."""
+    """Versions of the schemas of a producer's messages so far."""
 
     def __init__(self, producer: TopicProducer) -> None:
         self._producer = producer
-        # None is the producer's own version, b"" none at all.
+        # None is the producer's own version, b"" means no schema.
         self.versions: dict[SchemaInfo, bytes | None] = {producer.schema.schema_info(): None}
 
     async def register(self, schema: Schema[Any]) -> bytes | None:
@@ -47,7 +47,7 @@ class MessageSchemas:
     async def _ask(self, wire: pb.Schema) -> bytes:
         client = self._producer.client
         children = self._producer.children
-        # Any partition will do: they share the registry's entry. The broker answers only where the topic is loaded.
+        # Any partition will do: they share the registry's entry. The broker responds only where the topic is loaded.
         child = next((each for each in children if each.is_connected), children[0])
         connection = await child.ready(client.config.operation_timeout_seconds)
         request_id = client.next_request_id()

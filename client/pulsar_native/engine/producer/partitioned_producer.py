@@ -1,8 +1,8 @@
-"""What the APIs call a producer: one `PartitionProducer`, or one for each partition behind a router.
+"""Producer of a topic: one `PartitionProducer`, or one for each partition behind a router; the APIs' producer.
 
-Rules: all partitions are created or none, or, when they start lazily, one of them,
-which finds out whether publishing is allowed at all; the partition of a message is chosen once; new partitions are
-noticed and joined, partitions never become fewer.
+Rules: all partitions are created or none, or, when they start lazily, one of them, which checks that publishing is
+allowed; the partition of a message is chosen once; new partitions are discovered and joined, partitions never become
+fewer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger("pulsar_native.producer")
 
 
 class TopicProducer:
-    """The producer of a topic, with or without partitions."""
+    """Producer of a topic, partitioned or not."""
 
     def __init__(
         self, client: ClientCore, config: ProducerConfig, topic: TopicName, partitions: int, schema: Schema[Any]
@@ -53,7 +53,7 @@ class TopicProducer:
         self._schema = wire_schema(schema)
         self._routing = _routing(config)
         self._growth: asyncio.Task[None] | None = None
-        # The other access modes are about being alone on a topic: they take every partition, as Java's do.
+        # The other access modes mean exclusive access to a topic: they open every partition, as Java's do.
         self._lazy = (
             partitions > 1
             and config.lazy_start_partitioned_producers
@@ -75,7 +75,7 @@ class TopicProducer:
         return kind(self.client, self.config, name, max_pending=limit, schema=self._schema, encryptor=encryptor)
 
     def _first_partition(self) -> int:
-        """Return the partition to be created first: of lazy ones, one that the routing would choose, too."""
+        """Return the partition to create first: for lazy ones, one that the routing would choose, too."""
         if not self._lazy or self.config.message_router is not None:
             return 0
         return self._routing.choose(OutgoingMessage(b""), len(self.children), time.monotonic())
@@ -85,7 +85,7 @@ class TopicProducer:
         try:
             if self._keys is not None:
                 await self._keys.start()
-            # Of an automatic name the first partition decides, so that all partitions share one, as in Java.
+            # The first partition determines a generated name, so that all partitions share one, as in Java.
             await self._first.open()
             others = [child for child in self.children if child is not self._first]
             for child in others:
@@ -115,7 +115,7 @@ class TopicProducer:
                 _log.warning("%s: cannot see whether there are new partitions: %s", self.describe(), error)
 
     async def update_partitions(self) -> None:
-        """Join partitions that were added since; what fails is tried again next time."""
+        """Join added partitions; failures are retried next time."""
         count = await self.client.partition_count(self.topic)
         if count <= len(self.children):
             return
@@ -144,19 +144,19 @@ class TopicProducer:
         flush: bool = False,
         child: PartitionProducer | None = None,
     ) -> Backpressure | None:
-        """Take a message, or tell why not yet; `child` is the partition when it was chosen before."""
+        """Add a message; return the backpressure when it was not accepted. `child` is a partition chosen before."""
         return (child or self.route(payload, extras)).enqueue(payload, fields, extras, callback, flush=flush)
 
     def fast_send(self) -> Callable[[bytes, SendCallback | None], Backpressure | None]:
-        """Return the shortest way in for messages that are nothing but a payload; it takes payload and callback."""
+        """Return the fast path for messages that have only a payload; it takes payload and callback."""
         return self._enqueue_plain if self.is_partitioned else self.children[0].enqueue_plain
 
     def fast_send_sync(self) -> Callable[[bytes, SendWait], Backpressure | None]:
-        """Return the shortest way in for such a message whose sender waits: it is sent at once."""
-        return self._enqueue_leading if self.is_partitioned else self.children[0].enqueue_leading
+        """Return the fast path for such messages of a waiting sender: they are sent immediately."""
+        return self._enqueue_reading_inline if self.is_partitioned else self.children[0].enqueue_reading_inline
 
-    def _enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
-        return self.route(payload, None).enqueue_leading(payload, wait)
+    def _enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+        return self.route(payload, None).enqueue_reading_inline(payload, wait)
 
     def _enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
         return self.route(payload, None).enqueue_plain(payload, callback)
@@ -176,7 +176,7 @@ class TopicProducer:
 
     @property
     def name(self) -> str:
-        """The producer's name, given or made by the broker."""
+        """The producer's name, set by the application or generated by the broker."""
         return self._first.core.name
 
     @property
@@ -186,18 +186,18 @@ class TopicProducer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether every partition that is in use is connected now."""
+        """True if every partition that is in use is connected."""
         return all(child.is_connected for child in self.children if child.is_started)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the producer was closed."""
+        """True after the producer was closed."""
         return all(child.state is State.CLOSED for child in self.children)
 
     # --- end --------------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float | None = None) -> tuple[ProducerClose, ...]:
-        """Flush, and close every partition; bounded by `timeout` seconds, else by the operation time-out."""
+        """Flush, and close every partition, within `timeout` seconds, else the operation time-out."""
         self._stop_tasks()
         reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
         self.ended()
@@ -210,14 +210,14 @@ class TopicProducer:
             self._keys.stop()
 
     def abandon(self) -> None:
-        """Close without a word to the broker."""
+        """Close without a message to the broker."""
         self._stop_tasks()
         for child in self.children:
             child.abandon()
         self.ended()
 
     def ended(self) -> None:
-        """Let go: nothing more will be sent."""
+        """Release everything: no more messages will be sent."""
         self.client.forget(self)
 
 

@@ -1,12 +1,12 @@
-"""A producer of one topic or partition: `protocol.producer` on a connection, with its timers.
+"""Producer of one topic or partition: `protocol.producer` on a connection, with its timers.
 
 Rules: `enqueue` may be called from any thread; it encodes and writes in that thread, under the producer's lock, and
 wakes the loop only to arm a timer. The lock is never held across the application's callbacks. After a reconnect
 everything pending is written again before anything new.
 
-Messages that are nothing but a payload go by `enqueue_plain`: while a batch is open, what would be asked for each of
-them (room in batch, queue and memory, ids, timers) was asked once for many (`_open_fast_path`), and they are put
-into the `FastPathBuffer` without a lock.
+Messages that have only a payload go through `enqueue_plain`: while a batch is open, the checks for each of them
+(capacity of batch, queue and memory, ids, timers) were made once for many (`_open_fast_path`), and they are appended to
+the `FastPathBuffer` without a lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pulsar_native.engine.metrics.statistics import ProducerRecorder
 from pulsar_native.engine.producer import backpressure
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.close import close
-from pulsar_native.engine.producer.waiters import FlushWaiters, RoomWaiters
+from pulsar_native.engine.producer.waiters import CapacityWaiters, FlushWaiters
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
@@ -54,15 +54,17 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     from pulsar_native.engine.client import ClientCore
 
-# Bytes taken of the client's memory limit at once for messages to come.
+# Bytes reserved of the client's memory limit at once for later messages.
 _RESERVE_BYTES = 16 * 1024
-# How many threads may put a message at the same instant without one passing the limit of the queue.
+# Number of threads that may append a message at the same instant without exceeding the limit of the queue.
 _MOST_AT_ONCE = 16
 _MANY = 1 << 30
 
 
 class PartitionProducer(Handler):
-    """The engine's producer. `enqueue`, `flush_then` and the properties are thread-safe, all else is on the loop."""
+    """Engine side of a producer. `enqueue`, `flush_then` and the properties are thread-safe, everything else is on the
+    loop.
+    """
 
     def __init__(
         self,
@@ -89,16 +91,16 @@ class PartitionProducer(Handler):
         self._fast_path = self.core.fast_path
         self._counts_memory = client.memory.limit > 0
         self._lock = threading.Lock()
-        self._room_waiters = RoomWaiters()
+        self._capacity_waiters = CapacityWaiters()
         self._flush_waiters = FlushWaiters()
         self._batch_timer_armed = False
         self._expiry_armed = False
         self._epoch = 0
         self._topic_epoch: int | None = None
         self._name_known = config.producer_name is not None
-        # None while recording is off; told of entries, never of messages.
+        # None while recording is off; called per entry, never per message.
         self.stats: ProducerRecorder | None = client.producer_recorder(topic)
-        # For the report of the closing.
+        # For the report of the close.
         self.confirmed_messages = 0
         self.failed_messages = 0
 
@@ -109,7 +111,7 @@ class PartitionProducer(Handler):
     # --- connection -----------------------------------------------------------------------------------------------
 
     async def attach(self, connection: Connection) -> None:
-        """Introduce the producer to the broker and write again what has no receipt."""
+        """Create the producer at the broker and resend what has no receipt."""
         producer_id = self.core.producer_id
         request_id = self.client.next_request_id()
         frame = commands.producer(
@@ -130,11 +132,11 @@ class PartitionProducer(Handler):
         except BaseException as error:
             connection.remove_producer(producer_id)
             if isinstance(error, Timeout | asyncio.CancelledError):
-                # The broker may finish the creation later: it must not keep a producer nobody uses.
+                # The broker may finish the creation later: it must not keep an unused producer.
                 connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
             raise
-        # The broker's next words may have been that it closes the producer again (an unload): read, and dispatched,
-        # before this task went on. What is sent to a closed producer is lost without an answer.
+        # The broker's next frame may close the producer again (an unload): read, and dispatched, before this task
+        # continued. Messages sent to a closed producer are lost without a response.
         attached = connection.is_open and connection.has_producer(producer_id)
         if self.state not in (State.CONNECTING, State.READY) or not attached:
             connection.remove_producer(producer_id)
@@ -148,8 +150,8 @@ class PartitionProducer(Handler):
                 answer.producer_name, answer.last_sequence_id, answer.schema_version, connection.max_message_size
             )
             self.connection = connection
-            ended = self._take_ended()
-            doubtful = self._take(partial(self.core.take_doubtful, answer.last_sequence_id))
+            ended = self._remove_ended()
+            doubtful = self._remove(partial(self.core.remove_doubtful, answer.last_sequence_id))
             for op in self.core.pending:
                 connection.write(op.parts)
         self._fail_ended(ended)
@@ -158,27 +160,29 @@ class PartitionProducer(Handler):
 
     @property
     def is_started(self) -> bool:
-        """Whether it was created at the broker, or is being created."""
+        """True if it was created at the broker, or is being created."""
         return True
 
     @property
     def waits_for_its_turn(self) -> bool:
-        """Whether this producer stands in the queue for exclusive access."""
+        """True while this producer is queued for exclusive access."""
         return self.config.access_mode is ProducerAccessMode.WaitForExclusive
 
     def detached(self) -> None:
-        """Forget the connection; what is sent meanwhile is queued."""
+        """Forget the connection; messages sent meanwhile are queued."""
         with self._lock:
             if self.connection is not None:
                 self.core.disconnected()
             super().detached()
 
     def is_final(self, error: PulsarException) -> bool:
-        """A terminated topic and a lost exclusive access do not come back."""
+        """Return True for a terminated topic and lost exclusive access, which do not recover."""
         return isinstance(error, TopicTerminated | ProducerFenced)
 
     def not_back_yet(self, error: PulsarException) -> None:
-        """Fail what is pending when the topic's quota says so (policy producer_exception); the other one holds it."""
+        """Fail pending messages if the topic's backlog quota says so (policy producer_exception); the other policy
+        holds them.
+        """
         if isinstance(error, ProducerBlockedQuotaExceededException):
             self._fail_all(error)
 
@@ -192,8 +196,10 @@ class PartitionProducer(Handler):
     # --- sending --------------------------------------------------------------------------------------------------
 
     def enqueue_plain(self, payload: bytes, callback: SendCallback | None) -> Backpressure | None:
-        """Take a message that is nothing but a payload, or tell why not yet. Thread-safe, never blocks."""
-        # A function call here costs as much as all of this; see `FastPathBuffer` for why it needs no lock.
+        """Add a message that has only a payload; return the backpressure when it was not accepted. Thread-safe, never
+        blocks.
+        """
+        # Inlined: a function call costs as much as all of this; see `FastPathBuffer` for why it needs no lock.
         fast_path = self._fast_path
         items = fast_path.items
         if len(items) < fast_path.capacity and len(payload) <= fast_path.max_payload:
@@ -211,7 +217,7 @@ class PartitionProducer(Handler):
         return full
 
     def _drain_late(self) -> None:
-        """Take what was put into the fast path while its batch was closed by another thread."""
+        """Process messages appended to the fast path while another thread closed its batch."""
         with self._lock:
             if self._fast_path.is_open or not self._fast_path.items:
                 return
@@ -227,7 +233,7 @@ class PartitionProducer(Handler):
             self._complete_failed()
 
     def _open_fast_path(self) -> None:
-        """Let the next plain messages come through the fast path."""
+        """Open the fast path for the next payload-only messages."""
         with self._lock:
             core = self.core
             if not core.batch_is_open or self.state is not State.READY:
@@ -245,40 +251,40 @@ class PartitionProducer(Handler):
                 size = core.reserved_bytes
             core.open_fast_path(count, size)
 
-    def enqueue_leading(self, payload: bytes, wait: SendWait) -> Backpressure | None:
-        """Take a message whose sender waits, in a batch of its own, and try to read its receipt in this thread.
+    def enqueue_reading_inline(self, payload: bytes, wait: SendWait) -> Backpressure | None:
+        """Send a message of a waiting sender, in a batch of its own, and try to read its receipt in this thread.
 
-        Else as `enqueue` with `flush`. Blocks a few ms at most.
+        Otherwise as `enqueue` with `flush`. Blocks a few ms at most.
         """
         connection = self.connection
-        leads = False
+        reads_inline = False
         try:
-            leads = connection is not None and connection.begin_lead()
+            reads_inline = connection is not None and connection.begin_inline_read()
             full = self.enqueue(payload, b"", None, wait, flush=True)
-            if leads and full is None and connection is not None:
-                connection.lead(wait)
+            if reads_inline and full is None and connection is not None:
+                connection.read_inline(wait)
             return full
         finally:
-            if leads and connection is not None:
-                connection.end_lead()
+            if reads_inline and connection is not None:
+                connection.end_inline_read()
 
     def _give_back_ahead(self) -> bool:
-        """Give back what was taken of the memory limit for messages that did not come; return whether it was any.
+        """Release memory reserved for messages that were not appended; return True if there was any.
 
-        Called under the lock, with nothing offered.
+        Called under the lock, with the fast path closed.
         """
         size, self.core.reserved_bytes = self.core.reserved_bytes, 0
         if not self._counts_memory or not size:
             return False
         if size < 0:
-            # Latecomers had more than was put by for them.
+            # Late appends used more than was reserved.
             self.client.memory.reserve(-size)
             return False
         self.client.memory.release(size)
         return True
 
     def _makes_room(self, size: int) -> bool:
-        """Send the open batch, as the memory limit is reached; return whether the message was taken all the same."""
+        """Send the open batch, as the memory limit is reached; return True if the message is accepted all the same."""
         self._write(self.core.close_batch())
         return self._give_back_ahead() and self.client.memory.try_reserve(size)
 
@@ -291,7 +297,9 @@ class PartitionProducer(Handler):
         *,
         flush: bool = False,
     ) -> Backpressure | None:
-        """Take a message, or tell why not yet. Thread-safe, never blocks; `flush` closes its batch at once."""
+        """Add a message; return the backpressure when it was not accepted. Thread-safe, never blocks; `flush` closes
+        its batch.
+        """
         now = time.monotonic()
         memory = self.client.memory
         with self._lock:
@@ -333,9 +341,10 @@ class PartitionProducer(Handler):
         callback: Callable[[int], Callback],
         transaction: TransactionCore | None = None,
     ) -> int | Backpressure:
-        """Take messages from the first on as one entry and return how many, 0 when the first must go by `enqueue`.
+        """Add messages from the first on as one entry and return how many, 0 when the first must go through `enqueue`.
 
-        `callback(count)` makes what is called once, with the last message's id. Thread-safe, never blocks.
+        `callback(count)` returns the callback, which is called once, with the last message's id. Thread-safe, never
+        blocks.
         """
         now = time.monotonic()
         memory = self.client.memory
@@ -351,7 +360,7 @@ class PartitionProducer(Handler):
                     return self._not_taken(missing)
             limit = len(payloads)
             if self._max_pending:
-                # At most half of what may wait, so that one entry is on its way while the next one is made.
+                # At most half of the pending limit, so that one entry is in transit while the next one is built.
                 limit = min(self._max_pending - core.pending_messages, max(1, self._max_pending // 2))
                 if limit <= 0:
                     self._write(core.close_batch())
@@ -374,7 +383,7 @@ class PartitionProducer(Handler):
         return count
 
     def _not_taken(self, missing: NoRoomForChunks | NotRegistered) -> Backpressure:
-        """Return what to wait for: room for all chunks, or the broker's knowing the partition in a transaction."""
+        """Return the backpressure: wait for capacity for all chunks, or for the registration in a transaction."""
         if isinstance(missing, NoRoomForChunks):
             return Backpressure(
                 backpressure.queue_full(self._max_pending, self.topic.full),
@@ -384,27 +393,27 @@ class PartitionProducer(Handler):
         return Backpressure(error, partial(self.client.transactions.join, missing.transaction, self), always_waits=True)
 
     def joined(self, transaction: TransactionCore) -> None:
-        """Take messages of a transaction from now on: the broker knows of the partition. Thread-safe."""
+        """Accept messages of a transaction from now on: the partition is registered. Thread-safe."""
         with self._lock:
             self.core.transactions.add(transaction)
 
-    def part(self, transaction: TransactionCore) -> None:
-        """Forget a transaction that is sealed; what of it has no receipt fails and is never written again."""
+    def leave_transaction(self, transaction: TransactionCore) -> None:
+        """Forget a transaction that is sealed; its messages without a receipt fail and are never written again."""
         with self._lock:
-            ended = self._take_ended()
+            ended = self._remove_ended()
             self.core.transactions.discard(transaction)
         self._fail_ended(ended)
 
-    def _take_ended(self) -> list[SendOp]:
-        """Take what must not be written any more out of the queue. Called under the lock."""
-        return self._take(partial(self.core.take_ended, time.monotonic()))
+    def _remove_ended(self) -> list[SendOp]:
+        """Remove and return entries that must not be written any more. Called under the lock."""
+        return self._remove(partial(self.core.remove_ended, time.monotonic()))
 
-    def _take(self, take: Callable[[], list[SendOp]]) -> list[SendOp]:
-        """Take entries of transactions out of the queue. Called under the lock."""
+    def _remove(self, remove: Callable[[], list[SendOp]]) -> list[SendOp]:
+        """Remove entries of transactions from the queue. Called under the lock."""
         if not self.core.transactions:
             return []
         before = list(self.core.pending)
-        taken = take()
+        taken = remove()
         if taken and self._flush_waiters:
             ready = self._flush_waiters.without(set(taken), before)
             if ready:
@@ -419,7 +428,7 @@ class PartitionProducer(Handler):
             self._completed(op, op.transaction.refusal(), None)
 
     def _arm_timers(self) -> None:
-        """Wake the loop for the timers that do not run: once, then they keep themselves going under traffic."""
+        """Wake the loop for the timers that do not run: once, then they rearm themselves under traffic."""
         with self._lock:
             arm_batch = self.core.batch_is_open and not self._batch_timer_armed
             arm_expiry = not self._expiry_armed
@@ -444,17 +453,17 @@ class PartitionProducer(Handler):
         return AlreadyClosed("The producer is closed", topic=self.topic.full)
 
     def wait_for_room(self, wake: Callable[[], None], needed: int = 1) -> None:
-        """Call `wake` once there is room in the queue for so many messages or chunks. Thread-safe."""
+        """Call `wake` once there is capacity in the queue for so many messages or chunks. Thread-safe."""
         with self._lock:
             if self._max_pending and self.core.pending_messages + needed > self._max_pending:
-                self._room_waiters.add(needed, wake)
+                self._capacity_waiters.add(needed, wake)
                 return
         wake()
 
     def flush_then(self, done: Callable[[PulsarException | None], None]) -> None:
         """Send the open batch and call `done` when everything sent before has its receipt. Thread-safe."""
         with self._lock:
-            ended = self._take_ended()
+            ended = self._remove_ended()
             self._write(self.core.close_batch())
             self._give_back_ahead()
             if self.core.pending:
@@ -464,7 +473,7 @@ class PartitionProducer(Handler):
         self._complete_failed()
         done(None)
 
-    # --- answers --------------------------------------------------------------------------------------------------
+    # --- receipts and errors ----------------------------------------------------------------------------------------
 
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         """Complete the oldest entry with its id."""
@@ -472,10 +481,10 @@ class PartitionProducer(Handler):
             outcome, op = self.core.receipt(receipt.sequence_id)
         self._received(receipt, outcome, op)
 
-    def take_receipt(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
-        """Complete the oldest entry in this thread, not the loop's, if that concerns nobody but this callback's owner.
+    def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
+        """Complete the oldest entry in this thread, not the loop's, if it has this callback only and nobody else waits.
 
-        Return whether it was so; else nothing is done.
+        Return True if so; else nothing is changed.
         """
         with self._lock:
             pending = self.core.pending
@@ -486,7 +495,7 @@ class PartitionProducer(Handler):
                 or len(op.callbacks) != 1
                 or op.callbacks[0] is not callback
                 or self._flush_waiters
-                or self._room_waiters
+                or self._capacity_waiters
             ):
                 return False
             outcome, op = self.core.receipt(receipt.sequence_id)
@@ -495,15 +504,15 @@ class PartitionProducer(Handler):
 
     def _received(self, receipt: pb.CommandSendReceipt, outcome: SendReceipt, op: SendOp | None) -> None:
         if op is not None:
-            ledger, entry = commands.place_of(receipt.message_id)
+            ledger, entry = commands.entry_key(receipt.message_id)
             if op.was_damaged and entry < 0:
-                # Later entries were stored meanwhile: deduplication takes what comes again for one of the past.
+                # Later entries were stored meanwhile: deduplication drops the resent one as older than them.
                 self._completed(op, backpressure.lost_to_deduplication(self.topic.full), None)
                 return
             self.confirmed_messages += op.count
             self._completed(op, None, (self.topic.partition, ledger, entry))
         elif outcome is SendReceipt.OUT_OF_STEP and self.connection is not None:
-            # The broker confirmed something we think is still behind another: start over, everything is resent.
+            # The broker confirmed an entry that is not the oldest here: reconnect and resend everything.
             self.connection.close("a receipt came out of step")
 
     def on_send_error(self, error: pb.CommandSendError) -> None:
@@ -522,7 +531,8 @@ class PartitionProducer(Handler):
         if isinstance(failure, ChecksumError):
             with self._lock:
                 self.core.damaged(error.sequence_id)
-        # Anything else may pass: the producer is attached again on the same connection and resends what is pending.
+        # Any other error may be transient: the producer is created again on the same connection and resends what is
+        # pending.
         connection = self.connection
         if connection is not None:
             connection.remove_producer(self.core.producer_id)
@@ -545,14 +555,14 @@ class PartitionProducer(Handler):
         op.complete(error, place, self.topic.full)
         if self._flush_waiters:
             self._flush_waiters.completed(op, error)
-        if self._room_waiters:
+        if self._capacity_waiters:
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
         with self._lock:
             alive = self.state is State.READY or self.state is State.CONNECTING
-            # A closed producer wakes all: they get its error.
-            woken = self._room_waiters.take(self._max_pending - self.core.pending_messages if alive else None)
+            # A closed producer wakes all: they receive its error.
+            woken = self._capacity_waiters.pop_ready(self._max_pending - self.core.pending_messages if alive else None)
         for wake in woken:
             wake()
 
@@ -582,9 +592,9 @@ class PartitionProducer(Handler):
             due = self.core.batch_due()
             delay = due - time.monotonic()
             if delay <= 0:
-                ended = self._take_ended()
+                ended = self._remove_ended()
                 self._write(self.core.close_batch())
-                # Stay armed for one more round: under steady traffic the next batch then needs no wake-up.
+                # Rearmed for one more round: under steady traffic the next batch then needs no wake-up.
                 delay = self.config.batching_max_publish_delay_ms / 1000
         self._fail_ended(ended)
         self._complete_failed()
@@ -611,7 +621,7 @@ class PartitionProducer(Handler):
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def close(self, timeout: float | None = None) -> ProducerClose:
-        """Send what is pending as far as the broker takes it in time, and say goodbye. See `closing.close`."""
+        """Flush within the time limit and send CLOSE_PRODUCER. See `close.close`."""
         return await close(self, timeout)
 
     def unconfirmed(self) -> int:
@@ -619,21 +629,21 @@ class PartitionProducer(Handler):
         return self.core.pending_messages
 
     def begin_to_close(self) -> None:
-        """Take nothing more."""
+        """Accept no more messages."""
         with self._lock:
             self.state = State.CLOSING
-            # What comes from now on is refused by `enqueue`.
+            # `enqueue` refuses messages from now on.
             self._fast_path.close()
 
     def abandon(self) -> None:
-        """Close without a word to the broker; everything pending fails."""
+        """Close without a message to the broker; everything pending fails."""
         self.state = State.CLOSED
         self._fail_all(AlreadyClosed("The producer was closed before the broker confirmed", topic=self.topic.full))
         self.leave()
 
 
 def _nothing(_error: PulsarException | None) -> None:
-    """Stand in for a callback that was handed on."""
+    """Do nothing; replaces a callback that was passed on."""
 
 
 def _all_done(waiters: list[Callable[[PulsarException | None], None]]) -> None:

@@ -1,6 +1,7 @@
-"""Who waits for a producer: for its entries to have their receipts (a flush), or for room in its queue.
+"""Waiters of a producer: for the receipts of its entries (a flush), or for capacity in its queue.
 
-Rules: in order; nobody is called under the producer's lock. The methods are called under it unless they say otherwise.
+Rules: in order; no callback is called under the producer's lock. The methods are called under it unless they say
+otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FlushDone = Callable[[PulsarException | None], None]
 
 
 class FlushWaiters:
-    """Those who wait until everything sent before has its receipt, each with the last entry it waits for."""
+    """Callbacks that wait for all receipts of earlier messages, each with the last entry it waits for."""
 
     __slots__ = ("_waiting",)
 
@@ -26,16 +27,16 @@ class FlushWaiters:
         return bool(self._waiting)
 
     def add(self, last: SendOp, done: FlushDone) -> None:
-        """Have `done` called when an entry is completed."""
+        """Call `done` when an entry is completed."""
         self._waiting.append((last, done))
 
     def completed(self, op: SendOp, error: PulsarException | None) -> None:
-        """Call those who waited for an entry. On the loop, without the lock."""
+        """Call the callbacks that waited for an entry. On the loop, without the lock."""
         while self._waiting and self._waiting[0][0] is op:
             self._waiting.popleft()[1](error)
 
     def without(self, gone: Collection[SendOp], queue: Iterable[SendOp]) -> list[FlushDone]:
-        """Have who waits for an entry that is gone wait for what stood before it; return those who wait no longer."""
+        """Move callbacks of removed entries to the entry before it; return those with nothing left to wait for."""
         last_kept = None
         stands_before: dict[SendOp, SendOp | None] = {}
         for op in queue:
@@ -48,8 +49,8 @@ class FlushWaiters:
         return [done for op, done in moved if op is None]
 
 
-class RoomWaiters:
-    """Those who wait for room in the queue, each for so many messages or chunks."""
+class CapacityWaiters:
+    """Callbacks that wait for capacity in the queue, each for a number of messages or chunks."""
 
     __slots__ = ("_waiting",)
 
@@ -60,15 +61,16 @@ class RoomWaiters:
         return bool(self._waiting)
 
     def add(self, needed: int, wake: Callable[[], None]) -> None:
-        """Have `wake` called when there is room for so many."""
+        """Call `wake` when there is capacity for `needed` messages or chunks."""
         self._waiting.append((needed, wake))
 
-    def take(self, room: int | None) -> list[Callable[[], None]]:
-        """Return who is to be woken, in order, up to one whose chunks do not fit yet; None is room for all.
+    def pop_ready(self, capacity: int | None) -> list[Callable[[], None]]:
+        """Remove and return the callbacks to call, in order, up to one that does not fit yet; None is unlimited
+        capacity.
 
-        Whoever is woken and finds the room taken again waits anew.
+        A woken sender that finds the capacity used up waits again.
         """
         woken: list[Callable[[], None]] = []
-        while self._waiting and (room is None or self._waiting[0][0] <= room):
+        while self._waiting and (capacity is None or self._waiting[0][0] <= capacity):
             woken.append(self._waiting.popleft()[1])
         return woken

@@ -1,4 +1,4 @@
-"""Answers to acknowledgements that a real broker does not give: errors, silence, none at all."""
+"""Ack receipts for responses a real broker does not send: errors, silence, none at all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pulsar_native.engine.client import ClientCore
-from pulsar_native.engine.consumer.ack_receipts import AllDone, settle
+from pulsar_native.engine.consumer.ack_receipts import AllDone, completing
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.exceptions import (
     AlreadyClosed,
-    Interrupted,
+    NotConnected,
     PulsarException,
     Timeout,
     TransactionConflict,
@@ -47,7 +47,7 @@ async def take(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> l
     messages: list[Message] = []
     async with asyncio.timeout(10):
         while len(messages) < count:
-            message = consumer.take()
+            message = consumer.dequeue()
             if message is None:
                 await asyncio.sleep(0.005)
             else:
@@ -57,15 +57,13 @@ async def take(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> l
 
 def acknowledging(consumer: MultiTopicsConsumer, message: Message) -> asyncio.Future[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    consumer.acknowledge_message(message, settle(future))
+    consumer.acknowledge_message(message, completing(future))
     return future
 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C139")
-async def test_an_error_fails_all_acknowledgements_of_its_group_and_no_others(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_ack_receipt_error_fails_own_group_only(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     def first_fails(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         return answered(peer, command, pb.TransactionConflict if len(fake.seen(Kind.ACK)) == 1 else None)
 
@@ -83,9 +81,7 @@ async def test_an_error_fails_all_acknowledgements_of_its_group_and_no_others(
 
 
 @pytest.mark.asyncio
-async def test_of_two_requests_at_once_either_error_counts(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_ack_receipt_error_of_either_request(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     def cumulative_fails(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         bad = command.ack.ack_type == pb.CommandAck.Cumulative
         return answered(peer, command, pb.UnknownError if bad else None)
@@ -94,7 +90,7 @@ async def test_of_two_requests_at_once_either_error_counts(
     consumer = await subscribed(cores(fake.url), **RECEIPTS)
     messages = await take(fake, consumer, 5)
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    consumer.children[0].acknowledge_cumulative(messages[1].message_id(), settle(future))
+    consumer.children[0].acknowledge_cumulative(messages[1].message_id(), completing(future))
     other = acknowledging(consumer, messages[4])
     outcomes = await asyncio.wait_for(asyncio.gather(future, other, return_exceptions=True), 10)
     assert [type(outcome) for outcome in outcomes] == [UnknownError] * 2
@@ -105,7 +101,7 @@ async def test_of_two_requests_at_once_either_error_counts(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C139")
-async def test_silence_is_a_time_out(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_ack_receipt_silence_times_out(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.ACK] = swallow
     consumer = await subscribed(cores(fake.url, operation_timeout_seconds=0.3), **RECEIPTS)
     (message,) = await take(fake, consumer, 1)
@@ -116,9 +112,7 @@ async def test_silence_is_a_time_out(fake: FakeBroker, cores: Cores, subscribed:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C111")
-async def test_a_broker_too_old_for_answers_is_not_waited_for(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_ack_receipt_old_broker_not_awaited(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.connected.protocol_version = 16
     fake.answers[Kind.ACK] = swallow
     consumer = await subscribed(cores(fake.url), **RECEIPTS)
@@ -129,18 +123,18 @@ async def test_a_broker_too_old_for_answers_is_not_waited_for(
 
 
 @pytest.mark.asyncio
-async def test_a_seek_ends_the_waiting(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_ack_receipt_seek_ends_wait(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.ACK] = swallow
     consumer = await subscribed(cores(fake.url, starting_backoff_interval_ms=20), **RECEIPTS)
     messages = await take(fake, consumer, 2)
     waiting = acknowledging(consumer, messages[0])
     await asyncio.to_thread(fake.wait, Kind.ACK)
     await consumer.seek(MessageId(-1, 1, 0))
-    with pytest.raises(Interrupted, match="seek"):
+    with pytest.raises(NotConnected, match="seek"):
         await asyncio.wait_for(waiting, 10)
 
 
-def test_the_first_error_of_several_answers_is_told_after_the_last() -> None:
+def test_all_done_first_error_after_last_response() -> None:
     told: list[PulsarException | None] = []
     errors = [None, UnknownError("a"), Timeout("b")]
     all_done = AllDone(3, told.append)
@@ -153,7 +147,7 @@ def test_the_first_error_of_several_answers_is_told_after_the_last() -> None:
 
 @pytest.mark.proves("C139")
 @pytest.mark.parametrize("name", ["blocking", "asyncio"])
-def test_both_apis_raise_the_brokers_error(fake: FakeBroker, name: str) -> None:
+def test_acknowledge_raises_broker_error_in_both_apis(fake: FakeBroker, name: str) -> None:
     fake.answers[Kind.ACK] = lambda peer, command: answered(peer, command, pb.TransactionConflict)
     api = Api(name)
     try:
@@ -174,7 +168,7 @@ def test_both_apis_raise_the_brokers_error(fake: FakeBroker, name: str) -> None:
 
 @pytest.mark.proves("C141")
 @pytest.mark.parametrize("name", ["blocking", "asyncio"])
-def test_interceptors_hear_of_the_answer_and_of_what_is_refused(fake: FakeBroker, name: str) -> None:
+def test_ack_receipt_notifies_interceptors(fake: FakeBroker, name: str) -> None:
     heard: list[tuple[str, int, str | None]] = []
 
     class Hearing(ConsumerInterceptor):
@@ -214,7 +208,7 @@ def test_interceptors_hear_of_the_answer_and_of_what_is_refused(fake: FakeBroker
 
 
 @pytest.mark.asyncio
-async def test_what_is_sent_again_counts_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_ack_receipt_resent_counts_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.ACK] = swallow
     consumer = await subscribed(cores(fake.url, starting_backoff_interval_ms=20), **RECEIPTS)
     messages = await take(fake, consumer, 3)

@@ -1,4 +1,4 @@
-"""The bounds of one batch receive."""
+"""Limits of one batch receive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sizes(policy: BatchReceivePolicy, lengths: list[int]) -> int:
     return 0
 
 
-def test_a_batch_is_complete_by_count_or_by_bytes_whichever_is_first() -> None:
+def test_batch_collector_complete_by_count_or_bytes() -> None:
     assert sizes(BatchReceivePolicy(max_num_messages=3), [1] * 9) == 3
     assert sizes(BatchReceivePolicy(max_num_messages=3, max_num_bytes=100), [60, 40, 1]) == 2
     assert sizes(BatchReceivePolicy(max_num_messages=3, max_num_bytes=100), [99, 0, 0]) == 3
@@ -47,9 +47,7 @@ def test_a_batch_is_complete_by_count_or_by_bytes_whichever_is_first() -> None:
     count=st.integers(0, 40),
     size=st.integers(0, 300),
 )
-def test_what_is_taken_at_once_is_as_much_as_what_is_taken_one_by_one(
-    runs: list[list[int]], count: int, size: int
-) -> None:
+def test_batch_collector_add_all_equals_add(runs: list[list[int]], count: int, size: int) -> None:
     policy = BatchReceivePolicy(max_num_messages=count or -1, max_num_bytes=size, timeout_ms=1)
     each = [length for run in runs for length in run]
     collector, complete = BatchCollector(policy, 0.0), False
@@ -65,6 +63,6 @@ def test_what_is_taken_at_once_is_as_much_as_what_is_taken_one_by_one(
     assert list(map(len, collector.messages)) == each[: sizes(policy, each) or len(each)]
 
 
-def test_a_batch_ends_at_its_time() -> None:
+def test_batch_collector_complete_at_deadline() -> None:
     assert BatchCollector(BatchReceivePolicy(timeout_ms=200), 10.0).deadline == pytest.approx(10.2)
     assert BatchCollector(BatchReceivePolicy(timeout_ms=0), 10.0).deadline is None

@@ -1,4 +1,4 @@
-"""A consumer on a broker that misbehaves: permits, damage, late copies, lost connections, seeks that fail."""
+"""Consumer on a misbehaving broker: permits, damage, late copies, lost connections, failing seeks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
     messages: list[Message] = []
 
     def enough() -> bool:
-        while len(messages) < count and (message := consumer.take()) is not None:
+        while len(messages) < count and (message := consumer.dequeue()) is not None:
             messages.append(message)
         return len(messages) >= count
 
@@ -43,7 +43,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
 
 async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.1) -> None:
     await asyncio.sleep(seconds)
-    assert consumer.take() is None
+    assert consumer.dequeue() is None
 
 
 def acks(broker: FakeBroker) -> list[pb.CommandAck]:
@@ -72,7 +72,7 @@ def close_consumer(consumer_id: int = 0) -> bytes:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C120")
-async def test_permits_go_back_at_half_the_queue(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_permits_returned_at_half_queue(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=100)
     deliver(fake, *singles(0, 100))
     await take(consumer, 49)
@@ -89,7 +89,7 @@ async def test_permits_go_back_at_half_the_queue(fake: FakeBroker, cores: Cores,
 @pytest.mark.asyncio
 @pytest.mark.proves("C120")
 @pytest.mark.parametrize(("size", "refill"), [(1, 1), (2, 1), (3, 1), (10, 5)])
-async def test_small_queues_never_ask_for_nothing(
+async def test_permits_small_queue_never_zero(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, size: int, refill: int
 ) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=size)
@@ -101,9 +101,7 @@ async def test_small_queues_never_ask_for_nothing(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C120")
-async def test_permits_count_messages_also_those_left_out(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_permits_count_filtered_messages(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=20)
     batch = batch_entry([b"%d" % number for number in range(10)])
     # A redelivery of a partly acknowledged batch costs only what is left, here the last three.
@@ -121,7 +119,7 @@ async def test_permits_count_messages_also_those_left_out(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C121")
-async def test_messages_of_an_older_attachment_give_no_permits(
+async def test_permits_not_returned_for_older_attachment(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     consumer = await subscribed(cores(fake.url, **FAST), receiver_queue_size=10)
@@ -133,7 +131,7 @@ async def test_messages_of_an_older_attachment_give_no_permits(
     await asyncio.to_thread(fake.wait, Kind.SUBSCRIBE, 2)
     await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
     # What was queued is dropped, as the broker delivers it again.
-    assert consumer.take() is None
+    assert consumer.dequeue() is None
     deliver(fake, *singles(3, 8))
     assert [message.data() for message in await take(consumer, 4)] == [b"3", b"4", b"5", b"6"]
     assert permits(fake) == [10, 10]
@@ -148,7 +146,7 @@ async def test_messages_of_an_older_attachment_give_no_permits(
 @pytest.mark.asyncio
 @pytest.mark.proves("C124", "N5")
 @pytest.mark.parametrize("broker", [None, pb.BrokerEntryMetadata(broker_timestamp=1, index=2)], ids=["plain", "broker"])
-async def test_a_damaged_entry_is_acknowledged_with_the_reason_and_the_next_one_comes(
+async def test_damaged_entry_acked_with_validation_error(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, broker: pb.BrokerEntryMetadata | None
 ) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=2)
@@ -169,9 +167,7 @@ async def test_a_damaged_entry_is_acknowledged_with_the_reason_and_the_next_one_
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C128")
-async def test_a_late_copy_of_what_is_acknowledged_is_not_given_out(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_late_copy_of_acked_entry_dropped(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=4, acknowledgment_group_time_ms=60_000)
     deliver(fake, *singles(0, 4))
     messages = await take(consumer, 4)
@@ -186,9 +182,7 @@ async def test_a_late_copy_of_what_is_acknowledged_is_not_given_out(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C135", "C128")
-async def test_of_a_late_copy_of_a_batch_only_the_rest_is_given_out(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_late_copy_of_batch_delivers_rest(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=1)
     batch = batch_entry([b"0", b"1", b"2"])
     deliver(fake, delivery(0, batch, 7))
@@ -208,7 +202,7 @@ async def test_of_a_late_copy_of_a_batch_only_the_rest_is_given_out(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("cumulative", [True, False])
-async def test_a_subscription_that_was_moved_back_delivers_again_what_was_acknowledged(
+async def test_rewound_subscription_redelivers_acked(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, cumulative: bool
 ) -> None:
     # Somebody resets the cursor: the broker closes the consumer, and delivers from there when it is back.
@@ -231,9 +225,7 @@ async def test_a_subscription_that_was_moved_back_delivers_again_what_was_acknow
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C138")
-async def test_five_thousand_acknowledgements_take_few_frames(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_ack_grouping_sends_few_frames(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), consumer_type=ConsumerType.Shared, acknowledgment_group_time_ms=100)
     for number in range(5000):
         consumer.acknowledge([MessageId(-1, 1, number)])
@@ -244,9 +236,7 @@ async def test_five_thousand_acknowledgements_take_few_frames(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C138", "C189")
-async def test_closing_sends_the_last_acknowledgements_first_and_wakes_who_waits(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_close_sends_acks_and_wakes_receivers(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=60_000)
     woken: list[int] = []
     consumer.wait_then(lambda: woken.append(1))
@@ -257,15 +247,13 @@ async def test_closing_sends_the_last_acknowledgements_first_and_wakes_who_waits
     assert kinds == [Kind.ACK, Kind.ACK, Kind.CLOSE_CONSUMER]
     assert woken
     with pytest.raises(AlreadyClosed):
-        consumer.take()
+        consumer.dequeue()
     with pytest.raises(AlreadyClosed):
         consumer.acknowledge([MessageId(-1, 1, 4)])
 
 
 @pytest.mark.asyncio
-async def test_acknowledgements_made_during_an_outage_go_before_the_permits(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_acks_during_outage_sent_before_permits(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url, starting_backoff_interval_ms=100), acknowledgment_group_time_ms=1)
     # A reset takes along what was not read yet.
     await asyncio.to_thread(fake.wait, Kind.FLOW)
@@ -288,9 +276,7 @@ def redelivers(broker: FakeBroker) -> list[pb.CommandRedeliverUnacknowledgedMess
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C146")
-async def test_refusals_close_to_each_other_make_one_request(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_nacks_close_together_make_one_request(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(
         cores(fake.url), consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=150
     )
@@ -312,9 +298,7 @@ async def test_refusals_close_to_each_other_make_one_request(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C144")
-async def test_redelivery_of_some_leaves_the_others_in_the_queue(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_redeliver_some_keeps_others_queued(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(
         cores(fake.url), consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=100
     )
@@ -327,9 +311,7 @@ async def test_redelivery_of_some_leaves_the_others_in_the_queue(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C145")
-async def test_redelivery_of_all_empties_the_queue_and_nothing_old_comes_after_it(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_redeliver_all_empties_queue_drops_old(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=10)
     deliver(fake, *singles(0, 8))
     await take(consumer, 2)
@@ -349,9 +331,7 @@ async def test_redelivery_of_all_empties_the_queue_and_nothing_old_comes_after_i
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C96", "C142")
-async def test_what_is_not_acknowledged_in_time_is_asked_for_again(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_ack_timeout_requests_redelivery(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(
         cores(fake.url),
         consumer_type=ConsumerType.Shared,
@@ -374,9 +354,7 @@ async def test_what_is_not_acknowledged_in_time_is_asked_for_again(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C119", "C91")
-async def test_a_reader_goes_on_behind_the_last_message_it_gave_out(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_reader_continues_behind_last_message(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(
         cores(fake.url, **FAST),
         subscription_mode=SubscriptionMode.NonDurable,
@@ -398,7 +376,7 @@ async def test_a_reader_goes_on_behind_the_last_message_it_gave_out(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C190")
-async def test_a_consumer_closed_right_behind_its_subscription_comes_back(
+async def test_consumer_closed_after_subscribe_reconnects(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     def and_close(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -415,9 +393,7 @@ async def test_a_consumer_closed_right_behind_its_subscription_comes_back(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C37")
-async def test_a_second_exclusive_consumer_fails_at_once(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_exclusive_second_consumer_fails(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.SUBSCRIBE] = lambda peer, command: [failure(command.subscribe.request_id, pb.ConsumerBusy)]
     started = time.monotonic()
     with pytest.raises(ConsumerBusy) as caught:
@@ -427,9 +403,7 @@ async def test_a_second_exclusive_consumer_fails_at_once(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C155")
-async def test_a_topic_is_subscribed_with_all_its_partitions_or_none(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_subscribe_all_partitions_or_none(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.partitions[TOPIC] = 3
 
     def refuse_one(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -451,9 +425,7 @@ async def test_a_topic_is_subscribed_with_all_its_partitions_or_none(
 
 
 @pytest.mark.asyncio
-async def test_a_seek_subscribes_again_at_once_and_drops_what_was_queued(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_seek_resubscribes_and_drops_queue(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url, starting_backoff_interval_ms=5000))
     deliver(fake, *singles(0, 5))
     await take(consumer, 2)
@@ -462,16 +434,16 @@ async def test_a_seek_subscribes_again_at_once_and_drops_what_was_queued(
     # The broker's CLOSE_CONSUMER is part of the answer and no outage: no back-off.
     assert time.monotonic() - started < 2
     asked = fake.seen(Kind.SEEK)[0].command.seek
-    # The index sought and those behind it.
-    assert list(asked.message_id.ack_set) == [0b110]
-    assert consumer.take() is None and len(fake.seen(Kind.SUBSCRIBE)) == 2
-    deliver(fake, delivery(0, batch_entry([b"a", b"b", b"c"]), 1, ack_set=[0b110]))
-    assert [message.data() for message in await take(consumer, 2)] == [b"b", b"c"]
+    # What follows the message; the message itself is left out.
+    assert list(asked.message_id.ack_set) == [0b100]
+    assert consumer.dequeue() is None and len(fake.seen(Kind.SUBSCRIBE)) == 2
+    deliver(fake, delivery(0, batch_entry([b"a", b"b", b"c"]), 1, ack_set=[0b100]))
+    assert [message.data() for message in await take(consumer, 1)] == [b"c"]
 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C168")
-async def test_nothing_is_available_when_what_is_left_cannot_be_read(
+async def test_has_message_available_unreadable_rest_is_false(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     """After a seek by time the broker's mark tells what is left, and it does not move for what is thrown away."""
@@ -503,9 +475,7 @@ async def test_nothing_is_available_when_what_is_left_cannot_be_read(
 
 
 @pytest.mark.asyncio
-async def test_a_refused_seek_leaves_the_consumer_where_it_was(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_seek_refused_keeps_position(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.SEEK] = lambda peer, command: [failure(command.seek.request_id, pb.MetadataError)]
     consumer = await subscribed(cores(fake.url))
     deliver(fake, *singles(0, 2))
@@ -517,7 +487,7 @@ async def test_a_refused_seek_leaves_the_consumer_where_it_was(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C171")
-async def test_a_refused_unsubscribe_leaves_the_consumer_usable(
+async def test_unsubscribe_refused_keeps_consumer_usable(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     fake.answers[Kind.UNSUBSCRIBE] = lambda peer, command: [failure(command.unsubscribe.request_id, pb.MetadataError)]
@@ -530,9 +500,7 @@ async def test_a_refused_unsubscribe_leaves_the_consumer_usable(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C171")
-async def test_an_unsubscribe_that_lost_its_connection_leaves_the_consumer_usable(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_unsubscribe_lost_connection_keeps_usable(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     def hang_up(peer: Peer, _command: pb.BaseCommand) -> Iterable[bytes]:
         peer.close()
         return ()
@@ -547,9 +515,7 @@ async def test_an_unsubscribe_that_lost_its_connection_leaves_the_consumer_usabl
 
 
 @pytest.mark.asyncio
-async def test_closing_a_consumer_that_gets_no_answer_ends_in_time(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_close_without_response_ends_in_time(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url, operation_timeout_seconds=0.3))
     fake.answers[Kind.CLOSE_CONSUMER] = swallow
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Telling a consumer event listener: in order, nothing lost, whatever it raises, on a thread or the loop."""
+"""Consumer event listener: order, no loss, exceptions, on a thread and on the loop."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def told(consumer: Consumer) -> list[tuple[str, Any, int]]:
 
 
 @pytest.mark.parametrize("early", range(len(WORDS) + 1))
-def test_through_a_thread(early: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_consumer_events_on_thread(early: int, caplog: pytest.LogCaptureFixture) -> None:
     work: deque[Callable[[], None]] = deque()
     listener, consumer = Noting(), Consumer()
     activity = ConsumerEvents(listener, work.append)
@@ -73,7 +73,7 @@ def test_through_a_thread(early: int, caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("kind", [Noting, NotingLater])
-def test_on_the_loop(kind: type[Noting]) -> None:
+def test_consumer_events_on_loop(kind: type[Noting]) -> None:
     listener, consumer = kind(), Consumer()
 
     async def body() -> None:
@@ -91,7 +91,7 @@ def test_on_the_loop(kind: type[Noting]) -> None:
     assert listener.log == told(consumer)
 
 
-def test_nobody_is_told_of_a_consumer_that_is_gone() -> None:
+def test_consumer_events_collected_consumer_ignored() -> None:
     work: deque[Callable[[], None]] = deque()
     listener, consumer = Noting(), Consumer()
     activity = ConsumerEvents(listener, work.append)

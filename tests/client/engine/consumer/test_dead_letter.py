@@ -1,4 +1,4 @@
-"""Dead letters whose way is not smooth: topics that refuse, answers that do not come, consumers that close."""
+"""Dead-letter router with topics that refuse, missing responses, and closing consumers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
     messages: list[Message] = []
     async with asyncio.timeout(10):
         while len(messages) < count:
-            message = consumer.take()
+            message = consumer.dequeue()
             if message is None:
                 await asyncio.sleep(0.005)
             else:
@@ -54,7 +54,7 @@ async def take(consumer: MultiTopicsConsumer, count: int = 1) -> list[Message]:
 
 async def nothing_comes(consumer: MultiTopicsConsumer, seconds: float = 0.2) -> None:
     await asyncio.sleep(seconds)
-    assert consumer.take() is None
+    assert consumer.dequeue() is None
 
 
 def refuse(consumer: MultiTopicsConsumer, message: Message) -> None:
@@ -67,9 +67,7 @@ def acknowledged(fake: FakeBroker) -> list[tuple[int, int]]:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C149", "C152")
-async def test_the_original_is_acknowledged_after_the_receipt_and_copies_meanwhile_are_dropped(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_dead_letter_original_acked_after_receipt(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.SEND] = swallow
     consumer = await subscribed(cores(fake.url), **SHARED)
     fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=1))
@@ -92,9 +90,7 @@ async def test_the_original_is_acknowledged_after_the_receipt_and_copies_meanwhi
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C149")
-async def test_an_entry_redelivered_too_often_is_never_given_out(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_dead_letter_over_limit_never_delivered(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=4, **SHARED)
     batch = batch_entry([b"a", b"b", b"c"])
     # Two of three are open yet.
@@ -111,9 +107,7 @@ async def test_an_entry_redelivered_too_often_is_never_given_out(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C149")
-async def test_of_a_batch_what_arrived_is_acknowledged_and_the_rest_redelivered(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_dead_letter_partial_batch_failure(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     def second_fails(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         count = len(fake.seen(Kind.SEND))
         return [send_failure(command) if count == 2 else receipt(command.send, count)]
@@ -137,9 +131,7 @@ async def test_of_a_batch_what_arrived_is_acknowledged_and_the_rest_redelivered(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C149")
-async def test_attempts_that_fail_come_slower_and_slower(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_dead_letter_retries_back_off(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.PRODUCER] = lambda peer, command: [failure(command.producer.request_id, pb.AuthorizationError)]
     consumer = await subscribed(cores(fake.url), **SHARED)
     for count in range(2, 6):
@@ -154,13 +146,13 @@ async def test_attempts_that_fail_come_slower_and_slower(
 async def until_requested(fake: FakeBroker, consumer: MultiTopicsConsumer, count: int) -> None:
     async with asyncio.timeout(10):
         while len(fake.seen(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)) < count:
-            assert consumer.take() is None
+            assert consumer.dequeue() is None
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C152")
-async def test_closing_waits_for_letters_on_their_way(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_dead_letter_close_waits_for_copies(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     fake.answers[Kind.SEND] = swallow
     consumer = await subscribed(cores(fake.url), **SHARED)
     fake.peers[-1].send(delivery(0, single_entry(b"x"), 7, redelivery_count=1))
@@ -179,7 +171,7 @@ async def test_closing_waits_for_letters_on_their_way(fake: FakeBroker, cores: C
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C151")
-async def test_a_shutdown_ends_a_retry_that_waits(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_dead_letter_shutdown_ends_retry(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     core = cores(fake.url)
     consumer = await subscribed(core, consumer_type=ConsumerType.Shared, enable_retry=True)
     fake.answers[Kind.PRODUCER] = swallow
@@ -194,7 +186,7 @@ async def test_a_shutdown_ends_a_retry_that_waits(fake: FakeBroker, cores: Cores
 
 
 @pytest.mark.asyncio
-async def test_a_message_can_be_given_up_at_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_dead_letter_give_up_immediately(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     policy = DeadLetterPolicy(max_redeliver_count=3, dead_letter_topic="dead", retry_letter_topic="again")
     consumer = await subscribed(
         cores(fake.url), consumer_type=ConsumerType.Shared, enable_retry=True, dead_letter_policy=policy

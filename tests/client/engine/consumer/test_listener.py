@@ -1,4 +1,4 @@
-"""The threads that hand messages to listeners."""
+"""Listener threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def listener_threads() -> list[threading.Thread]:
 
 @pytest.mark.proves("C7")
 @pytest.mark.parametrize("count", [1, 4])
-def test_work_of_one_consumer_never_overlaps_and_keeps_its_order(count: int) -> None:
+def test_listener_threads_keep_order_per_consumer(count: int) -> None:
     threads = ListenerThreads(count)
     consumers = [threads.assign() for _ in range(3)]
     done: list[list[int]] = [[], [], []]
@@ -49,7 +49,7 @@ def test_work_of_one_consumer_never_overlaps_and_keeps_its_order(count: int) -> 
     assert len(set.union(*homes)) == min(count, 3)
 
 
-def test_no_thread_before_the_first_listener_and_none_after_the_end() -> None:
+def test_listener_threads_start_lazily_and_stop() -> None:
     # Those of an earlier test may be ending still.
     before = set(listener_threads())
 
@@ -73,7 +73,7 @@ def test_no_thread_before_the_first_listener_and_none_after_the_end() -> None:
     threads.stop()
 
 
-def test_work_that_raises_does_not_end_the_thread() -> None:
+def test_listener_threads_survive_exception() -> None:
     threads = ListenerThreads(1)
     submit = threads.assign()
     reached = threading.Event()

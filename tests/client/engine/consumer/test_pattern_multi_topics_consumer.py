@@ -1,4 +1,4 @@
-"""Following the topics of a pattern on a broker that misbehaves: refusals, crossed answers, lost connections."""
+"""Pattern topics watcher on a misbehaving broker: refusals, crossing responses, lost connections."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def subscribes(fake: FakeBroker) -> list[pb.CommandSubscribe]:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C163", "C164")
-async def test_the_list_and_what_is_told_of_it(fake: FakeBroker, cores: Cores) -> None:
+async def test_pattern_list_and_updates(fake: FakeBroker, cores: Cores) -> None:
     place = Namespace(fake, "a1", "b")
     told: list[Any] = []
     consumer = await follow(cores(fake.url), changed=lambda added, removed: told.append((added, removed)))
@@ -110,7 +110,7 @@ async def test_the_list_and_what_is_told_of_it(fake: FakeBroker, cores: Cores) -
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C164")
-async def test_a_word_that_overtakes_the_list_is_not_lost(fake: FakeBroker, cores: Cores) -> None:
+async def test_pattern_update_before_list_not_lost(fake: FakeBroker, cores: Cores) -> None:
     place = Namespace(fake, "a1")
     consumer = await follow(cores(fake.url), pattern_auto_discovery_period=1)
     await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
@@ -136,7 +136,7 @@ async def test_a_word_that_overtakes_the_list_is_not_lost(fake: FakeBroker, core
 @pytest.mark.asyncio
 @pytest.mark.proves("C102", "C164")
 @pytest.mark.parametrize("refusal", ["no flag", "too long"])
-async def test_without_a_watch_the_period_does(fake: FakeBroker, cores: Cores, refusal: str) -> None:
+async def test_pattern_without_watch_uses_period(fake: FakeBroker, cores: Cores, refusal: str) -> None:
     place = Namespace(fake, "a1", watches=refusal == "too long")
     fake.answers[Kind.WATCH_TOPIC_LIST] = lambda peer, command: [
         failure(command.watchTopicList.request_id, pb.NotAllowedError)
@@ -148,7 +148,7 @@ async def test_without_a_watch_the_period_does(fake: FakeBroker, cores: Cores, r
 
 
 @pytest.mark.asyncio
-async def test_a_pattern_the_broker_cannot_read_is_applied_here(fake: FakeBroker, cores: Cores) -> None:
+async def test_pattern_unsupported_by_broker_filtered_here(fake: FakeBroker, cores: Cores) -> None:
     place = Namespace(fake, "a1", "a2", "b")
 
     def picky(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -163,7 +163,7 @@ async def test_a_pattern_the_broker_cannot_read_is_applied_here(fake: FakeBroker
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C163")
-async def test_a_topic_that_fails_is_tried_again_and_leaves_the_others_alone(fake: FakeBroker, cores: Cores) -> None:
+async def test_pattern_failing_topic_retried(fake: FakeBroker, cores: Cores) -> None:
     place = Namespace(fake, "a1")
     consumer = await follow(cores(fake.url, **FAST))
     await until(lambda: consumer.pattern is not None and consumer.pattern.is_watched)
@@ -180,13 +180,13 @@ async def test_a_topic_that_fails_is_tried_again_and_leaves_the_others_alone(fak
     fake.answers[Kind.SUBSCRIBE] = refuse
     place.update(["a2", "a3"])
     await until(lambda: names(consumer) == {"a1", "a3"})
-    assert consumer.take() is None and consumer.is_connected
+    assert consumer.dequeue() is None and consumer.is_connected
     await until(lambda: names(consumer) == {"a1", "a2", "a3"})
     assert refusals == 0
 
 
 @pytest.mark.asyncio
-async def test_at_the_start_a_failure_is_raised_but_not_of_a_topic_just_gone(fake: FakeBroker, cores: Cores) -> None:
+async def test_pattern_open_failure_raised_except_deleted(fake: FakeBroker, cores: Cores) -> None:
     Namespace(fake, "a1", "a2")
     errors = {"a2": pb.TopicNotFound}
 
@@ -210,7 +210,9 @@ async def test_at_the_start_a_failure_is_raised_but_not_of_a_topic_just_gone(fak
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C161")
-async def test_fewer_partitions_are_refused(fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pattern_fewer_partitions_refused(
+    fake: FakeBroker, cores: Cores, caplog: pytest.LogCaptureFixture
+) -> None:
     place = Namespace(fake, "a1-partition-0", "a1-partition-1")
     fake.partitions[NS + "a1"] = 2
     consumer = await follow(cores(fake.url))
@@ -226,7 +228,7 @@ async def test_fewer_partitions_are_refused(fake: FakeBroker, cores: Cores, capl
 
 
 @pytest.mark.asyncio
-async def test_closing_wakes_who_waits_also_without_any_topic(fake: FakeBroker, cores: Cores) -> None:
+async def test_pattern_close_wakes_receivers_without_topics(fake: FakeBroker, cores: Cores) -> None:
     Namespace(fake)
     consumer = await follow(cores(fake.url))
     woken = asyncio.Event()
@@ -237,7 +239,7 @@ async def test_closing_wakes_who_waits_also_without_any_topic(fake: FakeBroker, 
 
 
 @pytest.mark.asyncio
-async def test_an_id_starts_one_partition_only(fake: FakeBroker, cores: Cores) -> None:
+async def test_pattern_start_id_for_one_partition(fake: FakeBroker, cores: Cores) -> None:
     fake.partitions[NS + "t"] = 2
     config = ConsumerConfig(subscription_name="s", start_message_id=MessageId(0, 1, 1))
     with pytest.raises(InvalidConfiguration, match="earliest or latest"):
@@ -271,7 +273,7 @@ class Waiting(Listener):
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", [Listener, Waiting])
-async def test_a_listener_is_told_in_order_and_may_fail(kind: type[Listener]) -> None:
+async def test_pattern_listener_in_order_may_raise(kind: type[Listener]) -> None:
     listener = kind()
     changed = topics_told_on_loop(listener)
     changed(["a"], [])
@@ -280,7 +282,7 @@ async def test_a_listener_is_told_in_order_and_may_fail(kind: type[Listener]) ->
     assert listener.heard == [("added", ["a"]), ("removed", ["a"]), ("added", ["b"])]
 
 
-def test_a_listener_on_a_thread() -> None:
+def test_pattern_listener_on_thread() -> None:
     listener, work = Listener(), []  # type: ignore[var-annotated]
     changed = topics_told(listener, work.append)
     changed(["a"], [])

@@ -1,4 +1,4 @@
-"""Permits by the numbers: queues that scale in the client's memory, strict pauses, and what the broker is told."""
+"""Permits: auto-scaled queues within the memory limit, strict pauses, and FLOW commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def singles(first: int, last: int, size: int = 10) -> list[bytes]:
 
 def take_all(consumer: Any) -> int:
     number = 0
-    while consumer.take() is not None:
+    while consumer.dequeue() is not None:
         number += 1
     return number
 
@@ -59,7 +59,7 @@ def find_empty(consumer: Any) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N4")
-async def test_a_queue_doubles_when_it_was_emptied_and_not_otherwise(
+async def test_permits_scaled_queue_doubles_when_emptied(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     core = cores(fake.url, memory_limit_bytes=LIMIT)
@@ -84,7 +84,7 @@ async def test_a_queue_doubles_when_it_was_emptied_and_not_otherwise(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N4")
-async def test_a_queue_does_not_outgrow_the_memory(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_permits_scaled_queue_limited_by_memory(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     core = cores(fake.url, memory_limit_bytes=LIMIT)
     consumer = await subscribed(core, receiver_queue_size=64, auto_scaled_receiver_queue_size_enabled=True)
     (child,) = consumer.children
@@ -98,9 +98,7 @@ async def test_a_queue_does_not_outgrow_the_memory(fake: FakeBroker, cores: Core
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N4")
-async def test_a_queue_halves_in_need_and_gives_each_consumer_one_entry(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_permits_scaled_queue_halves_over_limit(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     core = cores(fake.url, memory_limit_bytes=LIMIT)
     consumer = await subscribed(core, receiver_queue_size=8, auto_scaled_receiver_queue_size_enabled=True)
     (child,) = consumer.children
@@ -127,7 +125,7 @@ async def test_a_queue_halves_in_need_and_gives_each_consumer_one_entry(
     seen = len(permits(fake))
     for left in range(9, -1, -1):
         assert len(permits(fake)) == seen, left
-        assert consumer.take() is not None
+        assert consumer.dequeue() is not None
     await until(lambda: sum(permits(fake)) == entry + 11)
     assert core.memory.received == 0
     # With memory again, the queue grows again.
@@ -141,9 +139,7 @@ async def test_a_queue_halves_in_need_and_gives_each_consumer_one_entry(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("N3")
-async def test_what_is_handed_back_once_is_kept_the_second_time_and_chunks_always(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_permits_strict_pause_hands_back_once(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=20, consumer_type=ConsumerType.Shared)
     (child,) = consumer.children
     chunk = single_entry(b"half", uuid="u", chunk_id=0, num_chunks_from_msg=2, total_chunk_msg_size=8)
@@ -151,10 +147,10 @@ async def test_what_is_handed_back_once_is_kept_the_second_time_and_chunks_alway
     await deliver(fake, consumer, *singles(0, 3), delivery(0, chunk, 3), delivery(0, batch, 4))
     consumer.pause(strict=True)
     await until(lambda: redelivered(fake) == [0, 1, 2, 4])
-    assert [each.entry_id for each in child.all_deliveries] == [3] and consumer.take() is None
+    assert [each.entry_id for each in child.all_deliveries] == [3] and consumer.dequeue() is None
     fake.peers[-1].send(*singles(1, 3), *singles(5, 6))
     await until(lambda: redelivered(fake) == [0, 1, 2, 4, 5])
-    assert [each.entry_id for each in child.all_deliveries] == [3, 1, 2] and consumer.take() is None
+    assert [each.entry_id for each in child.all_deliveries] == [3, 1, 2] and consumer.dequeue() is None
     assert permits(fake) == [20]
     # Three, the batch of five, and one were handed back, and one chunk was opened: ten, half the queue.
     consumer.resume()

@@ -1,4 +1,4 @@
-"""What the APIs take without a lock: nothing of it is lost, twice, out of order or uncounted, whatever happens."""
+"""Prefetch buffer and ack fast path: nothing lost, doubled, reordered or uncounted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Application:
         try:
             return self.prefetch.popleft()
         except IndexError:
-            return self.consumer.take()
+            return self.consumer.dequeue()
 
     async def taken(self, count: int) -> list[int]:
         return values(await self.messages(count))
@@ -91,7 +91,7 @@ def acked(broker: FakeBroker) -> list[int]:
 # --- the hand itself --------------------------------------------------------------------------------------------
 
 
-def test_what_was_taken_is_counted_and_the_rest_comes_back_in_order() -> None:
+def test_prefetch_reclaim_counts_and_keeps_order() -> None:
     prefetch = PrefetchBuffer()
     assert not prefetch and prefetch.taken() == (0, None)
     prefetch.fill(decoded(10), 2, 9)
@@ -106,7 +106,7 @@ def test_what_was_taken_is_counted_and_the_rest_comes_back_in_order() -> None:
     assert not prefetch and not prefetch.messages
 
 
-def test_threads_and_a_call_back_share_what_is_in_hand() -> None:
+def test_prefetch_concurrent_pop_and_reclaim() -> None:
     entry = decoded(2000)
     for _ in range(20):
         prefetch = PrefetchBuffer()
@@ -142,7 +142,7 @@ def test_threads_and_a_call_back_share_what_is_in_hand() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C120")
-async def test_permits_go_back_with_the_same_message_as_without_a_hand(
+async def test_prefetch_permits_returned_at_same_message(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     application = Application(await subscribed(cores(fake.url), receiver_queue_size=20))
@@ -155,9 +155,7 @@ async def test_permits_go_back_with_the_same_message_as_without_a_hand(
 
 
 @pytest.mark.asyncio
-async def test_a_strict_pause_leaves_nothing_in_hand_and_the_order_as_it_is(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_prefetch_strict_pause_empties_buffer(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     application = Application(await subscribed(cores(fake.url), receiver_queue_size=100))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0), delivery(0, batch(30, 10), 1))
     assert await application.taken(7) == list(range(7))
@@ -171,9 +169,7 @@ async def test_a_strict_pause_leaves_nothing_in_hand_and_the_order_as_it_is(
 
 
 @pytest.mark.asyncio
-async def test_asking_for_everything_again_empties_the_hand(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_prefetch_redeliver_all_empties_buffer(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), receiver_queue_size=100, consumer_type=ConsumerType.Shared)
     application = Application(consumer)
     fake.peers[-1].send(delivery(0, batch(0, 60), 0))
@@ -188,22 +184,22 @@ async def test_asking_for_everything_again_empties_the_hand(
 
 
 @pytest.mark.asyncio
-async def test_a_seek_leaves_nothing_in_hand_and_no_place_reached(
+async def test_prefetch_seek_empties_buffer_and_position(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     application = Application(await subscribed(cores(fake.url)))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
     assert await application.taken(5) == list(range(5))
     await application.consumer.seek(MessageId.earliest)
-    assert application.take() is None and application.consumer.taken_ids() == []
+    assert application.take() is None and application.consumer.dequeued_ids() == []
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
     assert await application.taken(3) == list(range(3))
-    assert [place.batch_index() for place in application.consumer.taken_ids()] == [2]
+    assert [place.batch_index() for place in application.consumer.dequeued_ids()] == [2]
 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C119")
-async def test_a_reader_goes_on_behind_what_was_taken_from_the_hand(
+async def test_prefetch_reader_continues_behind_dequeued(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     consumer = await subscribed(
@@ -224,7 +220,7 @@ async def test_a_reader_goes_on_behind_what_was_taken_from_the_hand(
 
 
 @pytest.mark.asyncio
-async def test_a_closed_consumer_leaves_nothing_in_hand(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_prefetch_closed_consumer_empties_buffer(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     application = Application(await subscribed(cores(fake.url)))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
     assert await application.taken(5) == list(range(5))
@@ -242,7 +238,7 @@ async def test_a_closed_consumer_leaves_nothing_in_hand(fake: FakeBroker, cores:
         {"auto_scaled_receiver_queue_size_enabled": True},
     ],
 )
-async def test_where_each_message_counts_nothing_is_lent(
+async def test_prefetch_disabled_when_each_message_counts(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any]
 ) -> None:
     application = Application(await subscribed(cores(fake.url), **options))
@@ -253,9 +249,7 @@ async def test_where_each_message_counts_nothing_is_lent(
 
 
 @pytest.mark.asyncio
-async def test_who_waits_in_line_is_not_passed_by_through_the_hand(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_prefetch_does_not_bypass_waiters(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     application = Application(await subscribed(cores(fake.url)))
     wakes = [lambda: None, lambda: None]
     for wake in wakes:
@@ -268,7 +262,7 @@ async def test_who_waits_in_line_is_not_passed_by_through_the_hand(
 
 
 @pytest.mark.asyncio
-async def test_partitions_take_turns_once_there_are_several(
+async def test_prefetch_disabled_with_several_partitions(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     application = Application(await subscribed(cores(fake.url)))
@@ -284,7 +278,7 @@ async def test_partitions_take_turns_once_there_are_several(
 
 
 @pytest.mark.asyncio
-async def test_whatever_is_done_in_between_messages_come_once_in_order_and_counted(
+async def test_prefetch_interleaved_calls_keep_order_and_count(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed
 ) -> None:
     chance = random.Random(5)
@@ -311,12 +305,20 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
 
     def rows() -> None:
         nonlocal expected
-        taken = consumer.take_slice(BatchBudget(chance.randrange(1, 60), 1 << 20))
+        taken = consumer.dequeue_slice(BatchBudget(chance.randrange(1, 60), 1 << 20))
         if taken is not None and taken[1] is not None:
             assert values(taken[1].messages()) == list(range(expected, expected + len(taken[1].messages())))
             expected += len(taken[1].messages())
 
-    others = (pause, put_back, rows, child.has_queued, child.queued_messages, child.count_taken, consumer.taken_ids)
+    others = (
+        pause,
+        put_back,
+        rows,
+        child.has_queued,
+        child.queued_messages,
+        child.count_dequeued,
+        consumer.dequeued_ids,
+    )
     while expected < first:
         for _ in range(chance.randrange(1, 60)):
             message = application.take()
@@ -326,7 +328,7 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
             assert int(message.data()) == expected
             expected += 1
         chance.choice(others)()
-    child.count_taken()
+    child.count_dequeued()
     assert application.take() is None and child.permits_to_return < child.flow_threshold
     await until(lambda: sum(permits(fake)) + child.permits_to_return == 50 + first)
 
@@ -335,9 +337,7 @@ async def test_whatever_is_done_in_between_messages_come_once_in_order_and_count
 
 
 @pytest.mark.asyncio
-async def test_noted_messages_are_acknowledged_by_the_entry_in_any_order(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_ack_fast_path_groups_by_entry(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=50)
     application = Application(consumer)
     (acks,) = consumer.fast_acks.values()
@@ -358,9 +358,7 @@ async def test_noted_messages_are_acknowledged_by_the_entry_in_any_order(
 
 
 @pytest.mark.asyncio
-async def test_noting_ends_with_the_consumer_and_what_was_noted_is_sent_first(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_ack_fast_path_close_sends_first(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     consumer = await subscribed(cores(fake.url), acknowledgment_group_time_ms=900)
     application = Application(consumer)
     (acks,) = consumer.fast_acks.values()
@@ -386,7 +384,7 @@ async def test_noting_ends_with_the_consumer_and_what_was_noted_is_sent_first(
         {"max_acknowledgment_group_size": 10},
     ],
 )
-async def test_where_an_acknowledgement_has_consequences_it_is_not_just_noted(
+async def test_ack_fast_path_off_with_consequences(
     fake: FakeBroker, cores: Cores, subscribed: Subscribed, options: dict[str, Any]
 ) -> None:
     consumer = await subscribed(cores(fake.url), **options)
@@ -394,7 +392,7 @@ async def test_where_an_acknowledgement_has_consequences_it_is_not_just_noted(
 
 
 @pytest.mark.asyncio
-async def test_a_forked_child_has_nothing_to_go_on_with(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+async def test_fork_clears_buffers(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     application = Application(await subscribed(cores(fake.url)))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0))
     assert await application.taken(5) == list(range(5)) and application.prefetch

@@ -1,4 +1,4 @@
-"""A table: what becomes of each kind of message, listeners that fail, and how far it has come."""
+"""Table: effect of each type of message, failing listeners, and progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.entry_decoder import Delivery, StartFilter, decode
-from pulsar_native.schema import BytesSchema
+from pulsar_native.schema import BytesSchema, SchemaType
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from support.entry_bytes import single_entry
@@ -50,11 +50,11 @@ class View(TableMapping):
     """The mapping alone."""
 
     def __init__(self) -> None:
-        self._table = Table()
+        self._table = Table(SchemaType.STRING)
 
 
-def test_what_each_message_does() -> None:
-    table, heard = Table(), []  # type: ignore[var-annotated]
+def test_table_apply_each_message() -> None:
+    table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
     table.listen(lambda key, value: heard.append((key, value)))
     for number, (body, fields) in enumerate(
         [
@@ -74,15 +74,15 @@ def test_what_each_message_does() -> None:
     assert heard == [("a", "1"), ("a", "2"), ("", "3"), ("b", "4"), ("b", None), ("a", None), ("never", None)]
 
 
-def test_a_missing_key_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    table = Table()
+def test_table_remove_missing_key_notifies_once(caplog: pytest.LogCaptureFixture) -> None:
+    table = Table(SchemaType.STRING)
     for number in range(3):
         table.apply(message(number, b"x"))
     assert caplog.text.count("without a key") == 1 and table.values == {}
 
 
-def test_a_listener_that_fails_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
-    table, heard = Table(), []  # type: ignore[var-annotated]
+def test_table_listener_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
+    table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
 
     def fail(key: str, value: Any) -> None:
         raise RuntimeError("as the test wants it")
@@ -93,8 +93,8 @@ def test_a_listener_that_fails_leaves_the_others_alone(caplog: pytest.LogCapture
     assert heard == ["a"] and "as the test wants it" in caplog.text
 
 
-def test_a_listener_may_use_the_table() -> None:
-    table, heard = Table(), []  # type: ignore[var-annotated]
+def test_table_listener_may_use_table() -> None:
+    table, heard = Table(SchemaType.STRING), []  # type: ignore[var-annotated]
 
     def use(key: str, value: Any) -> None:
         heard.append((key, value, dict(table.values)))
@@ -106,8 +106,8 @@ def test_a_listener_may_use_the_table() -> None:
     assert heard[0] == heard[1] == ("a", "1", {"a": "1"})
 
 
-def test_nothing_falls_between_the_keys_there_are_and_the_changes() -> None:
-    table = Table()
+def test_table_for_each_and_listen_misses_no_change() -> None:
+    table = Table(SchemaType.STRING)
     table.apply(message(0, b"1", partition_key="a"))
     heard: list[Any] = []
     applied = threading.Thread(target=table.apply, args=(message(1, b"2", partition_key="a"),))
@@ -125,8 +125,8 @@ def test_nothing_falls_between_the_keys_there_are_and_the_changes() -> None:
     assert heard == ["1", "2"]
 
 
-def test_how_far_it_has_come() -> None:
-    table = Table()
+def test_table_is_behind() -> None:
+    table = Table(SchemaType.STRING)
     end = MessageId(-1, 1, 1, -1, topic=TOPIC)
     empty = MessageId(-1, -1, -1, -1, topic=TOPIC)
     assert table.is_behind([end]) and not table.is_behind([empty]) and not table.is_behind([])
@@ -140,7 +140,7 @@ def test_how_far_it_has_come() -> None:
     assert table.is_behind([MessageId(-1, 1, 0, -1, topic=TOPIC + "-partition-1")])
 
 
-def test_the_mapping() -> None:
+def test_table_mapping() -> None:
     view = View()
     for number, key in enumerate("abc"):
         view._table.apply(message(number, b"x", partition_key=key))

@@ -1,4 +1,4 @@
-"""Percentiles and intervals, with times given from outside."""
+"""Percentiles and intervals, in virtual time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pulsar_native.protocol.send_op import SendOp
 
 
 @pytest.mark.proves("C183")
-def test_percentiles_are_right_within_their_buckets() -> None:
+def test_latencies_percentiles_within_bucket() -> None:
     chance = random.Random(7)
     values = sorted(chance.lognormvariate(-5, 1.5) for _ in range(5000))
     latencies = Latencies()
@@ -23,7 +23,7 @@ def test_percentiles_are_right_within_their_buckets() -> None:
     assert latencies.millis()["send_latency_millis_max"] == values[-1] * 1000
 
 
-def test_no_percentile_is_above_the_maximum_and_none_is_none() -> None:
+def test_latencies_percentile_at_most_maximum_or_zero() -> None:
     latencies = Latencies()
     assert set(latencies.millis().values()) == {0.0}
     latencies.add(0.0)
@@ -32,7 +32,7 @@ def test_no_percentile_is_above_the_maximum_and_none_is_none() -> None:
     assert latencies.percentile(1) <= 0.25
 
 
-def test_merged_latencies_are_those_of_all() -> None:
+def test_latencies_merge() -> None:
     first, second, both = Latencies(), Latencies(), Latencies()
     for number in range(1, 100):
         (first if number % 2 else second).add(number / 1000)
@@ -41,7 +41,7 @@ def test_merged_latencies_are_those_of_all() -> None:
     assert first.millis() == both.millis()
 
 
-def test_intervals_share_the_totals_out() -> None:
+def test_recorder_intervals_share_totals() -> None:
     recorder = Recorder(("a",), 100.0)
     recorder.count("a", 10)
     found = recorder.figures(recorder.counts, {"a": "rate"}, 104.0)
@@ -57,7 +57,7 @@ def test_intervals_share_the_totals_out() -> None:
     assert recorder.figures(recorder.counts, {"a": "rate"}, 104.0)["rate"] == 0.0
 
 
-def test_an_entrys_latency_is_from_its_first_message() -> None:
+def test_recorder_latency_from_first_message() -> None:
     told: list[tuple[float, bool]] = []
     sent: list[tuple[float, bool]] = []
     durations = Durations(lambda *took: told.append(took), lambda *took: sent.append(took))
@@ -78,7 +78,7 @@ def test_an_entrys_latency_is_from_its_first_message() -> None:
     assert (len(told), len(sent)) == (3, 2)
 
 
-def test_nobody_notes_when_an_entry_was_written_unless_it_is_measured() -> None:
+def test_recorder_written_time_only_when_measured() -> None:
     recorder = ProducerRecorder(0.0, None)
     op = SendOp(0, 0, (), [None], 10, created=5.0)
     recorder.sent([op])

@@ -1,4 +1,4 @@
-"""What measures connections and lookups: nobody without a meter provider, and what counts as which failure."""
+"""Recorders of connections and lookups: none without a meter provider, and the failure attributes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def points(reader: InMemoryMetricReader) -> Points:
 
 
 @pytest.mark.asyncio
-async def test_without_a_provider_nobody_measures(fake: FakeBroker, cores: Cores) -> None:
+async def test_telemetry_without_provider_no_recorder(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     await core.partition_count(TOPIC)
     assert core.pool.meter is None and core.lookup.meter is None
@@ -65,13 +65,13 @@ async def test_without_a_provider_nobody_measures(fake: FakeBroker, cores: Cores
     assert connection._attempt is None
 
 
-def test_without_a_provider_opentelemetry_is_not_imported() -> None:
+def test_telemetry_without_provider_not_imported() -> None:
     program = "import pulsar_native, sys; print([name for name in sys.modules if 'opentelemetry' in name])"
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60).strip() == "[]"
 
 
 @pytest.mark.asyncio
-async def test_connections_and_lookups_of_a_client_are_measured_from_the_first(
+async def test_telemetry_connections_and_lookups(
     fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
 ) -> None:
     core = cores(fake.url, meter_provider=provider)
@@ -88,7 +88,7 @@ async def test_connections_and_lookups_of_a_client_are_measured_from_the_first(
 
 
 @pytest.mark.asyncio
-async def test_connections_without_a_pool_are_measured_too(
+async def test_telemetry_connection_without_pool(
     fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
 ) -> None:
     core = cores(fake.url, meter_provider=provider, connections_per_broker=0)
@@ -99,7 +99,7 @@ async def test_connections_without_a_pool_are_measured_too(
 
 
 @pytest.mark.asyncio
-async def test_a_handshake_that_fails_was_opened_and_closed(
+async def test_telemetry_failed_handshake_opened_and_closed(
     fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
 ) -> None:
     core = cores(fake.url, meter_provider=provider, connection_timeout_ms=200, operation_timeout_seconds=0.5)
@@ -120,7 +120,7 @@ async def test_a_handshake_that_fails_was_opened_and_closed(
 
 
 @pytest.mark.asyncio
-async def test_a_certificate_that_is_refused_is_a_failed_handshake(
+async def test_telemetry_refused_certificate_fails_handshake(
     tls_fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
 ) -> None:
     url = f"pulsar+ssl://127.0.0.1:{tls_fake.port}"
@@ -131,7 +131,7 @@ async def test_a_certificate_that_is_refused_is_a_failed_handshake(
 
 
 @pytest.mark.asyncio
-async def test_each_attempt_of_a_lookup_is_measured(
+async def test_telemetry_lookup_each_attempt(
     fake: FakeBroker, cores: Cores, provider: MeterProvider, points: Points
 ) -> None:
     core = cores(fake.url, meter_provider=provider, starting_backoff_interval_ms=10)
@@ -154,7 +154,7 @@ async def test_each_attempt_of_a_lookup_is_measured(
 
 
 @pytest.mark.asyncio
-async def test_a_lookup_without_a_known_cluster_has_failed(
+async def test_telemetry_lookup_without_cluster_failed(
     cores: Cores, provider: MeterProvider, points: Points, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unknown(_service: object) -> None:
@@ -195,7 +195,7 @@ class _NewMeter(_OldMeter):
         return super().create_histogram(name, unit, description)
 
 
-def test_histograms_have_buckets_made_for_seconds() -> None:
+def test_telemetry_histograms_in_seconds() -> None:
     old, new = _OldMeter(), _NewMeter()
     for meter in (old, new):
         assert telemetry._histogram(meter, "lookup.duration", "text") is meter

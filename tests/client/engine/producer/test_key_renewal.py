@@ -1,4 +1,4 @@
-"""When data keys are made: before the first message, again in time, and never on the loop."""
+"""Data key renewal: before the first message, in time, and never on the loop."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.asyncio
-async def test_renewed_in_time_and_off_the_loop(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_renewal_in_time_off_loop(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_keys, "RENEWAL_SECONDS", 0.02)
     reader = Noting(public)
     made = renewal(reader)
@@ -82,7 +82,7 @@ async def test_renewed_in_time_and_off_the_loop(public: Path, monkeypatch: pytes
 
 
 @pytest.mark.asyncio
-async def test_a_first_key_that_cannot_be_had(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_key_renewal_first_key_fails(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_keys, "RETRY_SECONDS", 0.02)
     moved = public.rename(public.with_suffix(".later"))
     reader = Noting(public)

@@ -1,4 +1,4 @@
-"""A partition joined with its first message: order, limits and failures of what waits meanwhile, on a fake broker."""
+"""Lazy partition producer: order, limits and failures of waiting messages, on a fake broker."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def settled(*futures: asyncio.Future[Outcome]) -> list[type[PulsarExceptio
     return [None if error is None else type(error) for error, _ in outcomes]
 
 
-async def test_nothing_is_encoded_before_the_broker_has_told_its_names_and_limits(lazy: Lazy) -> None:
+async def test_lazy_producer_encodes_after_creation(lazy: Lazy) -> None:
     producer = await lazy.open()
     waiting = [send(producer, b"%d" % number) for number in range(3)]
     flushed = asyncio.get_running_loop().create_future()
@@ -105,7 +105,7 @@ async def test_nothing_is_encoded_before_the_broker_has_told_its_names_and_limit
     assert names == {producer.name}
 
 
-async def test_threads_that_send_meanwhile_keep_their_order(lazy: Lazy) -> None:
+async def test_lazy_producer_threads_keep_order(lazy: Lazy) -> None:
     producer = await lazy.open(max_pending_messages=0)
 
     def work(name: int) -> None:
@@ -125,7 +125,7 @@ async def test_threads_that_send_meanwhile_keep_their_order(lazy: Lazy) -> None:
         assert mine == [b"%d %d" % (name, number) for number in range(100)]
 
 
-async def test_the_limits_hold_for_what_waits(lazy: Lazy) -> None:
+async def test_lazy_producer_limits_waiting_messages(lazy: Lazy) -> None:
     producer = await lazy.open(max_pending_messages=2)
     waiting = [send(producer, bytes(400)), send(producer, bytes(700))]
     full = producer.enqueue(b"x", b"", None, None)
@@ -142,7 +142,7 @@ async def test_the_limits_hold_for_what_waits(lazy: Lazy) -> None:
     assert lazy.core.memory.used == 0
 
 
-async def test_a_message_that_cannot_be_sent_fails_alone(lazy: Lazy) -> None:
+async def test_lazy_producer_invalid_message_fails_alone(lazy: Lazy) -> None:
     lazy.core.memory.limit = 0
     producer = await lazy.open()
     waiting = [send(producer, b"0"), send(producer, bytes(6 << 20)), send(producer, b"2")]
@@ -151,7 +151,7 @@ async def test_a_message_that_cannot_be_sent_fails_alone(lazy: Lazy) -> None:
     assert lazy.sent() == [b"0", b"2"]
 
 
-async def test_after_a_refusal_the_next_message_tries_again(lazy: Lazy) -> None:
+async def test_lazy_producer_retries_after_refusal(lazy: Lazy) -> None:
     producer = await lazy.open()
     for _ in range(2):
         refused = [send(producer, b"x"), send(producer, b"y")]
@@ -163,7 +163,7 @@ async def test_after_a_refusal_the_next_message_tries_again(lazy: Lazy) -> None:
     assert await settled(taken) == [None] and lazy.sent() == [b"z"]
 
 
-async def test_closing_fails_what_waits_when_the_broker_never_answers(fake: FakeBroker, cores: Cores) -> None:
+async def test_lazy_producer_close_fails_waiting(fake: FakeBroker, cores: Cores) -> None:
     lazy = Lazy(fake, cores(fake.url, operation_timeout_seconds=0.3))
     producer = await lazy.open()
     waiting = send(producer, b"x")
@@ -175,7 +175,7 @@ async def test_closing_fails_what_waits_when_the_broker_never_answers(fake: Fake
     assert lazy.core.memory.used == 0
 
 
-async def test_shutting_down_fails_what_waits_at_once(lazy: Lazy) -> None:
+async def test_lazy_producer_shutdown_fails_waiting(lazy: Lazy) -> None:
     producer = await lazy.open()
     waiting = send(producer, b"x")
     producer.abandon()

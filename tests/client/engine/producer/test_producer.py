@@ -1,4 +1,4 @@
-"""A producer on a broker that misbehaves: receipts out of step, refusals, lost connections; nothing is forgotten."""
+"""Producer on a misbehaving broker: unexpected receipts, refusals, lost connections; no message is lost."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def close_producer(producer_id: int) -> bytes:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C64", "C79")
-async def test_a_receipt_of_the_future_makes_everything_go_again(fake: FakeBroker, cores: Cores) -> None:
+async def test_receipt_of_later_entry_resends_all(fake: FakeBroker, cores: Cores) -> None:
     good = fake.answers[Kind.SEND]
 
     def skip_one(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -120,7 +120,7 @@ async def test_a_receipt_of_the_future_makes_everything_go_again(fake: FakeBroke
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C64", "C79")
-async def test_a_receipt_of_the_past_is_ignored(fake: FakeBroker, cores: Cores) -> None:
+async def test_receipt_of_earlier_entry_ignored(fake: FakeBroker, cores: Cores) -> None:
     def twice(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         number = command.send.sequence_id
         late = [receipt(command.send, 99, sequence_id=number - 1)] if number else []
@@ -136,7 +136,7 @@ async def test_a_receipt_of_the_past_is_ignored(fake: FakeBroker, cores: Cores) 
 
 
 @pytest.mark.asyncio
-async def test_receipts_for_nobody_are_ignored(fake: FakeBroker, cores: Cores) -> None:
+async def test_receipt_of_unknown_producer_ignored(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url)
     producer = await producer_of(core)
     fake.peers[0].send(receipt(pb.CommandSend(producer_id=77, sequence_id=0), 0))
@@ -146,9 +146,7 @@ async def test_receipts_for_nobody_are_ignored(fake: FakeBroker, cores: Cores) -
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C63", "C79")
-async def test_the_send_time_out_fails_all_that_waits_and_late_receipts_do_no_harm(
-    fake: FakeBroker, cores: Cores
-) -> None:
+async def test_send_timeout_fails_pending_late_receipts_ignored(fake: FakeBroker, cores: Cores) -> None:
     good = fake.answers[Kind.SEND]
     fake.answers[Kind.SEND] = swallow
     core = cores(fake.url)
@@ -175,9 +173,7 @@ async def test_the_send_time_out_fails_all_that_waits_and_late_receipts_do_no_ha
 @pytest.mark.asyncio
 @pytest.mark.proves("C66", "C79")
 @pytest.mark.parametrize("batching", [False, True])
-async def test_after_a_lost_connection_the_same_bytes_go_before_anything_new(
-    fake: FakeBroker, cores: Cores, batching: bool
-) -> None:
+async def test_reconnect_resends_same_bytes_first(fake: FakeBroker, cores: Cores, batching: bool) -> None:
     good = fake.answers[Kind.SEND]
     fake.answers[Kind.SEND] = swallow
     core = cores(fake.url, **FAST)
@@ -199,7 +195,7 @@ async def test_after_a_lost_connection_the_same_bytes_go_before_anything_new(
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C42", "C66")
-async def test_a_name_from_the_broker_is_kept_and_a_closed_producer_comes_back(fake: FakeBroker, cores: Cores) -> None:
+async def test_reconnect_keeps_generated_name(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, **FAST)
     producer = await producer_of(core)
     neighbour = await core.create_producer(ProducerConfig(topic="other"), None)
@@ -215,7 +211,7 @@ async def test_a_name_from_the_broker_is_kept_and_a_closed_producer_comes_back(f
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C190")
-async def test_a_producer_closed_right_behind_its_creation_comes_back(fake: FakeBroker, cores: Cores) -> None:
+async def test_producer_closed_after_creation_reconnects(fake: FakeBroker, cores: Cores) -> None:
     create = fake.answers[Kind.PRODUCER]
 
     def and_close(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -232,7 +228,7 @@ async def test_a_producer_closed_right_behind_its_creation_comes_back(fake: Fake
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C35")
-async def test_nothing_reconnects_once_it_is_closed(fake: FakeBroker, cores: Cores) -> None:
+async def test_closed_producer_does_not_reconnect(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, starting_backoff_interval_ms=100)
     producer = await producer_of(core)
     waiting = send(producer, b"0")
@@ -251,7 +247,7 @@ async def test_nothing_reconnects_once_it_is_closed(fake: FakeBroker, cores: Cor
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C38")
-async def test_closing_during_a_reconnect_leaves_nothing_behind(fake: FakeBroker, cores: Cores) -> None:
+async def test_close_during_reconnect_leaves_nothing(fake: FakeBroker, cores: Cores) -> None:
     create = fake.answers[Kind.PRODUCER]
     core = cores(fake.url, **FAST)
     producer = await producer_of(core)
@@ -271,7 +267,7 @@ async def test_closing_during_a_reconnect_leaves_nothing_behind(fake: FakeBroker
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C87")
-async def test_closing_settles_every_pending_send(fake: FakeBroker, cores: Cores) -> None:
+async def test_close_completes_pending_sends(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.SEND] = swallow
     core = cores(fake.url, operation_timeout_seconds=0.3)
     producer = await producer_of(core, send_timeout_millis=0, batching_enabled=True, batching_max_messages=30)
@@ -288,7 +284,7 @@ async def test_closing_settles_every_pending_send(fake: FakeBroker, cores: Cores
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C4", "C87")
-async def test_closing_takes_one_operation_time_out_at_most(fake: FakeBroker, cores: Cores) -> None:
+async def test_close_within_one_operation_timeout(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, operation_timeout_seconds=1.0)
     producer = await producer_of(core)
     fake.peers[0].muted = True
@@ -322,7 +318,7 @@ def refuse_once(broker: FakeBroker, number: int, code: int) -> None:
 @pytest.mark.asyncio
 @pytest.mark.proves("C39", "C67", "C79")
 @pytest.mark.parametrize("code", [pb.ChecksumError, pb.PersistenceError, pb.UnknownError])
-async def test_what_may_pass_is_sent_again_by_this_producer_only(fake: FakeBroker, cores: Cores, code: int) -> None:
+async def test_send_error_transient_resent_by_own_producer(fake: FakeBroker, cores: Cores, code: int) -> None:
     refuse_once(fake, 1, code)
     core = cores(fake.url, **FAST)
     producer = await producer_of(core)
@@ -336,7 +332,7 @@ async def test_what_may_pass_is_sent_again_by_this_producer_only(fake: FakeBroke
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C39", "C67", "C79")
-async def test_a_message_damaged_here_fails_alone(fake: FakeBroker, cores: Cores) -> None:
+async def test_send_message_damaged_locally_fails_alone(fake: FakeBroker, cores: Cores) -> None:
     good = fake.answers[Kind.SEND]
     hold = threading.Event()
 
@@ -359,7 +355,7 @@ async def test_a_message_damaged_here_fails_alone(fake: FakeBroker, cores: Cores
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C39", "C79")
-async def test_not_allowed_fails_one_message(fake: FakeBroker, cores: Cores) -> None:
+async def test_send_not_allowed_fails_one_message(fake: FakeBroker, cores: Cores) -> None:
     refuse_once(fake, 1, pb.NotAllowedError)
     core = cores(fake.url)
     producer = await producer_of(core)
@@ -372,7 +368,7 @@ async def test_not_allowed_fails_one_message(fake: FakeBroker, cores: Cores) -> 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C39", "C68", "C79")
-async def test_a_terminated_topic_fails_what_waits_and_what_comes(fake: FakeBroker, cores: Cores) -> None:
+async def test_send_terminated_topic_fails_all(fake: FakeBroker, cores: Cores) -> None:
     good = fake.answers[Kind.SEND]
     hold = threading.Event()
 
@@ -395,7 +391,7 @@ async def test_a_terminated_topic_fails_what_waits_and_what_comes(fake: FakeBrok
 
 
 @pytest.mark.asyncio
-async def test_a_fenced_producer_does_not_come_back(fake: FakeBroker, cores: Cores) -> None:
+async def test_send_fenced_producer_does_not_reconnect(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, **FAST)
     producer = await producer_of(core, access_mode=ProducerAccessMode.Exclusive)
     fake.answers[Kind.PRODUCER] = lambda peer, command: [failure(command.producer.request_id, pb.ProducerFenced)]
@@ -414,7 +410,7 @@ async def test_a_fenced_producer_does_not_come_back(fake: FakeBroker, cores: Cor
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C37")
-async def test_a_name_in_use_ends_the_creation_at_once(fake: FakeBroker, cores: Cores) -> None:
+async def test_create_producer_name_in_use_raises(fake: FakeBroker, cores: Cores) -> None:
     fake.answers[Kind.PRODUCER] = lambda peer, command: [failure(command.producer.request_id, pb.ProducerBusy)]
     started = time.monotonic()
     with pytest.raises(ProducerBusy) as caught:
@@ -425,7 +421,7 @@ async def test_a_name_in_use_ends_the_creation_at_once(fake: FakeBroker, cores: 
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C36")
-async def test_a_moving_topic_is_looked_up_again(fake: FakeBroker, cores: Cores) -> None:
+async def test_create_producer_moving_topic_looked_up_again(fake: FakeBroker, cores: Cores) -> None:
     create = fake.answers[Kind.PRODUCER]
 
     def not_yet(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -440,7 +436,7 @@ async def test_a_moving_topic_is_looked_up_again(fake: FakeBroker, cores: Cores)
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C62")
-async def test_the_queue_for_exclusive_access_is_waited_in_without_a_time_out(fake: FakeBroker, cores: Cores) -> None:
+async def test_create_producer_wait_for_exclusive_no_timeout(fake: FakeBroker, cores: Cores) -> None:
     create = fake.answers[Kind.PRODUCER]
 
     def stand_in_line(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -463,7 +459,7 @@ async def test_the_queue_for_exclusive_access_is_waited_in_without_a_time_out(fa
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C84")
-async def test_a_partitioned_producer_is_made_whole_or_not_at_all(fake: FakeBroker, cores: Cores) -> None:
+async def test_create_producer_all_partitions_or_none(fake: FakeBroker, cores: Cores) -> None:
     create = fake.answers[Kind.PRODUCER]
     fake.partitions["persistent://public/default/t"] = 4
 
@@ -511,7 +507,7 @@ def stored(fake: FakeBroker) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("limit", [0, 1_000_000])
-def test_threads_that_put_messages_lose_none_and_keep_their_order(fake: FakeBroker, restless: None, limit: int) -> None:
+def test_enqueue_from_threads_keeps_order(fake: FakeBroker, restless: None, limit: int) -> None:
     threads, each, most = 4, 1500, 7
     told: list[int] = []
     with Client(fake.url, memory_limit_bytes=limit) as client:
@@ -548,20 +544,24 @@ def test_threads_that_put_messages_lose_none_and_keep_their_order(fake: FakeBrok
         assert own == [b"%d:%d" % (number, index) for index in range(each)]
 
 
-def test_what_is_put_while_the_producer_closes_is_told_of_or_refused(fake: FakeBroker, restless: None) -> None:
+def test_enqueue_during_close_reported_or_refused(fake: FakeBroker, restless: None) -> None:
     for _ in range(5):
         with Client(fake.url) as client:
             producer = client.create_producer("t", batching_enabled=True, max_pending_messages=0)
             taken, told = [0], [0]
 
             def work(producer: Any = producer, taken: list[int] = taken, told: list[int] = told) -> None:
-                def note(_result: Result, _id: MessageId | None) -> None:
-                    told[0] += 1
+                refused = threading.Event()
 
-                with pytest.raises(AlreadyClosed):
-                    while True:
-                        producer.send_async(b"x", note)
-                        taken[0] += 1
+                def note(result: Result, _id: MessageId | None) -> None:
+                    told[0] += 1
+                    if result is Result.AlreadyClosed:
+                        refused.set()
+
+                # A refusal is reported to the callback, too, and raises nothing.
+                while not refused.is_set():
+                    producer.send_async(b"x", note)
+                    taken[0] += 1
 
             thread = threading.Thread(target=work)
             thread.start()
@@ -576,7 +576,7 @@ def test_what_is_put_while_the_producer_closes_is_told_of_or_refused(fake: FakeB
             nothing_left(only(producer._inner).client, producer._inner)
 
 
-def test_the_queue_and_the_memory_are_not_exceeded_by_what_is_put(fake: FakeBroker) -> None:
+def test_enqueue_respects_queue_and_memory_limits(fake: FakeBroker) -> None:
     fake.answers[Kind.SEND] = swallow
     with Client(fake.url, memory_limit_bytes=1_000_000, operation_timeout_seconds=1) as client:
         producer = client.create_producer("t", batching_enabled=True, max_pending_messages=100)
@@ -609,7 +609,7 @@ def leading(producer: Any) -> bool:
 
 
 @pytest.mark.parametrize("how", ["alone", "split", "with others", "late", "twice"])
-def test_a_sender_gets_its_receipt_however_it_comes(fake: FakeBroker, how: str) -> None:
+def test_send_receipt_inline_or_by_loop(fake: FakeBroker, how: str) -> None:
     good = fake.answers[Kind.SEND]
 
     def answer(peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -642,7 +642,7 @@ def test_a_sender_gets_its_receipt_however_it_comes(fake: FakeBroker, how: str) 
             fake.wait(Kind.PONG, 40)
 
 
-def test_a_sender_that_looks_is_told_of_a_lost_connection(fake: FakeBroker) -> None:
+def test_send_inline_read_lost_connection(fake: FakeBroker) -> None:
     good = fake.answers[Kind.SEND]
     with Client(fake.url, starting_backoff_interval_ms=20) as client:
         producer = client.create_producer("t")
@@ -659,7 +659,7 @@ def test_a_sender_that_looks_is_told_of_a_lost_connection(fake: FakeBroker) -> N
         assert len(fake.peers) == 2
 
 
-def test_callbacks_of_others_are_never_called_by_a_sender_that_looks(fake: FakeBroker) -> None:
+def test_send_inline_read_other_callbacks_on_loop(fake: FakeBroker) -> None:
     with Client(fake.url) as client:
         producer = client.create_producer("t")
         assert leading(producer)
@@ -673,7 +673,7 @@ def test_callbacks_of_others_are_never_called_by_a_sender_that_looks(fake: FakeB
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_what_was_put_too_late_for_its_batch_is_not_forgotten(fake: FakeBroker, closed: bool) -> None:
+def test_fast_path_late_append_not_lost(fake: FakeBroker, closed: bool) -> None:
     with Client(fake.url) as client:
         producer = client.create_producer("t", batching_enabled=True)
         child = only(producer._inner)

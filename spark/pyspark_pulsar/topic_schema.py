@@ -54,7 +54,7 @@ def _definition(admin: AdminClient, topic: str, kind: str) -> str:
             f"The Avro schema of {topic} has several versions, and values do not say which one they were written with: "
             "give the writer's definition as value.schema, or publish JSON"
         )
-    return info.schema.decode()
+    return info.schema()
 
 
 def _has_changed(admin: AdminClient, topic: str, latest: SchemaInfo) -> bool:

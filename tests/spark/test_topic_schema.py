@@ -10,7 +10,7 @@ from pulsar_native import Client
 from pulsar_native.exceptions import InvalidConfiguration, OperationNotSupported
 from pulsar_native.schema import Int32Schema, KeyValueSchema, StringSchema, TimestampSchema
 from pyspark_pulsar.options import ReadOptions
-from pyspark_pulsar.registered import registered_definition
+from pyspark_pulsar.topic_schema import registered_definition
 from support.brokers import Broker, NewTopic
 
 

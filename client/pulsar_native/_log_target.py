@@ -1,0 +1,118 @@
+"""Where a client's records go when it is given a logger: to that one instead of the handlers of `pulsar_native`.
+
+Rules: the package's own loggers stay as the application configured them while no client has a logger of its own; while
+any has, all records of the package go to all of these, since a record does not say which client it is of, and nowhere
+else. Levels are the targets' own.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import threading
+from collections.abc import Callable
+
+from pulsar_native.enums import LoggerLevel
+from pulsar_native.exceptions import InvalidConfiguration
+
+_LEVELS = {
+    LoggerLevel.Debug: logging.DEBUG,
+    LoggerLevel.Info: logging.INFO,
+    LoggerLevel.Warn: logging.WARNING,
+    LoggerLevel.Error: logging.ERROR,
+}
+_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-5s [%(threadName)s] %(name)s | %(message)s"
+_package = logging.getLogger("pulsar_native")
+_lock = threading.Lock()
+_targets: list[logging.Logger] = []
+
+
+def _checked_level(level: object) -> LoggerLevel:
+    if not isinstance(level, LoggerLevel):
+        raise InvalidConfiguration(f"log_level must be a LoggerLevel, not {type(level).__name__}")
+    return level
+
+
+class ConsoleLogger:
+    """Write records of at least `log_level` to standard output; given to a client as `logger`."""
+
+    def __init__(self, log_level: LoggerLevel = LoggerLevel.Info) -> None:
+        self.log_level = _checked_level(log_level)
+
+
+class FileLogger:
+    """Append records of at least `log_level` to the file `log_file`; given to a client as `logger`."""
+
+    def __init__(self, log_level: LoggerLevel, log_file: str) -> None:
+        self.log_level = _checked_level(log_level)
+        if not isinstance(log_file, str):
+            raise InvalidConfiguration(f"log_file must be a str, not {type(log_file).__name__}")
+        self.log_file = log_file
+
+
+class _Forward(logging.Handler):
+    """Hand the package's records to the targets, under the targets' names."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for target in list(_targets):
+            if target.isEnabledFor(record.levelno):
+                copied = copy.copy(record)
+                copied.name = target.name
+                target.handle(copied)
+
+
+_forward = _Forward()
+# Level and propagation of the package's logger before the first target came.
+_before: list[tuple[int, bool]] = []
+
+
+def check_log_options(logger: object, log_conf_file_path: object) -> None:
+    """Raise `InvalidConfiguration` for what is no logger; the path is only checked, as it has no effect anywhere."""
+    if log_conf_file_path is not None and not isinstance(log_conf_file_path, str):
+        raise InvalidConfiguration(f"log_conf_file_path must be a str or None, not {type(log_conf_file_path).__name__}")
+    if logger is not None and not isinstance(logger, logging.Logger | ConsoleLogger | FileLogger):
+        raise InvalidConfiguration(
+            f"logger must be a logging.Logger, a ConsoleLogger, a FileLogger or None, not {type(logger).__name__}"
+        )
+
+
+def send_records_to(logger: logging.Logger | ConsoleLogger | FileLogger) -> Callable[[], None]:
+    """Have the package's records go to a logger until the function returned is called. Thread-safe."""
+    if isinstance(logger, logging.Logger):
+        target, handler = logger, None
+    else:
+        handler = (
+            logging.FileHandler(logger.log_file, delay=True)
+            if isinstance(logger, FileLogger)
+            else logging.StreamHandler(sys.stdout)
+        )
+        handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
+        # A logger of its own, outside the tree: nothing but this handler gets its records.
+        target = logging.Logger("pulsar", _LEVELS[logger.log_level])
+        target.addHandler(handler)
+    with _lock:
+        if not _targets:
+            _before.append((_package.level, _package.propagate))
+            _package.addHandler(_forward)
+            _package.propagate = False
+        _targets.append(target)
+        _set_level()
+    return lambda: _remove(target, handler)
+
+
+def _set_level() -> None:
+    _package.setLevel(min(target.getEffectiveLevel() or logging.DEBUG for target in _targets))
+
+
+def _remove(target: logging.Logger, handler: logging.Handler | None) -> None:
+    with _lock:
+        _targets.remove(target)
+        if _targets:
+            _set_level()
+        else:
+            _package.removeHandler(_forward)
+            level, _package.propagate = _before.pop()
+            _package.setLevel(level)
+    if handler is not None:
+        handler.close()

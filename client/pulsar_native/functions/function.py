@@ -1,0 +1,16 @@
+"""The interface of a Pulsar function."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from pulsar_native.functions.context import Context
+
+
+class Function:
+    """A function of messages: derive from it and implement `process`."""
+
+    @abstractmethod
+    def process(self, input: Any, context: Context) -> Any:
+        """Return the output for a message's value, None for none."""

@@ -1,0 +1,209 @@
+"""The place of a batch's output: whose it is, and the manifest beside it, which outlives every other memory of it.
+
+The manifest of `folder/name` is `folder/_name.manifest.json`; readers of whole folders pass over names that begin with
+an underscore. Its `state` is receiving (a claim: no output yet), written (the output is there, nothing is
+acknowledged), consumed (acknowledging has begun: the output is the only copy), acknowledged. Rules: a claim is made
+before anything is received, and of several runs one gets it; what another run has written is never replaced unless that
+was asked for; who lost the claim finds out before the output is replaced and before anything is acknowledged.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pulsar_native.jobs.failures import JobFailed, JobRefused
+from pulsar_native.jobs.output import (
+    PathFactory,
+    create_json,
+    is_there,
+    local_path,
+    read_json,
+    remove,
+    temporary_of,
+    write_json,
+)
+
+IF_EXISTS = ("fail", "overwrite", "append_part")
+RECEIVING, WRITTEN, CONSUMED, ACKNOWLEDGED = "receiving", "written", "consumed", "acknowledged"
+_MOST_PARTS = 99_999
+Note = dict[str, Any]
+
+
+class OutputExists(JobRefused):
+    """Raised when there is an output of another run or batch, which must not be replaced."""
+
+
+class OutputTaken(JobFailed):
+    """Raised when another try or run has taken over the output meanwhile."""
+
+
+def manifest_path(path: str) -> str:
+    """Return where the manifest of an output is."""
+    folder, slash, name = path.rpartition("/")
+    return f"{folder}{slash}_{name}.manifest.json"
+
+
+class BatchOutput:
+    """The output of one batch of a run, in one try. Blocking; not thread-safe."""
+
+    def __init__(
+        self,
+        path: str,
+        run: Mapping[str, Any],
+        *,
+        if_exists: str = "fail",
+        open_path: PathFactory = local_path,
+    ) -> None:
+        """Take the path that was asked for; `run` identifies the run, the same in all its tries."""
+        self.path = path
+        self.token = uuid.uuid4().hex
+        self._asked = path
+        self._run = dict(run)
+        self._if_exists = if_exists
+        self._open_path = open_path
+
+    # ---- finding -----------------------------------------------------------------------------------------------------
+
+    def find(self, known_path: str | None = None) -> Note | None:
+        """Return this run's manifest of a batch that was consumed, None where there is none.
+
+        Sets `path` to its output. `known_path` is where the run had its output, if that is known.
+        """
+        for path in self._candidates(known_path):
+            note = self._read(path)
+            if note is not None and note.get("run") == self._run:
+                self.path = path
+                return note if note["state"] in (CONSUMED, ACKNOWLEDGED) else None
+        return None
+
+    def _candidates(self, known_path: str | None) -> list[str]:
+        if self._if_exists != "append_part":
+            return [self._asked]
+        parts = [self._part(number) for number in reversed(self._numbers())]
+        return parts if known_path not in parts else [known_path, *parts]
+
+    def _part(self, number: int) -> str:
+        folder, slash, name = self._asked.rpartition("/")
+        stem, dot, ending = name.partition(".") if not name.startswith(".") else (name, "", "")
+        return f"{folder}{slash}{stem}-{number:05}{dot}{ending}"
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the parts there are, or are being written."""
+        folder, slash, _ = self._asked.rpartition("/")
+        name = re.escape(self._part(0).rpartition("/")[2]).replace("00000", r"(\d{5})", 1)
+        pattern = re.compile(rf"(?:{name}|_{name}\.manifest\.json)")
+        try:
+            names = [each.name for each in self._open_path(folder + slash or ".").iterdir()]
+        except FileNotFoundError:
+            return []
+        found = {match.group(1) or match.group(2) for each in names if (match := pattern.fullmatch(each))}
+        return sorted(int(number) for number in found)
+
+    def _read(self, path: str) -> Note | None:
+        try:
+            return read_json(manifest_path(path), self._open_path)
+        except ValueError as error:
+            raise OutputExists(
+                f"{manifest_path(path)} is not the manifest of a batch: remove it, or choose another path"
+            ) from error
+
+    # ---- claiming ----------------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """Take the place for this try; raises `OutputExists` where that would replace what is not to be replaced."""
+        if self._if_exists == "append_part":
+            self._claim_part()
+            return
+        self.path = self._asked
+        note = self._read(self.path)
+        if self._if_exists == "overwrite" or self._is_own_claim(note):
+            self._take_over(note)
+            return
+        if note is None and not is_there(self.path, self._open_path) and self._create():
+            return
+        raise OutputExists(self._refusal(self._read(self.path)))
+
+    def _claim_part(self) -> None:
+        numbers = self._numbers()
+        for number in numbers:
+            self.path = self._part(number)
+            note = self._read(self.path)
+            if self._is_own_claim(note):
+                self._take_over(note)
+                return
+        number = numbers[-1] + 1 if numbers else 1
+        while number <= _MOST_PARTS:
+            self.path = self._part(number)
+            if not is_there(self.path, self._open_path) and self._create():
+                return
+            number += 1
+        raise OutputExists(f"{self._asked} has {_MOST_PARTS} parts: choose another path")
+
+    def _is_own_claim(self, note: Note | None) -> bool:
+        """Return whether an earlier try of this run has the place, and has not acknowledged anything."""
+        if note is None or note.get("run") != self._run:
+            return False
+        # Under a mere claim there is no output of this run: what is there came from elsewhere.
+        return note["state"] == WRITTEN or (note["state"] == RECEIVING and not is_there(self.path, self._open_path))
+
+    def _create(self) -> bool:
+        return create_json(manifest_path(self.path), self._note(RECEIVING), self._open_path)
+
+    def _take_over(self, note: Note | None) -> None:
+        """Replace an earlier claim; what an earlier try of this run left, of which nothing is acknowledged, goes."""
+        target = self._open_path(self.path)
+        if note is not None and note.get("run") == self._run:
+            remove(str(temporary_of(target, str(note.get("token", "")))), self._open_path)
+            if note["state"] == WRITTEN:
+                remove(self.path, self._open_path)
+        write_json(manifest_path(self.path), self._note(RECEIVING), self._open_path)
+
+    def _refusal(self, note: Note | None) -> str:
+        help_ = "choose another path, or if_exists='append_part' or 'overwrite'"
+        if note is None:
+            return f"there is a file {self.path} already, not of this run: {help_}"
+        run = note.get("run")
+        if run == self._run:
+            return f"{self.path} is the output of another batch of this run, of other topics or subscription: {help_}"
+        whose = ", ".join(f"{name} {value}" for name, value in run.items()) if isinstance(run, Mapping) else "another"
+        if note["state"] in (RECEIVING, WRITTEN):
+            return (
+                f"{self.path} is being written by another run ({whose}), or was left by it before anything was "
+                f"acknowledged: {help_}; if that run is over, remove {self.path} and {manifest_path(self.path)}"
+            )
+        return f"{self.path} holds messages that another run ({whose}) has acknowledged: {help_}"
+
+    # ---- keeping -----------------------------------------------------------------------------------------------------
+
+    def _note(self, state: str, more: Mapping[str, Any] | None = None) -> Note:
+        return {"version": 1, "state": state, "run": self._run, "token": self.token, **(more or {})}
+
+    def check(self) -> None:
+        """Raise `OutputTaken` if another try or run has the place now."""
+        note = self._read(self.path)
+        if note is None or note.get("token") != self.token:
+            raise OutputTaken(f"another try or run has taken over {self.path}: this one ends, and acknowledges nothing")
+
+    def keep(self, state: str, more: Mapping[str, Any]) -> None:
+        """Replace the manifest, once it is certain that the place is still this try's."""
+        self.check()
+        write_json(manifest_path(self.path), self._note(state, more), self._open_path)
+
+    def require_restorable(self) -> None:
+        """Raise `OutputExists` where another run has the place of an output that is to be written again."""
+        note = self._read(self.path)
+        if self._if_exists != "overwrite" and note is not None and note.get("run") != self._run:
+            raise OutputExists(self._refusal(note))
+
+    def take_back(self, state: str, more: Mapping[str, Any]) -> None:
+        """Write the manifest of a batch that was consumed before; from now on the place is this try's."""
+        write_json(manifest_path(self.path), self._note(state, more), self._open_path)
+
+    def release(self) -> None:
+        """Give up a claim under which nothing was written."""
+        note = self._read(self.path)
+        if note is not None and note.get("token") == self.token and note["state"] == RECEIVING:
+            remove(manifest_path(self.path), self._open_path)

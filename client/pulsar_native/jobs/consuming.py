@@ -1,0 +1,574 @@
+"""A bounded batch of a subscription: received, written, handed over, and only then acknowledged.
+
+Order of events: the output is claimed; messages are received; the output is made durable and gets its name; `process`
+is called; letters are published; the ids are noted beside the output and in the caller's state; the broker is told, and
+has confirmed it; that is noted too. A failure before the ids are noted acknowledges nothing, and the next try receives
+the same messages again. From then on the run keeps its batch: every further try, in whatever way the run came back,
+returns the same manifest, writes a missing or changed output again from exactly those ids, and repeats an
+acknowledgement that is not known to have arrived. Delivery is at least once. Blocking; not thread-safe.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.jobs.batch import Batch, BatchLimits, CutEntries, acknowledge
+from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, manifest_path
+from pulsar_native.jobs.failures import JobRefused
+from pulsar_native.jobs.formats import JsonLinesWriter, ParquetWriter
+from pulsar_native.jobs.id_ranges import describe
+from pulsar_native.jobs.letters import LetterOptions, Letters
+from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
+from pulsar_native.jobs.output import AtomicFile, Content, PathFactory, content_of, json_line, local_path
+from pulsar_native.jobs.receiver import BatchReceiver
+from pulsar_native.jobs.rereading import MessageRereader, MessagesGone
+
+if TYPE_CHECKING:
+    from pulsar_native import Client, Consumer, Message
+    from pulsar_native.jobs.formats import BatchWriter
+    from pulsar_native.jobs.interfaces import JobLog, JobState
+
+_SLICE_MS = 200
+# How long a consumer of an earlier try, which the broker has not dropped yet, is waited for.
+_BUSY_SECONDS = 30.0
+ORDERED = ("exclusive", "failover")
+
+
+class OutputLost(JobRefused):
+    """Raised when the output of acknowledged messages is missing or changed, and they cannot be read again."""
+
+
+@dataclass(frozen=True)
+class ConsumeSettings:
+    """A bounded batch: from which topics, through which subscription, up to where, into what. All values are checked.
+
+    `pattern` stands instead of `topics`. `run` identifies the run: the same in all its tries, another in every other
+    run.
+    `path` is None where the batch is returned inline only, or handled message by message.
+    """
+
+    topics: Sequence[str]
+    subscription: str
+    run: Mapping[str, Any]
+    pattern: re.Pattern[str] | None = None
+    subscription_type: str = "exclusive"
+    initial_position: str = "earliest"
+    limits: BatchLimits = field(default_factory=lambda: BatchLimits(None, None, None, None))
+    until_end: bool = True
+    idle_seconds: float = 10
+    decode: str = "auto"
+    path: str | None = None
+    format: str = "jsonl"
+    if_exists: str = "fail"
+    on_error: str = "fail"
+    max_errors: int | None = None
+    letters: LetterOptions | None = None
+    reads_retry_letters: bool = False
+    create_topic: bool = False
+    allow_empty_pattern: bool = False
+    process_once: bool = False
+    concurrency: int = 1
+    progress_seconds: float = 5
+    consumer_name: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> list[str] | str:
+        """The topics' names, or the pattern's text."""
+        return list(self.topics) if self.pattern is None else self.pattern.pattern
+
+
+@dataclass(frozen=True)
+class ConsumeCallbacks:
+    """What the caller adds to the job.
+
+    `check` raises to end the job at once (a kill); `process` is called with the manifest, `handle` with each message;
+    exceptions `passing` of `handle` end the job whatever `on_error` says; `redact` takes secrets out of a text;
+    `names` gives the topics of a namespace, for the hint of an error.
+    """
+
+    check: Callable[[], None] = lambda: None
+    process: Callable[[Mapping[str, Any]], object] | None = None
+    handle: Callable[[Message], Any] | None = None
+    passing: tuple[type[Exception], ...] = ()
+    redact: Callable[[str], str] = str
+    names: Callable[[str], Sequence[str]] | None = None
+    open_path: PathFactory = local_path
+
+
+class ConsumeJob:
+    """One try of a batch. `stage` tells where it stands; `run` is called once."""
+
+    def __init__(
+        self,
+        settings: ConsumeSettings,
+        client: Client,
+        state: JobState,
+        log: JobLog,
+        callbacks: ConsumeCallbacks | None = None,
+        *,
+        cut: CutEntries | None = None,
+    ) -> None:
+        """`cut` is what earlier batches of the subscription have taken of entries they did not take as a whole."""
+        self._settings = settings
+        self._client = client
+        self._state = state
+        self._log = log
+        self._calls = ConsumeCallbacks() if callbacks is None else callbacks
+        self._batch = Batch(settings.limits, cut)
+        self._letters = (
+            None if settings.letters is None else Letters(lambda: client, settings.letters, self._calls.redact)
+        )
+        self._policy = ErrorPolicy(settings.on_error, settings.max_errors, self._letters, self._calls.redact)
+        self._consumers: list[Consumer] = []
+        self._started = time.monotonic()
+        self.stage = "output"
+        # What later batches have to know of entries that were not taken as a whole.
+        self.cut: dict[str, list[list[Any]]] = {}
+
+    def run(self) -> dict[str, Any]:
+        """Return the manifest of the batch: this try's, or that of an earlier one."""
+        output, note = self._find()
+        if note is not None:
+            return self._repeat(output, note)
+        self.stage = "topic"
+        self._require_topics()
+        self._calls.check()
+        self.stage = "output"
+        if output is not None:
+            output.claim()
+        try:
+            return self._consume(output)
+        except BaseException:
+            if output is not None:
+                with suppress(Exception):
+                    output.release()
+            raise
+
+    def failure_manifest(self, error: BaseException) -> dict[str, Any]:
+        """Return what the try had received when it failed, for a log or a report."""
+        found = self._batch.manifest()
+        found.pop("messages", None)
+        return {
+            "topic": self._settings.source,
+            "subscription": self._settings.subscription,
+            "stage": self.stage,
+            **found,
+            "errors": self._policy.manifest(),
+            # Begun, it may have reached the broker in part; the next try repeats it.
+            "acknowledged": "begun" if self.stage == "acknowledge" else "nothing",
+            "error": f"{type(error).__name__}: {self._calls.redact(str(error))[:1000]}",
+        }
+
+    # ---- a batch that is known ---------------------------------------------------------------------------------------
+
+    def _find(self) -> tuple[BatchOutput | None, dict[str, Any] | None]:
+        """Return the place of the output, and the note of this run's batch if it has one."""
+        settings = self._settings
+        note = self._state.get()
+        if note is not None and note.get("version") != 1:
+            note = None
+        output = None
+        if settings.path is not None:
+            output = BatchOutput(
+                settings.path, settings.run, if_exists=settings.if_exists, open_path=self._calls.open_path
+            )
+            beside = output.find(None if note is None else note["manifest"]["path"])
+            if beside is None and note is not None and note["asked"] == settings.path:
+                output.path = note["manifest"]["path"]
+            note = beside or note
+        if note is None or (note["source"], note["manifest"]["subscription"]) != (
+            settings.source,
+            settings.subscription,
+        ):
+            return output, None
+        return output, note
+
+    def _repeat(self, output: BatchOutput | None, note: dict[str, Any]) -> dict[str, Any]:
+        count = note["manifest"]["count"]
+        self._log.info("This run consumed %s messages before: it keeps them", count)
+        self.cut = note.get("cut", {})
+        if output is not None:
+            note = self._with_output(output, note)
+        if note["state"] != ACKNOWLEDGED:
+            self.stage = "subscribe"
+            self._consumers = self._subscribe()
+            self._acknowledge(output, note)
+        manifest: dict[str, Any] = note["manifest"]
+        if not self._settings.process_once:
+            if self._calls.handle is not None:
+                self._handle_again(note)
+            if self._calls.process is not None:
+                self.stage = "process"
+                self._calls.process(manifest)
+        return manifest
+
+    def _with_output(self, output: BatchOutput, note: dict[str, Any]) -> dict[str, Any]:
+        """Return the note once its output is there as it was written, or has been written again."""
+        settings = self._settings
+        self.stage = "output"
+        if note["asked"] != settings.path:
+            # The batch goes to another place than before: one that is free.
+            output.claim()
+            content = None
+        else:
+            content = content_of(output.path, self._calls.open_path)
+        output.require_restorable()
+        same = (note["manifest"]["format"], note["decode"]) == (settings.format, settings.decode)
+        if content is not None and same and content == Content(note["size"], note["sha256"]):
+            output.take_back(note["state"], _kept(note))
+            return note
+        self._log.warning(
+            "%s is %s: reading its %s messages again", output.path,
+            "not there" if content is None else "not as this run wrote it", note["manifest"]["count"],
+        )  # fmt: skip
+        self.stage = "read again"
+        content = self._write_again(output, note)
+        manifest = {**note["manifest"], "path": output.path, "format": settings.format}
+        kept = {
+            **_kept(note),
+            "manifest": manifest,
+            "asked": settings.path,
+            "decode": settings.decode,
+            "size": content.size,
+            "sha256": content.sha256,
+        }
+        self.stage = "note"
+        output.take_back(note["state"], kept)
+        found = {"version": 1, "state": note["state"], **kept}
+        self._state.set(found)
+        return found
+
+    def _write_again(self, output: BatchOutput, note: dict[str, Any]) -> Content:
+        file = AtomicFile(output.path, self._calls.open_path, output.token)
+        try:
+            file.open()
+            count = self._copy(file, note)
+            if count != note["manifest"]["count"]:
+                raise MessagesGone(f"{count} of {note['manifest']['count']} messages are left")
+            content = file.finish()
+            self._calls.check()
+            output.require_restorable()
+            file.commit()
+            return content
+        except MessagesGone as error:
+            ids: dict[str, list[Any]] = {}
+            for chunk in note["chunks"]:
+                for topic, ranges in chunk.items():
+                    ids.setdefault(topic, []).extend(ranges)
+            raise OutputLost(
+                f"{output.path}, the only copy of {note['manifest']['count']} acknowledged messages "
+                f"({describe(ids, 5)}), is missing or changed, and cannot be written again: {error}. Put it back from "
+                "a backup; a retention policy of the namespace keeps acknowledged messages longer. To give this batch "
+                f"up and consume new messages, remove {manifest_path(output.path)} and the task's stored state "
+                "'consumed', and clear the task"
+            ) from error
+        finally:
+            file.discard()
+
+    def _copy(self, file: AtomicFile, note: dict[str, Any]) -> int:
+        """Write the messages of a note, chunk by chunk, and return how many there were."""
+        from pulsar_native.jobs.batch import record_of
+
+        count = 0
+        if self._settings.format == "parquet":
+            writer = ParquetWriter(file)
+            try:
+                with MessageRereader(self._client, self._calls.check, None) as again:
+                    for chunk in note["chunks"]:
+                        batches = list(again.rows(chunk))
+                        count += sum(batch.num_rows for batch in batches)
+                        writer.write_rows(batches)
+                    if not note["chunks"]:
+                        writer.write_rows([])
+                writer.close()
+            finally:
+                writer.discard()
+            return count
+        with self._rereader() as again:
+            for chunk in note["chunks"]:
+                for message in again.messages(chunk):
+                    file.write(json_line(record_of(message, self._settings.decode)))
+                    count += 1
+        return count
+
+    def _rereader(self) -> MessageRereader:
+        from pulsar_native.jobs.codecs import WriterSchema
+
+        return MessageRereader(
+            self._client, self._calls.check, WriterSchema if self._settings.decode == "auto" else None
+        )
+
+    def _handle_again(self, note: dict[str, Any]) -> None:
+        """Call the function with each message of the output once more; nothing of the output changes."""
+        self.stage = "process_message"
+        handler = self._handler()
+        batch = Batch(BatchLimits(None, None, None, None))
+        try:
+            with self._rereader() as again:
+                for chunk in note["chunks"]:
+                    for message in again.messages(chunk):
+                        while handler.is_full:
+                            handler.results(batch, _SLICE_MS)
+                            self._calls.check()
+                        handler.start(message, batch)
+                        handler.results(batch, 0)
+            while handler.is_busy:
+                handler.results(batch, _SLICE_MS)
+                self._calls.check()
+        except MessagesGone as error:
+            raise OutputLost(
+                f"the messages of this run cannot be given to process_message again: {error}. With process_once=True "
+                "a run that is repeated leaves them alone"
+            ) from error
+        finally:
+            handler.close()
+        self._policy.flush()
+
+    # ---- topics ------------------------------------------------------------------------------------------------------
+
+    def _require_topics(self) -> None:
+        """Raise `TopicNotFound` for a topic that is not there; none is created by asking."""
+        from pulsar_native import TopicNotFound
+        from pulsar_native.topic import TopicName
+
+        if self._settings.create_topic:
+            return
+        for topic in self._settings.topics:
+            if not TopicName.parse(topic).is_persistent:
+                # Such a topic is there only while it is used.
+                continue
+            try:
+                self._client.get_partition_count(topic)
+            except TopicNotFound as error:
+                raise TopicNotFound(
+                    f"there is no topic {topic}{self._nearest(topic)}; create_topic=True makes it"
+                ) from error
+
+    def _nearest(self, topic: str) -> str:
+        from pulsar_native.topic import TopicName
+
+        if self._calls.names is None:
+            return ""
+        with suppress(Exception):
+            # The hint must not hide the error it is for.
+            existing = {TopicName.parse(name).base.full for name in self._calls.names(TopicName.parse(topic).namespace)}
+            near = difflib.get_close_matches(topic, existing, 1, 0.8)
+            return f" (did you mean {near[0]}?)" if near else ""
+        return ""
+
+    def _subscribe(self) -> list[Consumer]:
+        settings = self._settings
+        wanted: list[str | re.Pattern[str]] = list(settings.topics)
+        if settings.pattern is not None:
+            wanted = [settings.pattern]
+        if settings.reads_retry_letters and settings.letters is not None:
+            wanted += settings.letters.retry_topics(settings.topics)
+        consumers = []
+        for topic in wanted:
+            consumers.append(self._consumer(topic))
+            self._calls.check()
+        if settings.pattern is not None and not consumers[0].topics() and not settings.allow_empty_pattern:
+            from pulsar_native import TopicNotFound
+
+            raise TopicNotFound(
+                f"no topic matches the pattern {settings.pattern.pattern}; it must match whole names such as "
+                "persistent://tenant/namespace/topic. allow_empty_pattern=True makes that an empty batch"
+            )
+        return consumers
+
+    def _consumer(self, topic: str | re.Pattern[str]) -> Consumer:
+        from pulsar_native import ConsumerBusy, ConsumerType, InitialPosition
+        from pulsar_native.jobs.codecs import WriterSchema
+
+        settings = self._settings
+        kinds = {
+            "exclusive": ConsumerType.Exclusive,
+            "shared": ConsumerType.Shared,
+            "failover": ConsumerType.Failover,
+            "key_shared": ConsumerType.KeyShared,
+        }
+        earliest = settings.initial_position == "earliest"
+        deadline = time.monotonic() + _BUSY_SECONDS
+        told = False
+        while True:
+            try:
+                return self._client.subscribe(
+                    topic,
+                    settings.subscription,
+                    consumer_type=kinds[settings.subscription_type],
+                    initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
+                    schema=WriterSchema() if settings.format == "jsonl" and settings.decode == "auto" else None,
+                    consumer_name=settings.consumer_name,
+                    properties=dict(settings.properties),
+                    # The batch may end inside an entry: the rest of it must come again, and only the rest.
+                    batch_index_ack_enabled=True,
+                    ack_receipt_enabled=True,
+                )
+            except ConsumerBusy:
+                self._calls.check()
+                if time.monotonic() > deadline:
+                    raise
+                if not told:
+                    told = True
+                    self._log.info(
+                        "Another consumer, perhaps of an earlier try, holds the subscription %s: waiting up to %d s",
+                        settings.subscription, _BUSY_SECONDS,
+                    )  # fmt: skip
+                time.sleep(0.5)
+
+    # ---- a new batch -------------------------------------------------------------------------------------------------
+
+    def _handler(self) -> MessageHandler:
+        return MessageHandler(
+            self._settings.decode,
+            self._policy,
+            self._calls.handle,
+            concurrency=self._settings.concurrency,
+            retries=self._settings.reads_retry_letters,
+            passing=self._calls.passing,
+        )
+
+    def _consume(self, output: BatchOutput | None) -> dict[str, Any]:
+        self.stage = "subscribe"
+        self._consumers = self._subscribe()
+        path = None if output is None else output.path
+        file = AtomicFile(path, self._calls.open_path, "" if output is None else output.token)
+        writer: BatchWriter = (
+            ParquetWriter(file) if self._settings.format == "parquet" else JsonLinesWriter(file, self._handler())
+        )
+        try:
+            self.stage = "write"
+            file.open()
+            self.stage = "receive"
+            self._receive(writer)
+            self._calls.check()
+            self.stage = "write"
+            content = file.finish()
+            note = self._note(path, content)
+            if output is not None:
+                output.keep(WRITTEN, {"manifest": _small(note["manifest"])})
+                self._calls.check()
+                file.commit()
+        finally:
+            writer.discard()
+            file.discard()
+        if self._calls.process is not None:
+            self.stage = "process"
+            self._calls.process(note["manifest"])
+        self._calls.check()
+        self.stage = "letters"
+        self._policy.flush()
+        self._calls.check()
+        self.stage = "note"
+        if output is not None:
+            output.keep(CONSUMED, _kept(note))
+        self._state.set(note)
+        self._calls.check()
+        self._acknowledge(output, note)
+        self._say("consumed")
+        manifest: dict[str, Any] = note["manifest"]
+        return manifest
+
+    def _note(self, path: str | None, content: Content) -> dict[str, Any]:
+        settings, batch = self._settings, self._batch
+        seconds = time.monotonic() - self._started
+        self.cut = batch.cut.as_json()
+        manifest = {
+            "path": path,
+            "format": settings.format,
+            "topics": list(settings.topics) or self._consumers[0].topics(),
+            "subscription": settings.subscription,
+            **batch.manifest(),
+            "seconds": round(seconds, 3),
+            "messages_per_second": round(batch.count / seconds) if seconds else 0,
+        }
+        if settings.format == "jsonl":
+            manifest["errors"] = self._policy.manifest()
+        return {
+            "version": 1,
+            "state": CONSUMED,
+            "manifest": manifest,
+            "source": settings.source,
+            "asked": settings.path,
+            "decode": settings.decode,
+            "size": content.size,
+            "sha256": content.sha256,
+            "chunks": batch.chunks(),
+            "others": batch.others(),
+            "cut": self.cut,
+        }
+
+    def _receive(self, writer: BatchWriter) -> None:
+        """Fill the batch until a limit, or the end; `check` may end it."""
+        settings, batch = self._settings, self._batch
+        flow = BatchReceiver(
+            self._consumers,
+            until_end=settings.until_end,
+            idle_seconds=settings.idle_seconds,
+            ordered=settings.subscription_type in ORDERED,
+        )
+        limit, said = settings.limits.seconds, self._started
+        while batch.stop_reason is None:
+            self._calls.check()
+            now = time.monotonic()
+            if limit is not None and now - self._started >= limit:
+                batch.stop_reason = "max_seconds"
+                break
+            if now - said >= settings.progress_seconds:
+                said = now
+                self._say("consuming")
+            millis = _SLICE_MS if limit is None else min(_SLICE_MS, 1000 * (self._started + limit - now))
+            if not writer.take(flow, batch, millis):
+                batch.stop_reason = flow.ended
+        writer.finish(batch, self._calls.check)
+        self._warn_of_nothing(flow)
+
+    def _warn_of_nothing(self, flow: BatchReceiver) -> None:
+        if not self._batch.is_empty or self._settings.initial_position != "earliest" or not flow.positions:
+            return
+        if all(last.entry_id() < 0 and acknowledged.entry_id() < 0 for last, acknowledged in flow.positions):
+            self._log.warning(
+                "There is no message in %s, and %s has never acknowledged one. A broker without retention removes "
+                "messages that no subscription waits for: what was published before this subscription was made may be "
+                "gone. Make the subscription first (run this task once), or set a retention policy on the namespace",
+                self._settings.source, self._settings.subscription,
+            )  # fmt: skip
+
+    def _acknowledge(self, output: BatchOutput | None, note: dict[str, Any]) -> None:
+        """Tell the broker, wait until it has confirmed everything, and note that."""
+        self.stage = "acknowledge"
+        if output is not None:
+            output.check()
+        acknowledge(self._consumers, [*note["chunks"], note["others"]])
+        for consumer in self._consumers:
+            consumer.close()
+        self.stage = "note"
+        note["state"] = ACKNOWLEDGED
+        if output is not None:
+            output.keep(ACKNOWLEDGED, _kept(note))
+        self._state.set(note)
+
+    def _say(self, doing: str) -> None:
+        batch = self._batch
+        seconds = max(time.monotonic() - self._started, 0.001)
+        self._log.info(
+            "%s: %s %s messages, %.1f MB, %s messages/s%s",
+            self._settings.source, doing, f"{batch.count:,}", batch.bytes / 1e6, f"{batch.count / seconds:,.0f}",
+            f", stopped by {batch.stop_reason}" if batch.stop_reason else "",
+        )  # fmt: skip
+
+
+def _kept(note: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the manifest beside the output holds of a note, besides its own fields."""
+    return {name: value for name, value in note.items() if name not in ("version", "state", "run", "token")}
+
+
+def _small(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in manifest.items() if name != "messages"}

@@ -1,0 +1,167 @@
+"""Dead letters and retry letters of a job: copies of messages that could not be handled, with where they came from.
+
+Rules: topics and properties are named as the Java client names them; a letter is held until `flush`, which returns when
+the broker has stored it; so the original is acknowledged only after its letter is safe. A dead-letter topic gets a
+subscription before its first letter, since a broker that retains nothing would drop what nobody is subscribed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.jobs.failures import JobFailed
+
+if TYPE_CHECKING:
+    from pulsar_native import Client, Message, MessageId, Producer
+
+_HELD_BYTES = 8 * 1024 * 1024
+_CAUSE_LENGTH = 1000
+
+
+@dataclass(frozen=True)
+class LetterOptions:
+    """Where letters go; topics that are not named are `{topic}-{subscription}-DLQ` and `…-RETRY`."""
+
+    subscription: str
+    dead_letter_topic: str | None = None
+    retry_letter_topic: str | None = None
+    max_redeliver_count: int = 16
+    retry_delay_seconds: float = 60
+    initial_subscription_name: str | None = None
+
+    def dead_topic(self, topic: str) -> str:
+        """Return where dead letters of a topic go."""
+        return self.dead_letter_topic or f"{_base(topic)}-{self.subscription}-DLQ"
+
+    def retry_topic(self, topic: str) -> str:
+        """Return where retry letters of a topic go."""
+        return self.retry_letter_topic or f"{_base(topic)}-{self.subscription}-RETRY"
+
+    def retry_topics(self, topics: Sequence[str]) -> list[str]:
+        """Return the retry topics of some topics, each once."""
+        if self.retry_letter_topic is not None:
+            return [self.retry_letter_topic]
+        return list(dict.fromkeys(self.retry_topic(topic) for topic in topics))
+
+
+def _base(topic: str) -> str:
+    from pulsar_native.topic import TopicName
+
+    return TopicName.parse(topic).base.full
+
+
+@dataclass(frozen=True)
+class _Letter:
+    message: Message
+    cause: BaseException | None
+    retry: bool
+
+
+class Letters:
+    """Hold letters and publish them. Blocks in `flush`; not thread-safe."""
+
+    def __init__(
+        self, client: Callable[[], Client], options: LetterOptions, redact: Callable[[str], str] = str
+    ) -> None:
+        """Take the client when the first letter is published; `redact` removes secrets from the text of a cause."""
+        self._client = client
+        self._options = options
+        self._redact = redact
+        self._held: list[_Letter] = []
+        self._bytes = 0
+        self._producers: dict[str, Producer] = {}
+
+    def add(self, message: Message, cause: BaseException | None, *, retry: bool) -> None:
+        """Hold a letter; publishes what is held when that has become much."""
+        self._held.append(_Letter(message, cause, retry))
+        self._bytes += len(message)
+        if self._bytes >= _HELD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Publish what is held, and wait until the broker has stored it; raises `JobFailed` where one is not."""
+        held, self._held, self._bytes = self._held, [], 0
+        failed: list[str] = []
+        for letter in held:
+            self._send(letter, failed)
+        for producer in self._producers.values():
+            producer.flush()
+        if failed:
+            raise JobFailed(f"{len(failed)} of {len(held)} letters were not stored; the first: {failed[0]}")
+
+    def _send(self, letter: _Letter, failed: list[str]) -> None:
+        message = letter.message
+        properties = message.properties()
+        origin = properties.get("REAL_TOPIC", message.topic_name())
+        tries = _number(properties.get("RECONSUMETIMES")) + 1
+        retry = letter.retry and tries <= self._options.max_redeliver_count
+        topic = self._options.retry_topic(origin) if retry else self._options.dead_topic(origin)
+        parts = self._properties(letter)
+        options: dict[str, Any] = {}
+        if retry:
+            delay = round(1000 * self._options.retry_delay_seconds)
+            parts |= {"RECONSUMETIMES": str(tries), "DELAY_TIME": str(delay)}
+            options["deliver_after"] = delay
+        if message.has_key():
+            options["partition_key"] = (
+                message.key_bytes() if message.has_base64_encoded_key() else message.partition_key()
+            )
+        if message.ordering_key():
+            options["ordering_key"] = message.ordering_key()
+        if message.event_timestamp():
+            options["event_timestamp"] = message.event_timestamp()
+
+        def stored(result: Any, _: object) -> None:
+            if result.value:
+                failed.append(f"{message.message_id()} of {message.topic_name()} to {topic}: {result.name}")
+
+        payload = None if message.has_null_value() else message.data()
+        self._producer(topic, retry=retry).send_async(payload, stored, properties=parts, **options)
+
+    def _properties(self, letter: _Letter) -> dict[str, str]:
+        message = letter.message
+        origin = _origin(message.message_id())
+        parts = {
+            "REAL_TOPIC": message.topic_name(),
+            "ORIGIN_MESSAGE_ID": origin,
+            # What older Java clients read.
+            "ORIGIN_MESSAGE_IDY_TIME": origin,
+            "REAL_SUBSCRIPTION": self._options.subscription,
+            **message.properties(),
+        }
+        if letter.cause is not None:
+            parts["EXCEPTION_TYPE"] = type(letter.cause).__name__
+            parts["EXCEPTION_MESSAGE"] = self._redact(str(letter.cause))[:_CAUSE_LENGTH]
+        return parts
+
+    def _producer(self, topic: str, *, retry: bool) -> Producer:
+        found = self._producers.get(topic)
+        if found is None:
+            if not retry:
+                self._subscribe(topic)
+            found = self._client().create_producer(topic, block_if_queue_full=True)
+            self._producers[topic] = found
+        return found
+
+    def _subscribe(self, topic: str) -> None:
+        from pulsar_native import ConsumerType, InitialPosition
+
+        name = self._options.initial_subscription_name or self._options.subscription
+        self._client().subscribe(
+            topic, name, ConsumerType.Shared, initial_position=InitialPosition.Earliest, receiver_queue_size=1
+        ).close()
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def _origin(message_id: MessageId) -> str:
+    """Return an id as Java's toString gives it: an index only for a message of a batch, chunks from first to last."""
+    first = message_id.first_chunk_message_id()
+    text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+    if first is not None:
+        return f"{first.ledger_id()}:{first.entry_id()}:{first.partition()};{text}"
+    return text if message_id.batch_index() < 0 else f"{text}:{message_id.batch_index()}"

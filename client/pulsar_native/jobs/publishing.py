@@ -1,0 +1,556 @@
+"""One bounded publication: every message confirmed by the broker, and there once however often the job is repeated.
+
+Rules: nothing is sent before all arguments (and, of what is in memory, all messages) were checked; the rest is
+streamed. With deduplication message n has the sequence id n under a producer name that all tries share, so that the
+broker drops what an earlier try stored; this holds only while every try gives the same messages in the same order,
+which a digest in the job's state watches over, while the number of partitions stays, and within the time the broker
+remembers a producer that is gone. To keep that promise sending stops at the first message that fails: one stored
+behind it would make the broker drop the failed one in the next try. Blocks; for one thread, but `killed` may change
+its answer at any time: nothing is sent afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.jobs import topic_setup
+from pulsar_native.jobs.deduplication import FIX, Deduplication, check_switched_off
+from pulsar_native.jobs.failures import JobRefused, is_permanent
+from pulsar_native.jobs.publication import (
+    ContentChanged,
+    ContentDigest,
+    ExpectedContent,
+    Publication,
+    Record,
+    merged,
+    new_record,
+    shown_ids,
+)
+from pulsar_native.jobs.publish_result import PublishResult
+
+if TYPE_CHECKING:
+    from pulsar_native import AdminClient, Client, Producer
+    from pulsar_native.jobs.codecs import Codec
+    from pulsar_native.jobs.interfaces import JobLog, JobState
+    from pulsar_native.jobs.sources import MessageMapping, MessageParts, Source
+
+COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
+# How long a try waits for the broker to notice that the producer of the try before is gone.
+_BUSY_SECONDS = 30.0
+_PENDING = 20_000
+_SHOWN_IDS = 20
+_REMEDY = (
+    "To publish the messages as they are now, besides those already stored, pass on_changed='republish' (which needs "
+    "messages that can be read again: a list, a table, a file, or a callable) or another identity, or start a new run"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishOptions:
+    """Options of a publication, checked by the caller; names, units and defaults are those of `PublishOperator`."""
+
+    topic: str
+    schema: str | None = None
+    compression: str = "none"
+    batching: bool = True
+    batching_max_messages: int = 1000
+    batching_max_bytes: int = 128 * 1024
+    deduplicate: bool | str = "auto"
+    republish_changed: bool = False
+    send_timeout_seconds: float = 30
+    progress_seconds: float = 5
+    create_subscription: str | None = None
+    retention_minutes: int | None = None
+    retention_mb: int | None = None
+    producer_name: str | None = None
+    identity: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class PublishIncomplete(Exception):
+    """Raised when not every message was stored, or other ones than wanted.
+
+    `manifest` says what was, `can_retry` whether a retry can store the rest.
+    """
+
+    def __init__(self, message: str, manifest: dict[str, Any], *, can_retry: bool) -> None:
+        super().__init__(message)
+        self.manifest = manifest
+        self.can_retry = can_retry
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a job needs of its caller.
+
+    `killed` is asked before each message; `report` takes the manifest of a publication that ended early, before the
+    error is raised, and must not raise; errors of the types `control` are the caller's own way to end, and are raised
+    again as they are when the receipts of what was sent have come.
+    """
+
+    state: JobState
+    log: JobLog
+    killed: Callable[[], bool]
+    report: Callable[[dict[str, Any]], None]
+    control: tuple[type[BaseException], ...] = ()
+
+
+class PublishJob:
+    """Publish one source to one topic; `check` and then `run`, once.
+
+    `again` gives the source anew for a second reading, None where it cannot be had.
+    """
+
+    def __init__(
+        self,
+        options: PublishOptions,
+        codec: Codec,
+        mapping: MessageMapping,
+        source: Source,
+        again: Callable[[], Source] | None,
+        surroundings: Surroundings,
+    ) -> None:
+        self._options = options
+        self._codec, self._mapping = codec, mapping
+        self._source = source
+        self._again = (lambda: source) if source.can_reread else again
+        self._around = surroundings
+        self._checked: ContentDigest | None = None
+        # The stage that an error of the client belongs to.
+        self.stage = "connect"
+
+    def check(self) -> None:
+        """Check every message of a source that is in memory; raises ValueError with its number. Talks to nobody."""
+        if self._source.is_list:
+            self._checked = self._read(self._source, None)
+
+    def run(self, client: Client, admin: AdminClient | None) -> dict[str, Any]:
+        """Publish and return the manifest.
+
+        Raises `PublishIncomplete`, `JobRefused` where nothing was sent, and errors of the client.
+        """
+        from pulsar_native.topic import TopicName
+
+        topic = TopicName.parse(self._options.topic).full
+        publication = Publication(self._around.state, self._options.identity, topic)
+        while True:
+            attempt = _Attempt(self, publication, client, admin)
+            try:
+                return attempt.publish(self._source, self._checked)
+            except ContentChanged as error:
+                attempt.close()
+                self._go_on(publication, attempt.producer_name, error)
+
+    def _go_on(self, publication: Publication, producer_name: str | None, error: ContentChanged) -> None:
+        """Go on to another generation where that is wanted, or raise the refusal."""
+        if not self.can_republish:
+            raise JobRefused(f"Nothing was published to {self._options.topic}: {error}. {_REMEDY}") from error
+        assert self._again is not None
+        publication.next_generation(producer_name)
+        self._around.log.warning(
+            "%s: %s. Publishing all messages as generation %s", self._options.topic, error, publication.number
+        )
+        self._source, self._checked = self._again(), None
+        self.check()
+
+    @property
+    def can_republish(self) -> bool:
+        """Whether other content than before is published, as another generation."""
+        return self._options.republish_changed and self._again is not None
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def ready(self, number: int, item: object, rows: str | None) -> tuple[bytes | None, MessageParts]:
+        """Return a message's bytes and parts; raises ValueError with the message's number."""
+        try:
+            parts = self._mapping.parts(self._codec.typed(item, rows))
+            return self._codec.encode(parts.value), parts
+        except ValueError as error:
+            raise ValueError(f"message {number}: {error}") from error
+
+    def digest(self) -> ContentDigest:
+        """Return an empty digest."""
+        return ContentDigest(self._codec.description)
+
+    def fingerprint(self, source: Source) -> str | None:
+        """Return a digest of a file and of what makes messages of it, None for another source. Blocks for reading."""
+        if (found := source.fingerprint()) is None:
+            return None
+        text = repr((found, self._codec.description, self._mapping))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def _read(self, source: Source, expected: ExpectedContent | None) -> ContentDigest:
+        """Read a source to its end without sending, comparing it with what is expected."""
+        digest = self.digest()
+        for number, item in enumerate(source):
+            if self._around.killed():
+                break
+            digest.add(*self.ready(number, item, source.rows))
+            if expected is not None:
+                expected.check(digest)
+        if expected is not None and not self._around.killed():
+            expected.end(digest)
+        return digest
+
+    def compare(self, source: Source, file: str | None, record: Record) -> ExpectedContent | None:
+        """Compare a source with an earlier try's content before anything is sent, where it can be read twice.
+
+        Returns what remains to be compared while sending; raises `ContentChanged`.
+        """
+        if file is not None and file == record["file"]:
+            return None
+        if not source.can_reread:
+            return ExpectedContent(record)
+        if file is not None and record["phase"] == "sending":
+            raise ContentChanged("the file is not the one that an earlier try was killed over")
+        self._read(source, ExpectedContent(record))
+        return None
+
+
+class _Attempt:
+    """Publish one generation, once: the producer, the record and the receipts of this try."""
+
+    def __init__(self, job: PublishJob, publication: Publication, client: Client, admin: AdminClient | None) -> None:
+        self._job, self._publication, self._client, self._admin = job, publication, client, admin
+        self._options, self._around = job._options, job._around
+        self._log = self._around.log
+        self._guard = Deduplication(self._options.topic, self._options.deduplicate, self._log)
+        self._earlier = publication.record
+        self._expected: ExpectedContent | None = None
+        self._digest: ContentDigest | None = None
+        self._on: bool | None = False
+        self._producer: Producer
+        self._record: Record
+        self._results: PublishResult
+        self._started = time.monotonic()
+        self.producer_name = self._name()
+
+    def _name(self) -> str | None:
+        base = self._options.producer_name
+        if self._options.deduplicate is False or base is None:
+            return None
+        if self._earlier is not None and self._earlier["producer_name"] is not None:
+            found: str = self._earlier["producer_name"]
+            return found
+        number = self._publication.number
+        return base if number == 1 else f"{base}/{number}"
+
+    def publish(self, source: Source, checked: ContentDigest | None) -> dict[str, Any]:
+        """Publish and return the manifest."""
+        self._open(source, checked)
+        self._started = time.monotonic()
+        problem: BaseException | None = None
+        try:
+            problem = self._send_all(source)
+            self._settle()
+        except BaseException as error:
+            # A time-out, or the caller's own way to end: told at once, and raised as it is.
+            self._end(self._reason(error), is_complete=False)
+            raise
+        if problem is None and not self._around.killed() and not self._results.failed:
+            problem = self._contradiction()
+        if isinstance(problem, self._around.control):
+            self._end(self._reason(problem), is_complete=False)
+            raise problem
+        if self._is_whole(problem):
+            return self._manifest_of_success()
+        if isinstance(problem, ContentChanged) and self._job.can_republish:
+            self._keep(is_complete=False)
+            raise problem
+        raise self._incomplete(problem) from problem
+
+    def close(self) -> None:
+        """Close the producer, if there is one."""
+        producer = getattr(self, "_producer", None)
+        if producer is not None:
+            producer.close()
+
+    # ---- before ------------------------------------------------------------------------------------------------------
+
+    def _open(self, source: Source, checked: ContentDigest | None) -> None:
+        """Open the producer, find out what the broker knows, compare, and keep the record."""
+        from pulsar_native.topic import TopicName
+
+        topic, is_persistent = self._options.topic, TopicName.parse(self._options.topic).is_persistent
+        self._job.stage = "connect"
+        self._producer = self._open_producer()
+        partitions = self._client.get_partition_count(topic)
+        known = self._producer.last_sequence_id()
+        self._job.stage = "deduplication"
+        self._on = self._guard.ask(self._admin, partitions, known, is_persistent=is_persistent)
+        self._job.stage = "source"
+        file = self._job.fingerprint(source) if self._on is not False else None
+        self._job.stage = "deduplication"
+        if self._earlier is not None:
+            self._check_repetition(source, file, known, partitions)
+        elif self.producer_name is not None:
+            self._guard.check_first(self.producer_name, known)
+        self._job.stage = "topic"
+        if self._options.create_subscription is not None:
+            topic_setup.create_subscription(self._client, topic, self._options.create_subscription, self._log)
+        if is_persistent:
+            minutes, mb = self._options.retention_minutes, self._options.retention_mb
+            topic_setup.ensure_retention(self._admin, topic, minutes, mb, self._log)
+            topic_setup.warn_if_not_kept(self._admin, topic, partitions, self._log)
+        self._results = PublishResult(partitions)
+        self._record = new_record(self.producer_name, partitions, self._on, self._earlier)
+        self._record["file"] = file
+        self._record["last"] = max(known, self._record["last"])
+        if self._on is not False:
+            self._digest = self._job.digest()
+            if checked is not None:
+                self._record["checkpoints"] = merged(self._record["checkpoints"], checked.with_end())
+                self._record["count"] = checked.count
+        self._publication.begin(self._record)
+        self._job.stage = "publish"
+
+    def _check_repetition(self, source: Source, file: str | None, known: int, partitions: int) -> None:
+        earlier = self._earlier
+        assert earlier is not None
+        check_switched_off(self._options.topic, earlier, self._on, self._options.deduplicate)
+        if self._on is False or (not earlier["deduplicated"] and known < 0):
+            self._guard.warn_of_repetition(earlier)
+        else:
+            self._guard.check_repetition(self._client, earlier, known, partitions)
+            self._expected = self._job.compare(source, file, earlier)
+
+    def _open_producer(self) -> Producer:
+        from pulsar_native import CompressionType
+        from pulsar_native.exceptions import ProducerBusy
+
+        options = self._options
+        kinds = {kind.name.lower(): kind for kind in CompressionType}
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                return self._client.create_producer(
+                    options.topic,
+                    producer_name=self.producer_name,
+                    schema=self._job._codec.to_register,
+                    send_timeout_millis=round(options.send_timeout_seconds * 1000),
+                    compression_type=kinds[options.compression.lower()],
+                    batching_enabled=options.batching,
+                    batching_max_messages=options.batching_max_messages,
+                    batching_max_allowed_size_in_bytes=options.batching_max_bytes,
+                    max_pending_messages=_PENDING,
+                    block_if_queue_full=True,
+                    properties=dict(options.properties),
+                    # The partition of a message must not change while it is published.
+                    auto_update_partitions=False,
+                )
+            except ProducerBusy:
+                if self.producer_name is None or self._around.killed() or time.monotonic() > deadline:
+                    raise
+                self._log.info("The producer of an earlier try is still connected; waiting for the broker to drop it")
+                time.sleep(1)
+
+    # ---- sending -----------------------------------------------------------------------------------------------------
+
+    def _send_all(self, source: Source) -> BaseException | None:
+        """Send until the end or the first failure, and return the error that ended it."""
+        expected: tuple[type[BaseException], ...] = (Exception, *self._around.control)
+        said = time.monotonic()
+        problem: BaseException | None = None
+        try:
+            for number, item in enumerate(source):
+                if self._around.killed() or (self._results.failed and self._on is not False):
+                    return problem
+                try:
+                    self._send(number, *self._job.ready(number, item, source.rows))
+                except ValueError as error:
+                    # This message cannot be sent (too big, not of the schema); others may.
+                    self._results.refuse(number, self._reason(error))
+                    problem = problem or error
+                if number == 0 and self._on is None:
+                    self._probe()
+                if time.monotonic() - said >= self._options.progress_seconds:
+                    said = time.monotonic()
+                    self._say("publishing")
+                    self._checkpoint()
+            if self._expected is not None and self._digest is not None and not self._around.killed():
+                self._expected.end(self._digest)
+        except expected as error:
+            # Of the source or the client: what was sent until here still gets its receipts, for the manifest.
+            return error if isinstance(error, self._around.control) else problem or error
+        return problem
+
+    def _send(self, number: int, payload: bytes | None, parts: MessageParts) -> None:
+        digest = self._digest
+        if digest is not None:
+            digest.add(payload, parts)
+            if self._expected is not None:
+                self._expected.check(digest)
+        self._producer.send_async(
+            payload,
+            partial(self._results.receipt, number),
+            properties=parts.properties,
+            partition_key=parts.key,
+            ordering_key=parts.ordering_key,
+            sequence_id=number if self.producer_name is not None else None,
+            event_timestamp=parts.event_time,
+            deliver_at=parts.deliver_at,
+        )
+        self._results.accept(number, len(payload or b""), keyed=parts.key is not None)
+        if digest is not None and number and digest.checkpoints.get(number + 1) and number.bit_length() % 2 == 0:
+            self._checkpoint()  # After messages 4, 16, 64, …
+
+    def _probe(self) -> None:
+        """See by the first message whether the broker deduplicates: it tells a producer's sequence ids only then."""
+        self._settle()
+        if self._around.killed() or self._results.failed or not self._results.resolved:
+            return
+        if self._results.stored:
+            self._producer.close()
+            self._producer = self._open_producer()
+            if self._producer.last_sequence_id() < 0:
+                self._on = self._record["deduplicated"] = False
+                self._keep(is_complete=False)
+                self._guard.without("the broker does not remember the first message, which was published")
+                return
+        self._on = self._record["deduplicated"] = True
+
+    def _checkpoint(self) -> None:
+        """Keep how far it went, for the try after a kill."""
+        if self._digest is not None:
+            self._record["checkpoints"] = merged(self._record["checkpoints"], self._digest.checkpoints)
+        self._note()
+        self._save()
+
+    def _settle(self) -> None:
+        """Wait for the receipts of everything taken; the send time-out ends it if the broker does not."""
+        deadline = time.monotonic() + self._options.send_timeout_seconds + 10
+        said = time.monotonic()
+        while not self._around.killed() and time.monotonic() < deadline:
+            if self._results.wait(0.2):
+                return
+            if time.monotonic() - said >= self._options.progress_seconds:
+                said = time.monotonic()
+                self._say("waiting for receipts")
+
+    # ---- afterwards --------------------------------------------------------------------------------------------------
+
+    def _contradiction(self) -> BaseException | None:
+        """Return an error for an outcome that is complete and yet not what was promised."""
+        if self._earlier is None and self._results.duplicates:
+            return JobRefused(
+                f"the broker dropped {self._results.duplicates} messages as duplicates of others under the producer "
+                f"name {self.producer_name!r}, although this is the first try. Another Airflow or task publishes under "
+                "the same deployment_id and identity: give each its own"
+            )
+        return None
+
+    def _is_whole(self, problem: BaseException | None) -> bool:
+        results = self._results
+        is_resolved = not results.failed and results.resolved == results.accepted
+        return problem is None and is_resolved and not self._around.killed()
+
+    def _manifest_of_success(self) -> dict[str, Any]:
+        self._keep(is_complete=True)
+        self._say("published")
+        return self._manifest()
+
+    def _manifest(self) -> dict[str, Any]:
+        seconds = time.monotonic() - self._started
+        return {
+            "topic": self._producer.topic(),
+            **self._results.manifest(),
+            "seconds": round(seconds, 3),
+            "messages_per_second": round(self._results.resolved / seconds) if seconds else 0,
+            "producer_name": self._producer.producer_name(),
+            "schema": self._options.schema,
+            "deduplicated": self._on,
+            "generation": self._publication.number,
+            "repeatable": self._on is True,
+        }
+
+    def _incomplete(self, problem: BaseException | None) -> PublishIncomplete:
+        reason = "the task was killed" if self._around.killed() else self._reason(problem)
+        manifest = self._end(reason, is_complete=False)
+        results = self._results
+        can_store_rest = self._on is False or results.is_repeatable()
+        text = (
+            f"Publishing to {self._options.topic} failed: {results.failed} messages failed, "
+            f"{manifest['unconfirmed']} are unconfirmed, {manifest['stored']} were stored. "
+            f"First error: {manifest['first_error']}"
+        )
+        if isinstance(problem, ContentChanged):
+            text += f". {_REMEDY}"
+        elif not can_store_rest:
+            text += (
+                ". A retry or clearing this run would not store the failed messages, since the broker stored later "
+                "sequence ids: publish them by another run, or with deduplicate=False"
+            )
+        can_retry = can_store_rest and not (problem is not None and is_permanent(problem))
+        if can_retry and self._on is False and manifest["stored"]:
+            text += f". A retry publishes all messages again, as the topic has no deduplication. {FIX}"
+        return PublishIncomplete(text, manifest, can_retry=can_retry)
+
+    def _end(self, reason: str, is_complete: bool) -> dict[str, Any]:
+        """Tell what was stored of a publication that ended early: to the log, the state and the caller."""
+        results = self._results
+        manifest = self._manifest() | {
+            "failed": results.failed,
+            "unconfirmed": results.accepted - results.resolved,
+            "first_error": results.first_error() or reason,
+            "stored_ids": results.stored_ids(),
+        }
+        manifest["repeatable"] = self._on is True and results.is_repeatable()
+        shown = manifest | {"stored_ids": manifest["stored_ids"][:_SHOWN_IDS]}
+        self._log.warning("Publishing to %s ended early (%s): %s", self._options.topic, reason, shown)
+        self._keep(is_complete=is_complete)
+        self._around.report(manifest)
+        return manifest
+
+    def _keep(self, *, is_complete: bool) -> None:
+        """Keep the record of a try that ended by itself: what the content was as far as it was sent."""
+        record, digest = self._record, self._digest
+        self._note()
+        record["phase"] = "stored" if is_complete else "failed"
+        if digest is not None:
+            earlier = self._earlier or {}
+            record["checkpoints"] = merged(earlier.get("checkpoints", []), self._verified(digest, is_complete))
+            record["count"] = digest.count if is_complete else earlier.get("count")
+        self._save()
+
+    def _verified(self, digest: ContentDigest, is_complete: bool) -> dict[int, str]:
+        """Return the checkpoints of what was sent, as far as they do not contradict those of an earlier try."""
+        accepted = self._results.accepted
+        if self._expected is not None and not is_complete and not self._expected.is_behind(accepted):
+            return {}
+        if digest.count == accepted:
+            return digest.with_end()
+        # The last message was refused and not sent.
+        return {count: value for count, value in digest.checkpoints.items() if count <= accepted}
+
+    def _note(self) -> None:
+        record, results = self._record, self._results
+        record["last"] = max(record["last"], self._producer.last_sequence_id())
+        before: Record = self._earlier or {}
+        record["stored"] = before.get("stored", 0) + results.stored
+        record["ids"] = shown_ids(before.get("ids", []), results.first_ids())
+
+    def _save(self) -> None:
+        try:
+            self._publication.save()
+        except Exception as error:
+            # What was published is published: the guard of a later try is not worth failing this one.
+            self._log.warning("The caller did not store the state of this publication: %s", error)
+
+    def _say(self, doing: str) -> None:
+        results = self._results
+        seconds = max(time.monotonic() - self._started, 0.001)
+        self._log.info(
+            "%s %s: %s confirmed of %s sent, %s duplicates dropped, %s messages/s, %.1f MB",
+            self._options.topic, doing, f"{results.resolved:,}", f"{results.accepted:,}", f"{results.duplicates:,}",
+            f"{results.resolved / seconds:,.0f}", results.sent_bytes / 1e6,
+        )  # fmt: skip
+
+    def _reason(self, error: BaseException | None) -> str:
+        if error is None:
+            return "the broker did not confirm all messages within send_timeout_seconds"
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,6 @@
+"""The official client's module of this name: the base of schemas and the plain ones."""
+
+from pulsar_native.schema.base import BytesSchema, Schema, StringSchema
+from pulsar_native.schema.json_schema import JsonSchema
+
+__all__ = ["BytesSchema", "JsonSchema", "Schema", "StringSchema"]

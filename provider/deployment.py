@@ -1,0 +1,55 @@
+"""The deployment id: which of several Airflows publishes, so that none takes another's messages for its own.
+
+Rules: it must differ between two deployments that run the same DAGs, and be the same for all workers of one and over
+its restarts. Airflow has no such id of its own, and its URLs are often the same in two deployments. Hence, in this
+order: the field of the connection, `[pulsar] deployment_id` of the configuration, and a random id made on first use
+and kept in Airflow's metadata database as the variable `pulsar_deployment_id`. A copy of one database for another
+deployment copies the variable too; what both publish is then refused by name, as the broker knows the producer.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from airflow.sdk import Variable
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException
+
+VARIABLE = "pulsar_deployment_id"
+_VALID = re.compile(r"[\w.-]{1,64}")
+_DESCRIPTION = (
+    "Id of this Airflow in the names of Pulsar producers. Do not copy it to another Airflow, and do not change it: "
+    "runs published under the old one are not recognised any more when their state is gone."
+)
+
+
+def deployment_id(of_connection: str | None) -> str:
+    """Return the id of this Airflow; `of_connection` is the field of the connection.
+
+    Blocks for Airflow's answer. Raises AirflowException for an id with other letters, and where none can be kept.
+    """
+    if of_connection:
+        return of_connection
+    configured = conf.get("pulsar", "deployment_id", fallback="")
+    if configured:
+        return _checked(configured, "[pulsar] deployment_id of Airflow's configuration")
+    try:
+        found = Variable.get(VARIABLE, default=None)
+        if not found:
+            Variable.set(VARIABLE, uuid.uuid4().hex[:16], description=_DESCRIPTION)
+            # Another task may have done so at the same moment: what is stored now holds for both.
+            found = Variable.get(VARIABLE)
+    except Exception as error:
+        raise AirflowException(
+            f"The variable {VARIABLE} with this Airflow's deployment id can be neither read nor made "
+            f"({type(error).__name__}: {error}): give deployment_id in the connection, or [pulsar] deployment_id in "
+            "Airflow's configuration"
+        ) from error
+    return _checked(str(found), f"the variable {VARIABLE}")
+
+
+def _checked(found: str, where: str) -> str:
+    if not _VALID.fullmatch(found):
+        raise AirflowException(f"{where} may have letters, digits and - _ . only, and at most 64 of them")
+    return found

@@ -1,0 +1,111 @@
+"""spark-submit for a load: variables for the started process alone, its result read from the output, and no orphans.
+
+Rules: what the started process must know and nobody else goes into its environment, never on a command line; a
+spark-submit whose task was killed (SIGKILL, where nothing can be said or done) ends with it on Linux, so that a retry
+finds nobody writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+_RESULT = '{"pulsar_load":'
+_PR_SET_PDEATHSIG = 1
+
+
+class SparkLoadHook(SparkSubmitHook):
+    """spark-submit with variables for the started process alone, and an eye on the load's last line.
+
+    `process_env` may be filled until `submit`. `result` is what the load printed last, None where its driver runs
+    elsewhere or printed nothing.
+    """
+
+    def __init__(self, *, process_env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.process_env: dict[str, str] = dict(process_env or {})
+        self.result: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, plain: SparkSubmitHook, process_env: Mapping[str, str]) -> SparkLoadHook:
+        """Return a hook with the arguments of a plain one, which the base operator has built from its own."""
+        made = cls.__new__(cls)
+        made.__dict__.update(plain.__dict__)
+        made.process_env = dict(process_env)
+        made.result = None
+        return made
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and executors are one process tree on this machine."""
+        return str(self._connection["master"]).startswith("local")
+
+    @property
+    def has_driver_here(self) -> bool:
+        """Whether the driver's output is that of spark-submit: every deploy mode but cluster."""
+        return self.is_local or self._connection["deploy_mode"] != "cluster"
+
+    def hand_over_file(self, path: str) -> None:
+        """Let Spark copy a file to the driver and every executor."""
+        self._files = f"{self._files},{path}" if self._files else path
+
+    def set_arguments(self, arguments: list[str]) -> None:
+        """Set the arguments of the application."""
+        self._application_args = arguments
+
+    def forget_variable(self, name: str) -> None:
+        """Remove a variable again that was meant for the started process."""
+        self.process_env.pop(name, None)
+        if self._env:
+            self._env.pop(name, None)
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run spark-submit; it ends with this process, however that ends."""
+        if sys.platform == "linux":
+            kwargs.setdefault("preexec_fn", _ending_with_parent())
+        try:
+            driver_id: str | None = super().submit(application, **kwargs)
+            return driver_id
+        finally:
+            # The base class leaves the pipe open. One that still runs is ended by `on_kill`, which needs it.
+            process = self._submit_sp
+            if process is not None and process.poll() is not None and process.stdout is not None:
+                process.stdout.close()
+
+    def _build_spark_common_args(self) -> list[str]:
+        args: list[str] = super()._build_spark_common_args()
+        # Only now: what the base class puts on the command line for some masters must not include these.
+        self._env = {**(self._env or {}), **self.process_env}
+        return args
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        super()._process_spark_submit_log(self._watched(itr))
+
+    def _watched(self, lines: Iterator[Any]) -> Iterator[Any]:
+        for line in lines:
+            start = str(line).find(_RESULT)
+            if start >= 0:
+                with contextlib.suppress(ValueError):
+                    self.result = json.loads(str(line)[start:])["pulsar_load"]
+            yield line
+
+
+def _ending_with_parent() -> Callable[[], None]:
+    """Return what makes the kernel kill a child process when the thread that started it has ended."""
+    # Looked up before the fork: the child of a process with threads may hardly do anything.
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def arrange() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange

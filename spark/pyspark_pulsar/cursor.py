@@ -1,0 +1,79 @@
+"""The durable subscription of a streaming read (option predefinedSubscription), which makes the broker keep what is
+unread.
+
+It holds messages and delivers none: what is read follows from the checkpoint alone. Rules: it is moved only to what
+Spark has finished and logged, which Spark tells when it plans the batch after that, so it stays one batch behind; it
+never moves over a message that is to be read; it outlives the query.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from pulsar_native import Client, Consumer, ConsumerType, InitialPosition, MessageId
+from pulsar_native.exceptions import PulsarException
+from pulsar_native.topic import TopicName
+from pyspark_pulsar.positions import Position
+
+_log = logging.getLogger("pyspark_pulsar")
+
+
+class DurableCursor:
+    """Hold the subscription of every topic partition of a query. Blocking; for one thread; close it when done."""
+
+    def __init__(self, client: Client, subscription: str) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._consumers: dict[str, Consumer] = {}
+        self._moved_to: dict[str, Position] = {}
+
+    def hold(self, topics: Sequence[str]) -> None:
+        """Subscribe where it is not yet: from then on the broker keeps what is behind the cursor.
+
+        Raises `ConsumerBusy` when another query uses the subscription.
+        """
+        for topic in topics:
+            if topic not in self._consumers:
+                # A queue of 0 asks the broker for no message.
+                self._consumers[topic] = self._client.subscribe(
+                    topic,
+                    self._subscription,
+                    ConsumerType.Exclusive,
+                    initial_position=InitialPosition.Earliest,
+                    receiver_queue_size=0,
+                    acknowledgment_group_time_ms=0,
+                    ack_receipt_enabled=True,
+                )
+        for gone in self._consumers.keys() - set(topics):
+            self._consumers.pop(gone).close()
+
+    def advance(self, positions: Mapping[str, Position | None]) -> None:
+        """Move behind everything before these positions; what fails is logged and made good by the next call."""
+        for topic, position in positions.items():
+            consumer = self._consumers.get(topic)
+            if consumer is None or position is None or self._moved_to.get(topic) == position:
+                continue
+            try:
+                consumer.acknowledge_cumulative(_before(position, TopicName.parse(topic).partition))
+                self._moved_to[topic] = position
+            except PulsarException as error:
+                _log.warning(
+                    "The subscription %s of %s stays where it is (%s): more is kept than needed, nothing is lost",
+                    self._subscription,
+                    topic,
+                    type(error).__name__,
+                )
+
+    def __enter__(self) -> DurableCursor:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+
+
+def _before(position: Position, partition: int) -> MessageId:
+    """Return the entry before a position: acknowledged are whole entries, so one read in part is kept."""
+    return MessageId(partition, position.ledger, position.entry - 1)

@@ -1,0 +1,148 @@
+"""The plan of a load: its frozen ranges, fresh, replayed from a manifest, or behind the last committed load.
+
+Blocking; for the driver. Rules: a run that was loaded before keeps its ranges; nothing is skipped between two loads
+that follow each other, and a topic that ends before the place the last one reached is data loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
+from pulsar_native.jobs.interval import LAST_SUCCESS
+from pyspark_pulsar.broker import Broker, plan
+from pyspark_pulsar.commits import Commit, CommitLog, carried, recover
+from pyspark_pulsar.errors import ADVICE, DataLoss
+from pyspark_pulsar.manifest import Document, Manifest
+from pyspark_pulsar.offsets import Range, bounds
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Offsets, Position, format_offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_pulsar.request import LoadRequest
+
+GONE = (
+    "the broker removes a topic without subscriptions after brokerDeleteInactiveTopicsMaxInactiveDurationSeconds (60 "
+    "by default), with its messages: set a retention for the namespace, or let the load keep a subscription"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read: the manifest with its ranges, and the source's options that read just these.
+
+    `base` is the commit the ranges begin behind, `own` that of an earlier try of the same run.
+    """
+
+    manifest: Manifest
+    options: Mapping[str, str]
+    replayed: bool = False
+    base: Commit | None = None
+    own: Commit | None = None
+
+
+def make_plan(spark: SparkSession, request: LoadRequest, source: Mapping[str, str], document: Document) -> Plan:
+    """Return the plan of a load. Writes nothing; raises `TopicNotFound` with what to set where the topic is gone."""
+    options = ReadOptions.parse(source)
+    try:
+        if request.interval == LAST_SUCCESS:
+            return _behind_last(spark, request, source, options)
+        return _bounded(request, source, options, document)
+    except TopicNotFound as error:
+        raise TopicNotFound(f"{error.message}; if it was there, {GONE}") from error
+
+
+def _bounded(request: LoadRequest, source: Mapping[str, str], options: ReadOptions, document: Document) -> Plan:
+    kept = document.read() if request.replay != "never" else None
+    if kept is None and request.replay == "require":
+        raise InvalidConfiguration(f"replay=require: there is no manifest at {request.manifest}")
+    found = Manifest.from_json(kept) if kept is not None else None
+    if found is not None and _replays(request, found):
+        return Plan(replace(found, attempt=request.attempt), frozen(source, found.ranges), replayed=True)
+    fresh = Manifest(request.canonical(), plan(options), attempt=request.attempt)
+    return Plan(fresh, frozen(source, fresh.ranges))
+
+
+def _replays(request: LoadRequest, found: Manifest) -> bool:
+    """Return whether the ranges of a manifest are the ones to read.
+
+    They are when the request is the same, unless that run has ended well and its end was only "up to now".
+    """
+    same = found.request == request.canonical()
+    if request.replay == "require" and not same:
+        raise InvalidConfiguration(f"replay=require: the manifest at {request.manifest} is of another request")
+    return same and (request.replay == "require" or request.ended_before(found.time) or not found.is_done)
+
+
+def _behind_last(spark: SparkSession, request: LoadRequest, source: Mapping[str, str], options: ReadOptions) -> Plan:
+    assert request.commits is not None
+    log = CommitLog(spark, request.commits)
+    commits = log.commits()
+    log.check(commits, _topics(options), request.run, request.path)
+    if commits:
+        recover(spark, commits[-1])
+    own = next(
+        (commit for commit in reversed(commits) if commit.run == request.run and commit.path == request.path), None
+    )
+    number = own.number - 1 if own is not None else len(commits)
+    base = commits[number - 1] if number else None
+    if own is not None:
+        ranges: Sequence[Range] = own.ranges
+    elif base is None:
+        _check_start(request, options)
+        ranges = plan(options)
+    else:
+        ranges = _ranges_behind(base, options)
+    read = source if base is None else {name: text for name, text in source.items() if name.lower() != "startingtime"}
+    manifest = Manifest(request.canonical(), ranges, attempt=request.attempt)
+    return Plan(manifest, frozen(read, ranges), replayed=own is not None, base=base, own=own)
+
+
+def _topics(options: ReadOptions) -> Sequence[str]:
+    if options.topics_pattern is None:
+        return options.topics
+    with Broker(options) as broker:
+        return broker.topics()
+
+
+def _check_start(request: LoadRequest, options: ReadOptions) -> None:
+    folded = {name.lower() for name in request.source}
+    if options.starting_time is None and "startingoffsets" not in folded:
+        raise InvalidConfiguration(
+            f'"since": "last_success" has no successful load yet in {request.commits}: the first one needs a start, '
+            'startingTime (interval_start of the operator) or startingOffsets="earliest"'
+        )
+
+
+def _ranges_behind(base: Commit, options: ReadOptions) -> list[Range]:
+    """Return the ranges from where the last load ended; a partition that is new begins at its first message."""
+    # A partition that was empty then begins at its first message, too.
+    ends = {topic: end for topic, end in base.ends().items() if end > Position(0, 0)}
+    start = Offsets("startingOffsets", "earliest", ends)
+    found = plan(replace(options, starting_time=None, starting_offsets=start))
+    for item in found:
+        reached = ends.get(item.topic, item.end)
+        if Position(0, 0) < item.end < reached and options.fail_on_data_loss:
+            raise DataLoss(
+                f"The last load read up to {reached}, but the topic ends at {item.end}: it was truncated or made "
+                f"again. {ADVICE}",
+                topic=item.topic,
+            )
+    return carried(ends, found)
+
+
+def frozen(source: Mapping[str, str], ranges: Sequence[Range]) -> dict[str, str]:
+    """Return the options that read exactly these ranges; the time bounds stay, for they filter rows."""
+    chosen = ("topic", "topics", "topicspattern", "startingoffsets", "endingoffsets")
+    kept = {name: value for name, value in source.items() if name.lower() not in chosen}
+    starts, ends = bounds(ranges)
+    return {
+        **kept,
+        "topics": ",".join(starts),
+        "startingOffsets": format_offsets(starts),
+        "endingOffsets": format_offsets(ends),
+    }

@@ -1,0 +1,441 @@
+"""Publish the Arrow batches of one Spark task.
+
+At least once: whole batches go through the client's producer, which routes and fills entries as it does for everybody.
+
+Deduplicated: the same rows get the same producer name, partition and sequence id whenever the task is repeated, so the
+broker drops what it has. A name says who writes (query or job), which Spark partition and into how many topic
+partitions; an id is the batch id, shifted by 32 bits, plus the row's number among those for the same topic partition.
+So a repeated task in another number of topic partitions has other names: its rows may come twice, but are never taken
+for others. Rows with a key go where its hash says; rows without go to the partitions in turns of `BLOCK_ROWS`, counted
+per task. Deduplication must be on at the topic, which shows in what the broker keeps of the first row.
+
+Transactional: one transaction for the task, committed when its last row is stored.
+
+Rules: nothing is reported before the broker has confirmed it; after a failure nothing more is sent. Blocking; for one
+thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native import BulkSendError, Client, HashingScheme, MessageId, Producer, Transaction
+from pulsar_native.exceptions import OperationNotSupported, ProducerBusy, PulsarException
+from pulsar_native.schema import BytesSchema, Schema
+from pulsar_native.topic import TopicName
+from pulsar_native.wire.hashing import choose_partition
+from pyspark_pulsar.clients import shared_client
+from pyspark_pulsar.errors import WriteFailed
+from pyspark_pulsar.write_columns import RecordEncoder, WriteColumns
+from pyspark_pulsar.write_options import DEDUPLICATED, TRANSACTIONAL, WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BLOCK_ROWS = 1000
+# Rows of one batch in one topic partition; so a batch id and a row's number make one sequence id.
+_ROW_BITS = 32
+# How long a repeated task waits for the one before it to be disconnected.
+_BUSY_SECONDS = 60.0
+_BUSY_PAUSE_SECONDS = 0.2
+_MOST_HASHED = 100_000
+# Topics seen to deduplicate, by service URL: asked once per process.
+_deduplicating: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes, for deduplication: a job or query, its Spark partition, and the batch."""
+
+    name: str
+    partition: int
+    batch_id: int
+
+    @property
+    def first_sequence_id(self) -> int:
+        """The sequence id of the first row in each topic partition."""
+        return self.batch_id << _ROW_BITS
+
+
+@dataclass(slots=True)
+class Published:
+    """What a task has published to one topic."""
+
+    rows: int = 0
+    duplicates: int = 0
+    first: str | None = None
+    last: str | None = None
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows for one topic, as the client takes them, and their numbers in the task."""
+
+    table: pyarrow.Table
+    numbers: list[int] | range
+    partition: int = -1
+
+    def slice(self, start: int, count: int) -> _Rows:
+        return _Rows(self.table.slice(start, count), self.numbers[start : start + count], self.partition)
+
+    def filter(self, mask: Any) -> _Rows:
+        kept = [number for number, keep in zip(self.numbers, mask.to_pylist(), strict=True) if keep]
+        return _Rows(self.table.filter(mask), kept)
+
+
+class Publisher:
+    """Publish rows to the topics they name; a context manager: what is open is closed, or aborted, at its end."""
+
+    def __init__(self, options: WriteOptions, columns: WriteColumns, identity: Identity | None = None) -> None:
+        self._options = options
+        self._columns = columns
+        self._identity = identity
+        self._encoder = RecordEncoder(columns) if columns.definition is not None else None
+        self._held = ExitStack()
+        self._client: Client | None = None
+        self._transaction: Transaction | None = None
+        self._senders: dict[str, Sender | DeduplicatedSender] = {}
+        self._rows = 0
+        self.published: dict[str, Published] = {}
+
+    def publish(self, batch: pyarrow.RecordBatch) -> None:
+        """Publish the rows of a batch and return when the broker has them; raises `WriteFailed`."""
+        base, self._rows = self._rows, self._rows + batch.num_rows
+        for topic, rows in self._by_topic(batch, base):
+            for part, ids in self._sent(topic, rows):
+                _count(self.published.setdefault(topic, Published()), ids, len(part.numbers))
+
+    def finish(self) -> None:
+        """Commit the transaction, if there is one; raises `WriteFailed`."""
+        if self._transaction is not None:
+            try:
+                self._transaction.commit()
+            except PulsarException as error:
+                raise WriteFailed(
+                    f"The transaction of this task could not be committed: none of its rows are visible, unless it was "
+                    f"committed nevertheless: {error}",
+                    retryable=error.retryable,
+                ) from error
+            self._transaction = None
+
+    def __enter__(self) -> Publisher:
+        self._client, _ = self._held.enter_context(shared_client(self._options))
+        if self._options.delivery_guarantee == TRANSACTIONAL:
+            self._transaction = self._client.new_transaction(self._options.transaction_timeout_ms / 1000)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After a failure nothing that fails in its wake may stand in its place.
+        quiet = contextlib.suppress(PulsarException) if kind is not None else contextlib.nullcontext()
+        with self._held:
+            if self._transaction is not None:
+                with quiet:
+                    self._transaction.abort()
+            for sender in self._senders.values():
+                with quiet:
+                    sender.close()
+
+    def _sender(self, topic: str) -> Sender | DeduplicatedSender:
+        if topic in self._senders:
+            return self._senders[topic]
+        assert self._client is not None
+        schema = self._encoder.schema if self._encoder is not None else BytesSchema()
+        settings: dict[str, Any] = {"batching_enabled": True, **dict(self._options.producer_settings)}
+        if self._options.delivery_guarantee == DEDUPLICATED:
+            assert self._identity is not None
+            known = (self._options.service_url, topic)
+            self._senders[topic] = DeduplicatedSender(self._client, topic, schema, settings, self._identity, known)
+        else:
+            self._senders[topic] = Sender(self._client, topic, schema, settings, self._transaction)
+        return self._senders[topic]
+
+    def _sent(self, topic: str, rows: _Rows) -> Iterator[tuple[_Rows, Any]]:
+        part = rows
+        try:
+            sender = self._sender(topic)
+            for part in sender.parts(rows):
+                yield part, sender.send(part)
+        except BulkSendError as error:
+            missing = [first for found in (error.unconfirmed, error.not_stored) for first in found]
+            number = part.numbers[min((each.start for each in missing), default=0)]
+            raise WriteFailed(
+                f"Row {number} of this task, and rows after it, could not be published to {topic}: {error.__cause__}",
+                topic=topic,
+                retryable=error.retryable,
+            ) from error
+        except (WriteFailed, OperationNotSupported):
+            raise
+        except PulsarException as error:
+            raise WriteFailed(
+                f"Row {part.numbers[0]} of this task, and rows after it, could not be published to {topic}: "
+                f"{type(error).__name__}: {error}",
+                topic=topic,
+                retryable=error.retryable,
+            ) from error
+
+    # --- rows to messages -------------------------------------------------------------------------------------------
+
+    def _by_topic(self, batch: pyarrow.RecordBatch, base: int) -> Iterator[tuple[str, _Rows]]:
+        """Yield the topics in the order they are first named, each with its rows in theirs."""
+        import pyarrow.compute as compute
+
+        if not batch.num_rows:
+            return
+        rows = _Rows(self._table(batch, base), range(base, base + batch.num_rows))
+        if self._columns.topic is None:
+            assert self._options.topic is not None
+            yield self._options.topic, rows
+            return
+        names = batch.column(self._columns.topic)
+        if names.null_count:
+            if self._options.topic is None:
+                row = base + names.is_null().to_pylist().index(True)
+                raise WriteFailed(
+                    f"Row {row} of this task has no topic: give it one in column {self._columns.topic}, or set option "
+                    "topic for such rows"
+                )
+            names = names.fill_null(self._options.topic)
+        for name in names.unique().to_pylist():
+            yield self._topic(name, base, names), rows.filter(compute.equal(names, name))
+
+    def _topic(self, name: str, base: int, names: pyarrow.Array) -> str:
+        try:
+            return TopicName.parse(name).full
+        except PulsarException as error:
+            row = base + names.to_pylist().index(name)
+            raise WriteFailed(f"Row {row} of this task names a topic that cannot be: {error.message}") from error
+
+    def _table(self, batch: pyarrow.RecordBatch, base: int) -> pyarrow.Table:
+        """Return the batch with the columns the client takes: value, key, properties and event_time."""
+        import pyarrow
+
+        columns = self._columns
+        found = {"value": self._values(batch, base)}
+        if columns.key is not None:
+            found["key"] = batch.column(columns.key)
+        if columns.properties is not None:
+            found["properties"] = batch.column(columns.properties)
+        if columns.event_time is not None:
+            found["event_time"] = batch.column(columns.event_time)
+        return pyarrow.table(found)
+
+    def _values(self, batch: pyarrow.RecordBatch, base: int) -> pyarrow.Array:
+        import pyarrow
+
+        columns, encoder = self._columns, self._encoder
+        if encoder is None:
+            return batch.column(columns.value[0])
+        if columns.is_record:
+            records = batch.select(list(columns.value)).to_pylist()
+        else:
+            records = batch.column(columns.value[0]).to_pylist()
+        payloads: list[bytes | None] = []
+        for number, record in enumerate(records, base):
+            try:
+                payloads.append(encoder.encode(record))
+            except PulsarException as error:
+                raise WriteFailed(f"The value of row {number} of this task cannot be encoded: {error}") from error
+        return pyarrow.array(payloads, pyarrow.large_binary())
+
+
+def _count(told: Published, ids: Any, rows: int) -> None:
+    known = [found for found in (ids.get(row) for row in (0, -1)) if found is not None] if rows else []
+    duplicates = 0
+    if any(found.ledger_id() < 0 for found in known):
+        duplicates = sum(1 for row in range(rows) if _is_duplicate(ids.get(row)))
+        known = [found for found in (ids.get(row) for row in range(rows)) if not _is_duplicate(found)]
+    told.rows += rows - duplicates
+    told.duplicates += duplicates
+    if known:
+        told.first = told.first or str(known[0])
+        told.last = str(known[-1])
+
+
+def _is_duplicate(message_id: MessageId | None) -> bool:
+    return message_id is None or message_id.ledger_id() < 0
+
+
+def _send(producer: Producer, rows: _Rows, transaction: Transaction | None = None) -> Any:
+    names = rows.table.column_names
+    return producer.send_table(
+        rows.table,
+        key="key" if "key" in names else None,
+        properties="properties" if "properties" in names else (),
+        event_time="event_time" if "event_time" in names else None,
+        txn=transaction,
+    )
+
+
+class Sender:
+    """Publish rows to one topic, each once for each time it is asked to."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        schema: Schema[Any],
+        settings: Mapping[str, Any],
+        transaction: Transaction | None,
+    ) -> None:
+        self._producer = client.create_producer(topic, schema=schema, block_if_queue_full=True, **settings)
+        self._transaction = transaction
+
+    def parts(self, rows: _Rows) -> Iterable[_Rows]:
+        """Return the rows as they are to be sent, one part after the other."""
+        return (rows,)
+
+    def send(self, rows: _Rows) -> Any:
+        """Publish rows and return their ids."""
+        return _send(self._producer, rows, self._transaction)
+
+    def close(self) -> None:
+        """Close the producer."""
+        self._producer.close()
+
+
+class DeduplicatedSender:
+    """Publish rows to one topic under names and sequence ids that a repeated task has again."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        schema: Schema[Any],
+        settings: Mapping[str, Any],
+        identity: Identity,
+        known: tuple[str, str],
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._schema = schema
+        self._settings = {**settings, "schema": schema, "block_if_queue_full": True}
+        self._scheme = self._settings.get("hashing_scheme", HashingScheme.JavaStringHash)
+        self._identity = identity
+        self._known = known
+        self._partitions = client.get_partition_count(topic, auto_create=True)
+        self._name = f"{identity.name}-{identity.partition}-of-{self._partitions}"
+        self._unkeyed_rows = 0
+        self._hashed: dict[str | bytes, int] = {}
+        self._lanes: dict[int, _Lane] = {}
+
+    def parts(self, rows: _Rows) -> Iterator[_Rows]:
+        """Return the rows by topic partition; the very first alone while deduplication is not seen to be on."""
+        by_partition: dict[int, list[int]] = {}
+        for at, partition in enumerate(self._route(rows)):
+            by_partition.setdefault(partition, []).append(at)
+        for partition, places in by_partition.items():
+            part = _Rows(rows.table.take(places), [rows.numbers[at] for at in places], partition)
+            if self._known not in _deduplicating:
+                yield part.slice(0, 1)
+                part = part.slice(1, len(places) - 1)
+            if part.numbers:
+                yield part
+
+    def send(self, rows: _Rows) -> Any:
+        """Publish rows of one part and return their ids; (-1, -1) for what the broker had."""
+        lane = self._lanes.get(rows.partition)
+        if lane is None:
+            lane = self._lanes[rows.partition] = self._open(rows.partition, 0)
+        lane.rows += len(rows.numbers)
+        ids = _send(lane.producer, rows)
+        if self._known not in _deduplicating:
+            self._check_deduplication(rows.partition, lane)
+        return ids
+
+    def close(self) -> None:
+        """Close the producers."""
+        for lane in self._lanes.values():
+            lane.producer.close()
+
+    def _route(self, rows: _Rows) -> list[int]:
+        """Return the topic partition of each row, 0 for a topic without partitions."""
+        count = self._partitions
+        if count == 0:
+            return [0] * len(rows.numbers)
+        keys = rows.table.column("key").to_pylist() if "key" in rows.table.column_names else [None] * len(rows.numbers)
+        found = []
+        for key in keys:
+            if key is None:
+                block = self._unkeyed_rows // BLOCK_ROWS
+                found.append((self._identity.partition + block) % count)
+                self._unkeyed_rows += 1
+            else:
+                found.append(self._hash(key))
+        return found
+
+    def _hash(self, key: str | bytes) -> int:
+        chosen = self._hashed.get(key)
+        if chosen is None:
+            text = key if isinstance(key, str) else base64.b64encode(key).decode()
+            chosen = choose_partition(text, self._scheme, self._partitions)
+            if len(self._hashed) < _MOST_HASHED:
+                self._hashed[key] = chosen
+        return chosen
+
+    def _place(self, partition: int) -> str:
+        return TopicName.parse(self._topic).with_partition(partition).full if self._partitions else self._topic
+
+    def _open(self, partition: int, rows: int) -> _Lane:
+        place, first = self._place(partition), self._identity.first_sequence_id
+        stored = self._stored(place)
+        if stored >= first + (1 << _ROW_BITS):
+            raise OperationNotSupported(
+                f"{self._name} has already written batch {stored >> _ROW_BITS} to {place}, so rows of batch "
+                f"{self._identity.batch_id} would be dropped as duplicates: give a greater batchId, or another "
+                "pulsar.producer.producerName",
+                topic=place,
+            )
+        if stored >= 0:
+            _deduplicating.add(self._known)
+        producer = self._create(place, initial_sequence_id=first + rows - 1)
+        return _Lane(producer, rows)
+
+    def _check_deduplication(self, partition: int, lane: _Lane) -> None:
+        """Go on with another producer once the broker is seen to know the first one's rows."""
+        del self._lanes[partition]
+        lane.producer.close()
+        if self._stored(self._place(partition)) < 0:
+            raise OperationNotSupported(
+                "Deduplication is off at the topic, so repeated rows would not be recognised: switch it on "
+                "(pulsar-admin namespaces set-deduplication --enable), or set deliveryGuarantee=at-least-once. The "
+                "first row of this task was published",
+                topic=self._topic,
+            )
+        self._lanes[partition] = self._open(partition, lane.rows)
+
+    def _stored(self, place: str) -> int:
+        """Return the highest sequence id that the broker keeps of this name, -1 for none."""
+        with self._create(place) as producer:
+            return producer.last_sequence_id()
+
+    def _create(self, place: str, **more: Any) -> Producer:
+        """Return a producer of the name, once the repeated task's predecessor has gone."""
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                return self._client.create_producer(place, producer_name=self._name, **self._settings, **more)
+            except ProducerBusy as error:
+                if time.monotonic() > deadline:
+                    raise ProducerBusy(
+                        f"{self._name} has been connected by another task for {_BUSY_SECONDS:.0f} s: set "
+                        "spark.speculation=false, and give each job a producerName of its own",
+                        topic=place,
+                    ) from error
+                time.sleep(_BUSY_PAUSE_SECONDS)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The producer of one topic partition, and how many rows it was given."""
+
+    producer: Producer
+    rows: int

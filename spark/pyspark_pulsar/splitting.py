@@ -1,0 +1,66 @@
+"""Cut frozen ranges into pieces for more tasks than there are topic partitions (minPartitions, maxEntriesPerPartition).
+
+Rules: cuts lie before an entry, never inside one; the pieces of a range cover it without gap or overlap, whatever the
+ledgers are said to hold, so wrong or outdated numbers can only make uneven pieces. Entries are counted, not messages: a
+batch is one entry, and markers of transactions count. Pure but for `split_ranges`, which asks the admin interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+from pyspark_pulsar.broker import Broker
+from pyspark_pulsar.offsets import Range
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
+
+_PARALLEL = 8
+Ledgers = Sequence[tuple[int, int]]
+"""Ledger ids in order, each with its number of entries."""
+
+
+def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
+    """Return the ranges, cut as the options say, in the same order. Blocking where there is something to cut."""
+    filled = [item for item in ranges if not item.is_empty]
+    if not filled or (options.min_partitions is None and options.max_entries_per_partition is None):
+        return filled
+    with Broker(options) as broker, ThreadPoolExecutor(_PARALLEL, thread_name_prefix="pulsar-plan") as pool:
+        held = list(pool.map(lambda item: broker.ledgers(item.topic), filled))
+    runs = [runs_of(item, ledgers) for item, ledgers in zip(filled, held, strict=True)]
+    size = options.max_entries_per_partition or (1 << 62)
+    if options.min_partitions is not None:
+        total = sum(count for found in runs for _, _, count in found)
+        size = min(size, max(1, total // options.min_partitions))
+    return [piece for item, found in zip(filled, runs, strict=True) for piece in cut(item, found, size)]
+
+
+def runs_of(item: Range, ledgers: Ledgers) -> list[tuple[int, int, int]]:
+    """Return the entries of a range by ledger: its id, the first entry, and how many there are."""
+    found = []
+    for ledger, entries in ledgers:
+        first = item.start.entry if ledger == item.start.ledger else 0
+        behind = entries
+        if ledger == item.end.ledger:
+            behind = min(entries, item.end.entry + (1 if item.end.batch > 0 else 0))
+        if item.start.ledger <= ledger <= item.end.ledger and behind > first:
+            found.append((ledger, first, behind - first))
+    return found
+
+
+def cut(item: Range, runs: Sequence[tuple[int, int, int]], size: int) -> list[Range]:
+    """Return the range in pieces of about equal numbers of entries, at most `size` each."""
+    total = sum(count for _, _, count in runs)
+    pieces = -(-total // size) if total else 1
+    cuts = [_nth(runs, total * number // pieces) for number in range(1, pieces)]
+    places = [item.start, *(place for place in cuts if item.start < place < item.end), item.end]
+    return [Range(item.topic, start, end) for start, end in pairwise(places)]
+
+
+def _nth(runs: Sequence[tuple[int, int, int]], number: int) -> Position:
+    for ledger, first, count in runs:
+        if number < count:
+            return Position(ledger, first + number)
+        number -= count
+    raise AssertionError("there are not that many entries")

@@ -1,0 +1,260 @@
+"""The streaming reader: decides in the planner's process how far each micro-batch goes, and reads it in the tasks.
+
+The planner's process lives as long as the query: it holds one small non-durable reader per topic partition, which
+answers for both ends and leaves nothing at the broker. The object itself is pickled into every task and holds only
+checked options then. Rules: what a micro-batch reads follows from its two offsets alone, so a repeated one reads the
+same messages; a partition the start offset does not name begins at its first message; under AvailableNow nothing
+published, and no partition added, after the start of the query is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar.admission import admit
+from pyspark_pulsar.batch_reader import make_splits, read_split
+from pyspark_pulsar.broker import Broker
+from pyspark_pulsar.cursor import DurableCursor
+from pyspark_pulsar.errors import ADVICE, DataLoss
+from pyspark_pulsar.offsets import Probe, Range, check_retained
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
+from pyspark_pulsar.stream_offsets import Positions, from_document, to_document
+
+if TYPE_CHECKING:
+    import pyarrow
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    _HAS_LIMITS = True
+except ImportError:  # Spark before 4.2
+    _HAS_LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stand in for what older versions of Spark do not ask for."""
+
+
+# How many partitions are asked about at once.
+_PARALLEL = 8
+# A query without new messages asks again at once; the broker is asked no more often than this.
+_POLL_SECONDS = 0.1
+
+
+class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Read topic partitions in micro-batches from one offset to the next."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        limits = (options.max_messages_per_trigger, options.max_bytes_per_trigger)
+        if not _HAS_LIMITS and limits != (None, None):
+            raise InvalidConfiguration("maxMessagesPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
+        self._options = options
+        self._planner: StreamPlanner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the offset of a query without a checkpoint, by startingOffsets or startingTime. Blocking."""
+        return to_document(self._planning().initial())
+
+    # Spark before 4.2 gives no arguments, and later versions look whether there are any.
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """Return how far the next micro-batch goes: up to the last message there is now, or to the limits. Blocking.
+
+        Raises `DataLoss` when a topic partition of `start` is gone.
+        """
+        known = from_document(start) if start is not None else None
+        unlimited = not _HAS_LIMITS or isinstance(limit, ReadAllAvailable)
+        return to_document(self._planning().latest(known, unlimited=unlimited))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of the options; where both are given, both hold."""
+        if self._options.max_messages_per_trigger is not None:
+            return ReadMaxRows(self._options.max_messages_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Freeze the end of the query at the last messages, and the partitions, there are now. Blocking."""
+        self._planning().freeze()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the partitions as last asked for, for the query's progress. Does not block."""
+        ends = self._planning().ends
+        return to_document(ends) if ends else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return one split per topic partition with messages between the offsets. Blocking.
+
+        Raises `DataLoss` when some of them are no longer there.
+        """
+        return make_splits(self._planning().ranges(from_document(start), from_document(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """Return the record batches of a split, as `PulsarBatchReader.read` does. Blocking while iterated."""
+        return read_split(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Advance the predefined subscription, if any, to what Spark has finished. Blocking; never fails the query."""
+        self._planning().commit(from_document(end))
+
+    def stop(self) -> None:
+        """Close the planner's readers."""
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+    def _planning(self) -> StreamPlanner:
+        if self._planner is None:
+            self._planner = StreamPlanner(self._options)
+        return self._planner
+
+
+class StreamPlanner:
+    """Answer for the ends of all topic partitions of one query. Blocking; for one thread."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._held = ExitStack()
+        self._broker = self._held.enter_context(Broker(options))
+        self._pool = self._held.enter_context(ThreadPoolExecutor(_PARALLEL, thread_name_prefix="pulsar-plan"))
+        self._probes: dict[str, tuple[Probe, ExitStack]] = {}
+        self._cursor: DurableCursor | None = None
+        if options.predefined_subscription is not None:
+            cursor = DurableCursor(self._broker.client, options.predefined_subscription)
+            self._cursor = self._held.enter_context(cursor)
+        self._topics: list[str] = []
+        self._looked_at = float("-inf")
+        self._polled_at = float("-inf")
+        self._is_idle = False
+        self._turn = 0
+        # The ends under AvailableNow, None for a query that goes on.
+        self._frozen: Positions | None = None
+        self.ends: Positions = {}
+
+    def initial(self) -> Positions:
+        """Return where a query without a checkpoint begins."""
+        topics = self._current_topics()
+        self._options.starting_offsets.check_names(topics)
+        found = dict(zip(topics, self._pool.map(self._begin, topics), strict=True))
+        if self._cursor is not None:
+            self._cursor.hold(topics)
+            self._cursor.advance(found)
+        return found
+
+    def latest(self, start: Positions | None, *, unlimited: bool) -> Positions:
+        """Return where the next micro-batch ends."""
+        if self._is_idle and self._frozen is None:
+            time.sleep(max(0.0, self._polled_at + _POLL_SECONDS - time.monotonic()))
+        ends = self._frozen if self._frozen is not None else self._ask()
+        known = start if start is not None else {}
+        if start is not None and self._frozen is None:
+            self._check_gone(start, ends)
+        reached = {topic: _later(known.get(topic), end) for topic, end in ends.items()}
+        if self._frozen is not None:
+            reached = {**known, **reached}
+        limits = (self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger)
+        if not unlimited and limits != (None, None) and reached != start:
+            self._turn += 1
+            reached = admit(self._broker, self._options, known, reached, self._turn)
+        self._is_idle = reached == start
+        return reached
+
+    def freeze(self) -> None:
+        """Let the query end at the last messages there are now."""
+        self._frozen = self._ask()
+
+    def ranges(self, start: Positions, end: Positions) -> list[Range]:
+        """Return what lies between two offsets, by topic partition."""
+        wanted = [topic for topic, at in end.items() if at is not None and at != start.get(topic)]
+        found = self._pool.map(lambda topic: self._range(topic, start.get(topic), end[topic]), wanted)
+        return [item for item in found if item is not None]
+
+    def commit(self, end: Positions) -> None:
+        """Advance the durable cursor."""
+        if self._cursor is not None:
+            self._cursor.advance(end)
+
+    def close(self) -> None:
+        """Close readers, cursor and client."""
+        for _, held in self._probes.values():
+            held.close()
+        self._probes.clear()
+        self._held.close()
+
+    def _ask(self) -> Positions:
+        topics = self._current_topics()
+        if self._cursor is not None:
+            self._cursor.hold(topics)
+        self.ends = dict(zip(topics, self._pool.map(self._end, topics), strict=True))
+        self._polled_at = time.monotonic()
+        return self.ends
+
+    def _current_topics(self) -> list[str]:
+        """Return the topic partitions, looked up again from time to time."""
+        interval = self._options.auto_update_partitions_interval_seconds
+        if self._topics and time.monotonic() < self._looked_at + interval:
+            return self._topics
+        found = [name for topic in self._broker.topics() for name in self._broker.partitions(topic)]
+        self._topics = list(dict.fromkeys(found))
+        self._looked_at = time.monotonic()
+        for gone in self._probes.keys() - set(self._topics):
+            self._probes.pop(gone)[1].close()
+        return self._topics
+
+    def _probe(self, topic: str) -> Probe:
+        if topic not in self._probes:
+            held = ExitStack()
+            self._probes[topic] = (held.enter_context(self._broker.probe(topic)), held)
+        return self._probes[topic][0]
+
+    def _end(self, topic: str) -> Position | None:
+        last = self._probe(topic).last()
+        return None if last is None else last.after_entry
+
+    def _begin(self, topic: str) -> Position | None:
+        options, probe = self._options, self._probe(topic)
+        bound = options.starting_offsets.of(topic)
+        if isinstance(bound, Position):
+            return bound
+        end = self._end(topic)
+        if options.starting_time is not None:
+            found = probe.first_at(options.starting_time - options.time_slack_ms)
+            return end if found is None else found.position.entry_start
+        if bound == "latest" or end is None:
+            return end
+        found = probe.first()
+        return end if found is None else found.position.entry_start
+
+    def _range(self, topic: str, start: Position | None, end: Position | None) -> Range | None:
+        if end is None:
+            return None
+        first = self._probe(topic).first()
+        if start is None:
+            start = end if first is None else first.position.entry_start
+        elif start < end and self._options.finds_loss:
+            check_retained(topic, start, first)
+        return Range(topic, min(start, end), end)
+
+    def _check_gone(self, start: Positions, ends: Mapping[str, Position | None]) -> None:
+        gone = [topic for topic, at in start.items() if topic not in ends and at is not None]
+        if gone and self._options.fail_on_data_loss:
+            raise DataLoss(f"{', '.join(gone)} was read and is no longer there. {ADVICE}", topic=gone[0])
+
+
+def _later(one: Position | None, other: Position | None) -> Position | None:
+    if one is None or other is None:
+        return one or other
+    return max(one, other)

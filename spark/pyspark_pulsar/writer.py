@@ -1,0 +1,130 @@
+"""The batch writer: checks the columns in the driver, publishes in the tasks, tells in the driver what was published.
+
+The object is pickled into every task and holds checked options, which have no secret. Rules: a topic can only be
+appended to; what a task has published stays, whatever becomes of the job, unless the broker drops it as a duplicate of
+an earlier attempt or a transaction kept it from view.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
+
+from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar.publisher import Identity, Published, Publisher
+from pyspark_pulsar.write_columns import WriteColumns
+from pyspark_pulsar.write_options import DEDUPLICATED, WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.datasource import DataSourceArrowWriter
+
+    _HAS_ARROW = True
+except ImportError:  # Spark 4.0
+    _HAS_ARROW = False
+    DataSourceArrowWriter = DataSourceWriter  # type: ignore[assignment, misc]
+
+_log = logging.getLogger("pyspark_pulsar")
+_ROWS = 10_000
+
+
+@dataclass(slots=True)
+class PublishedRows(WriterCommitMessage):
+    """What one task has published, by topic: rows, duplicates the broker dropped, and the first and last id."""
+
+    partition: int
+    topics: dict[str, Published]
+
+
+class PulsarBatchWriter(DataSourceArrowWriter):
+    """Append the rows of a DataFrame to topics."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._columns = check_columns(options, schema)
+        # One for all attempts of all tasks of this write, and for a repeated job where it is given.
+        self._job = options.producer_name or f"spark-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Publish the rows of a task; returns when the broker has confirmed them all. Blocking; called in a task.
+
+        Raises `WriteFailed` naming topic and row, and what keeps the client from its broker.
+        """
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        identity = None
+        if self._options.delivery_guarantee == DEDUPLICATED:
+            identity = Identity(self._job, partition, self._options.batch_id or 0)
+        batches = iterator if _HAS_ARROW else as_batches(iterator, self._schema)
+        return publish(self._options, self._columns, identity, partition, batches)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was published. Called in the driver when every task has succeeded."""
+        _log.info("Wrote %s", summary(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log what was published before a task failed: it stays. Called in the driver."""
+        _log.warning("The write has failed. What finished tasks have published stays: %s", summary(messages))
+
+
+def check_columns(options: WriteOptions, schema: StructType) -> WriteColumns:
+    """Return what the columns are; raises `InvalidConfiguration` when a row would have no topic or no value."""
+    columns = WriteColumns.of(schema, options.value_format)
+    if columns.topic is None and options.topic is None:
+        raise InvalidConfiguration("Name the topic with option topic, or add a column topic (STRING) to the DataFrame")
+    return columns
+
+
+def publish(
+    options: WriteOptions,
+    columns: WriteColumns,
+    identity: Identity | None,
+    partition: int,
+    batches: Iterable[pyarrow.RecordBatch],
+) -> PublishedRows:
+    """Publish the batches of a task and return what was published. Blocking."""
+    with Publisher(options, columns, identity) as publisher:
+        for batch in batches:
+            publisher.publish(batch)
+        publisher.finish()
+        return PublishedRows(partition, publisher.published)
+
+
+def as_batches(rows: Iterable[Any], schema: StructType) -> Iterator[pyarrow.RecordBatch]:
+    """Return rows as record batches of the schema, for versions of Spark that give rows only."""
+    import pyarrow
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow = to_arrow_schema(schema)
+    waiting: list[dict[str, Any]] = []
+    for row in rows:
+        waiting.append(row.asDict(recursive=True))
+        if len(waiting) >= _ROWS:
+            yield pyarrow.RecordBatch.from_pylist(waiting, schema=arrow)
+            waiting = []
+    if waiting:
+        yield pyarrow.RecordBatch.from_pylist(waiting, schema=arrow)
+
+
+def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
+    """Return, in words, what tasks have published, by topic."""
+    found: list[str] = []
+    done = [message for message in messages if isinstance(message, PublishedRows)]
+    for topic in dict.fromkeys(topic for message in done for topic in message.topics):
+        parts = [message.topics[topic] for message in done if topic in message.topics]
+        ids = [(part.first, part.last) for part in parts if part.first is not None]
+        rows, dropped = sum(part.rows for part in parts), sum(part.duplicates for part in parts)
+        again = f" ({dropped} were there before)" if dropped else ""
+        found.append(f"{rows} rows to {topic}{again}, ids " + ", ".join(f"{first} to {last}" for first, last in ids))
+    return "; ".join(found) or "no rows"

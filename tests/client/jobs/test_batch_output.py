@@ -1,0 +1,111 @@
+"""The place of a batch's output: one run gets it, and no other takes it from that one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pulsar_native.jobs.batch_output import ACKNOWLEDGED, CONSUMED, WRITTEN, BatchOutput, OutputExists, OutputTaken
+from pulsar_native.jobs.failures import is_permanent
+
+NOTE: dict[str, Any] = {"manifest": {"path": "x"}}
+
+
+def output(path: Path, run: str = "one", **options: Any) -> BatchOutput:
+    """Return the output of a run."""
+    return BatchOutput(str(path), {"run_id": run}, **options)
+
+
+@pytest.mark.parametrize("mode", ["fail", "append_part"])
+def test_one_of_many_runs_gets_a_place(mode: str, tmp_path: Path) -> None:
+    path, got, refused = tmp_path / "deep" / "a.jsonl", [], []
+    ready = threading.Barrier(8)
+
+    def claim(number: int) -> None:
+        mine = output(path, f"run{number}", if_exists=mode)
+        ready.wait()
+        try:
+            mine.claim()
+            got.append(mine.path)
+        except OutputExists:
+            refused.append(number)
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    if mode == "fail":
+        assert (got, len(refused)) == ([str(path)], 7)
+    else:
+        assert sorted(got) == [str(path.parent / f"a-{number:05}.jsonl") for number in range(1, 9)]
+    assert not [each for each in path.parent.iterdir() if each.name.startswith(".")]
+
+
+def test_later_try_takes_over_and_earlier_one_notices(tmp_path: Path) -> None:
+    earlier, later = output(tmp_path / "a"), output(tmp_path / "a")
+    earlier.claim()
+    later.claim()
+    with pytest.raises(OutputTaken):
+        earlier.keep(CONSUMED, NOTE)
+    with pytest.raises(OutputTaken):
+        earlier.check()
+    # What it does at its end harms nobody.
+    earlier.release()
+    later.keep(CONSUMED, NOTE)
+    assert json.loads((tmp_path / "_a.manifest.json").read_text())["state"] == CONSUMED
+
+
+def test_unacknowledged_output_of_the_run_goes(tmp_path: Path) -> None:
+    first = output(tmp_path / "a")
+    first.claim()
+    first.keep(WRITTEN, NOTE)
+    (tmp_path / "a").write_text("not acknowledged")
+    output(tmp_path / "a").claim()
+    assert [each.name for each in tmp_path.iterdir()] == ["_a.manifest.json"]
+
+
+@pytest.mark.parametrize("state", [CONSUMED, ACKNOWLEDGED])
+def test_acknowledged_output_is_found_and_kept(state: str, tmp_path: Path) -> None:
+    first = output(tmp_path / "a")
+    first.claim()
+    first.keep(state, NOTE)
+    found = output(tmp_path / "a").find()
+    assert found is not None and found["manifest"] == NOTE["manifest"]
+    assert output(tmp_path / "a", "two").find() is None
+    with pytest.raises(OutputExists, match="another batch of this run") as error:
+        output(tmp_path / "a").claim()
+    assert is_permanent(error.value)
+    with pytest.raises(OutputExists, match="run_id one"):
+        output(tmp_path / "a", "two").claim()
+    with pytest.raises(OutputExists, match="run_id one"):
+        output(tmp_path / "a", "two").require_restorable()
+    output(tmp_path / "a", "two", if_exists="overwrite").claim()
+
+
+def test_file_under_a_claim_is_not_replaced(tmp_path: Path) -> None:
+    output(tmp_path / "a").claim()
+    (tmp_path / "a").write_text("from elsewhere")
+    with pytest.raises(OutputExists):
+        output(tmp_path / "a").claim()
+
+
+def test_manifest_that_is_none_is_refused(tmp_path: Path) -> None:
+    for text in ("[]", "no json", ""):
+        (tmp_path / "_a.manifest.json").write_text(text)
+        with pytest.raises(OutputExists, match="is not the manifest of a batch"):
+            output(tmp_path / "a").find()
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("a.jsonl", "a-00001.jsonl"), ("a", "a-00001"), ("a.jsonl.gz", "a-00001.jsonl.gz"), (".a", ".a-00001")],
+)
+def test_parts_keep_the_ending(name: str, part: str, tmp_path: Path) -> None:
+    mine = output(tmp_path / name, if_exists="append_part")
+    mine.claim()
+    assert mine.path == str(tmp_path / part)

@@ -1,0 +1,313 @@
+"""Sources of messages: tables, files, asynchronous results, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from pulsar_native.jobs import sources, tables
+from pulsar_native.jobs.codecs import Codec
+from pulsar_native.jobs.sources import Source
+
+ROWS = [{"n": n, "text": None if n % 3 == 0 else f"t{n}"} for n in range(20_000)]
+
+
+class Frame:
+    """A DataFrame of a library that offers Arrow's stream interface, as polars does."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.columns = table.column_names
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+_TABLES: dict[str, tuple[Callable[[pa.Table], Any], bool]] = {
+    "table": (lambda table: table, True),
+    "batch": (lambda table: table.combine_chunks().to_batches()[0], True),
+    "reader": (lambda table: table.to_reader(1000), False),
+    "frame": (Frame, True),
+}
+
+
+@pytest.mark.proves("A6")
+@pytest.mark.parametrize("kind", _TABLES)
+def test_source_of_arrow_gives_rows(kind: str) -> None:
+    make, again = _TABLES[kind]
+    source = Source.of(make(pa.Table.from_pylist(ROWS)))
+    assert (source.rows, source.can_reread, source.is_list) == ("table", again, again)
+    assert list(source) == ROWS
+    if again:
+        assert list(source) == ROWS
+
+
+def test_source_of_parquet_streams_row_groups(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    table = pa.table({"n": range(400_000), "text": ["x" * 100] * 400_000})
+    parquet.write_table(table, path, row_group_size=20_000, compression="zstd", use_dictionary=False)
+    size = table.nbytes
+    del table
+    before = pa.total_allocated_bytes()
+    source = Source.of_file(str(path), None)
+    most = count = 0
+    for count, row in enumerate(source, 1):  # noqa: B007
+        if count % 5000 == 0:
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert count == 400_000 and row == {"n": 399_999, "text": "x" * 100}
+    assert 0 < most < size / 4
+
+
+def test_source_of_table_with_one_name_twice_is_refused() -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(ValueError, match="several columns named 'a'"):
+        Source.of(table)
+
+
+def test_source_of_parquet_that_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(ValueError, match="is not a Parquet file"):
+        list(Source.of_file(str(path), None))
+    with pytest.raises(ValueError, match="packed"):
+        Source.of_file("rows.parquet.gz", None)
+
+
+def test_tables_import_nothing_for_a_list() -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import sys; from pulsar_native.jobs.sources import Source; list(Source.of([1]));"
+        "assert not {'pyarrow', 'pandas', 'polars'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# ---- what is no list of messages -------------------------------------------------------------------------------------
+
+
+class Unknown:
+    """A table of an unknown kind."""
+
+    columns = ("a", "b")
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+class Sized:
+    """Something with a length that is no sequence, such as a pandas Series or a numpy array."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("ab")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"a": 1}, r"\[value\]"),
+        ({"a": 1}.keys(), r"sorted"),
+        ({"a", "b"}, r"has no order.*sorted"),
+        ("no json", r"JSON array"),
+        ('"text"', r"\[value\]"),
+        (b"bytes", r"\[value\]"),
+        (bytearray(b"bytes"), r"\[value\]"),
+        (None, r"NoneType"),
+        (7, r"not int"),
+        (Unknown(), r"table of a kind that cannot be read.*list of dicts"),
+        (Sized(), r"list\(…\), or \.tolist\(\)"),
+        (pa.array([1]), r"one Arrow column.*to_pylist"),
+        (list, r"not type"),
+    ],
+)
+def test_source_of_no_list_of_messages_is_refused(given: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Source.of(given)
+
+
+@pytest.mark.parametrize("given", [[1, 2], (1, 2), range(1, 3), {"a": 1, "b": 2}.values(), "[1, 2]"])
+def test_source_of_sequence_is_read_twice(given: Any) -> None:
+    source = Source.of(given)
+    assert source.is_list and list(source) == list(source) == [1, 2]
+
+
+# ---- JSON files ------------------------------------------------------------------------------------------------------
+
+
+def file_of(folder: Path, name: str, text: str) -> str:
+    """Write a file and return its path."""
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('[{"a": 1}, {"a": [2, "]"]}]', [{"a": 1}, {"a": [2, "]"]}]),
+        (' \n[1,\n2 ,\n"x"\n]\n', [1, 2, "x"]),
+        ("[]", []),
+        ("[[1], [2]]", [[1], [2]]),
+        ('{"a": 1}\n{"a": 2}\n', [{"a": 1}, {"a": 2}]),
+        ('{"a": 1}\n[2]\n', [{"a": 1}, [2]]),
+        ("", []),
+        ("\ufeff[1]", [1]),
+    ],
+)
+def test_source_of_json_file_takes_array_or_lines(text: str, found: list[Any], tmp_path: Path) -> None:
+    assert list(Source.of_file(file_of(tmp_path, "rows.json", text), None)) == found
+    assert list(Source.of_file(file_of(tmp_path, "rows", text), "json")) == found
+
+
+@pytest.mark.parametrize("text", ["[1,", "[1 2]", "[1,]", "[nope]", "[", '["a'])
+def test_source_of_broken_json_array_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="of the array in"):
+        list(Source.of_file(file_of(tmp_path, "rows.json", text), None))
+
+
+def test_source_of_json_file_of_arrays_names_the_format(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "rows.json", "[1, 2]\n[3]\n")
+    with pytest.raises(ValueError, match="file_format='jsonl'"):
+        list(Source.of_file(path, None))
+    assert list(Source.of_file(path, "jsonl")) == [[1, 2], [3]]
+
+
+def test_source_of_jsonl_line_with_array_is_refused(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "rows.jsonl", '{"a": 1}\n[{"a": 2}]\n')
+    with pytest.raises(ValueError, match=r"line 2 .* is an array: .*file_format='json'.*file_format='jsonl'"):
+        list(Source.of_file(path, None))
+    assert list(Source.of_file(path, "jsonl")) == [{"a": 1}, [{"a": 2}]]
+
+
+def test_source_of_json_array_streams_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_CHUNK", 7)
+    values = [{"n": n, "text": "x" * (n % 40)} for n in range(200)]
+    for indent in (None, 1):
+        path = file_of(tmp_path, "rows.json", json.dumps(values, indent=indent))
+        assert list(Source.of_file(path, None)) == values
+
+
+def test_source_of_large_json_array_takes_linear_time(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "rows.json", json.dumps([{"n": n} for n in range(300_000)]))
+    began = time.process_time()
+    assert sum(1 for _ in Source.of_file(path, None)) == 300_000
+    assert time.process_time() - began < 10
+
+
+# ---- asynchronous ----------------------------------------------------------------------------------------------------
+
+
+def test_source_of_coroutine_and_async_generator() -> None:
+    closed = []
+
+    async def some() -> list[int]:
+        await asyncio.sleep(0)
+        return [1, 2]
+
+    async def each() -> AsyncIterator[int]:
+        try:
+            for number in (1, 2):
+                await asyncio.sleep(0)
+                yield number
+        finally:
+            closed.append(True)
+
+    async def of_each() -> AsyncIterator[int]:
+        return each()
+
+    assert list(Source.of(some())) == [1, 2] and Source.of(some()).is_list
+    assert list(Source.of(each())) == [1, 2]
+    assert list(Source.of(of_each())) == [1, 2]
+    for item in (rows := iter(Source.of(each()))):
+        assert item == 1
+        break
+    rows.close()  # type: ignore[attr-defined]
+    assert closed == [True] * 3
+
+
+def test_source_of_failing_async_generator_raises_it() -> None:
+    async def each() -> AsyncIterator[int]:
+        yield 1
+        raise RuntimeError("the source broke")
+
+    rows = iter(Source.of(each()))
+    assert next(rows) == 1
+    with pytest.raises(RuntimeError, match="the source broke"):
+        next(rows)
+
+
+# ---- values of tables ------------------------------------------------------------------------------------------------
+
+_AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+_LOGICAL = {"type": "long", "logicalType": "timestamp-millis"}
+
+
+def test_codec_without_schema_writes_times_as_iso() -> None:
+    row = {"at": _AT, "day": date(2026, 1, 2), "price": Decimal("1.10"), "none": None}
+    encoded = Codec(None, None).encode(row)
+    assert encoded is not None
+    assert json.loads(encoded) == {
+        "at": "2026-01-02T03:04:05.678000+00:00", "day": "2026-01-02", "price": "1.10", "none": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", ["json", "avro"])
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        ("string", _AT, _AT.isoformat()),
+        ("string", date(2026, 1, 2), "2026-01-02"),
+        ("string", Decimal("1.10"), "1.10"),
+        ("long", _AT, 1767323045678),
+        ("long", _AT.replace(tzinfo=None), 1767323045678),
+        ("int", 3.0, 3),
+        (["null", "int"], None, None),
+        ("double", Decimal("1.5"), 1.5),
+        ({"type": "int", "logicalType": "date"}, date(1970, 1, 3), 2),
+        (_LOGICAL, _AT, 1767323045678),
+        (_LOGICAL, _AT.replace(tzinfo=None), 1767323045678),
+    ],
+)
+def test_codec_gives_table_values_the_schema_type(schema: str, kind: Any, value: Any, found: Any) -> None:
+    from pulsar_native.schema import AvroSchema, JsonSchema
+
+    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
+    codec = Codec(schema, definition)
+    data = codec.encode(codec.typed({"a": value}, "table"))
+    assert data is not None
+    decoded = (JsonSchema if schema == "json" else AvroSchema)(None, definition).decode(data)["a"]
+    if isinstance(decoded, datetime):
+        decoded = round(decoded.timestamp() * 1000)
+    elif isinstance(decoded, date):
+        decoded = decoded.toordinal() - date(1970, 1, 1).toordinal()
+    assert decoded == found
+
+
+def test_tables_rows_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_ROWS", 7)
+    assert list(Source.of(pa.Table.from_pylist(ROWS[:100]))) == ROWS[:100]

@@ -1,0 +1,625 @@
+"""Consumers: receiving, acknowledging, redelivery, seeking, listeners, several topics."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from types import ModuleType
+from typing import Any
+
+from compat.program import Calls, Env, Observed, program, text
+
+
+def _filled(env: Env, count: int = 5, **options: Any) -> tuple[Any, str, list[Any]]:
+    """Return a client, a topic with messages 0, 1, …, and their ids."""
+    client, topic = env.client(), env.topic()
+    producer = client.create_producer(topic, **options)
+    ids = [producer.send(b"%d" % number) for number in range(count)]
+    return client, topic, ids
+
+
+def _batch(env: Env, count: int = 5) -> tuple[Any, str]:
+    """Return a client and a topic with one entry of so many messages."""
+    client, topic = env.client(), env.topic()
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=5000)
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda result, place: None)
+    producer.flush()
+    return client, topic
+
+
+@program()
+def attributes(pulsar: ModuleType, env: Env) -> Observed:
+    topic = env.topic()
+    consumer = env.client().subscribe(topic, "sub", consumer_name="me")
+    unnamed = env.client().subscribe(topic, "other")
+    return {
+        "topic": env.short(consumer.topic()),
+        "subscription": consumer.subscription_name(),
+        "name": consumer.consumer_name(),
+        "made name": len(unnamed.consumer_name()) > 0,
+        "connected": consumer.is_connected(),
+        "true": bool(consumer),
+    }
+
+
+@program()
+def receive_times_out(pulsar: ModuleType, env: Env) -> Observed:
+    consumer = env.client().subscribe(env.topic(), "sub")
+    began = time.monotonic()
+    error = env.error(lambda: consumer.receive(200))
+    return {"error": error, "time": 0.15 < time.monotonic() - began < 1}
+
+
+@program()
+def receive_true(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    for content in (b"x", b""):
+        producer.send(content)
+    return {"true": [bool(each) for each in env.drain(consumer, 2)]}
+
+
+@program()
+def acknowledge_by_message_and_id(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 0)
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    for number in range(4):
+        producer.send(b"%d" % number)
+    messages = env.drain(consumer, 4)
+    answers = [
+        consumer.acknowledge(messages[0]),
+        consumer.acknowledge(messages[1].message_id()),
+        consumer.acknowledge(pulsar.MessageId.deserialize(messages[2].message_id().serialize())),
+        consumer.acknowledge(pulsar.MessageId.wrap(messages[0].message_id())),
+    ]
+    consumer.close()
+    again = client.subscribe(topic, "sub")
+    return {"answers": answers, "left": env.more(again)}
+
+
+@program()
+def acknowledge_cumulative(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env)
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    messages = env.drain(consumer, 5)
+    answer = consumer.acknowledge_cumulative(messages[2])
+    consumer.close()
+    return {"answer": answer, "left": env.more(client.subscribe(topic, "sub"))}
+
+
+@program(cases={"shared": ("Shared",), "key shared": ("KeyShared",)})
+def acknowledge_cumulative_refused(pulsar: ModuleType, env: Env, kind: str) -> Observed:
+    client, topic, _ = _filled(env, 1)
+    consumer = client.subscribe(
+        topic, "sub", getattr(pulsar.ConsumerType, kind), initial_position=pulsar.InitialPosition.Earliest
+    )
+    message = consumer.receive(10_000)
+    return {
+        "message": env.error(lambda: consumer.acknowledge_cumulative(message)),
+        "id": env.error(lambda: consumer.acknowledge_cumulative(message.message_id())),
+    }
+
+
+@program()
+def acknowledge_part_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = _batch(env)
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    messages = env.drain(consumer, 5)
+    for number in (0, 2):
+        consumer.acknowledge(messages[number])
+    consumer.close()
+    return {"again": env.more(client.subscribe(topic, "sub"))}
+
+
+@program()
+def acknowledge_part_with_indexes(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = _batch(env)
+    consumer = client.subscribe(
+        topic, "sub", initial_position=pulsar.InitialPosition.Earliest, batch_index_ack_enabled=True
+    )
+    messages = env.drain(consumer, 5)
+    for number in (0, 2):
+        consumer.acknowledge(messages[number])
+    consumer.close()
+    return {"again": env.more(client.subscribe(topic, "sub", batch_index_ack_enabled=True))}
+
+
+@program()
+def negative_acknowledge(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 3)
+    consumer = client.subscribe(
+        topic, "sub", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=100,
+    )  # fmt: skip
+    messages = env.drain(consumer, 3)
+    answer = consumer.negative_acknowledge(messages[1])
+    consumer.negative_acknowledge(messages[2].message_id())
+    again = env.drain(consumer, 2)
+    return {
+        "answer": answer,
+        "again": sorted(text(each.data()) or "" for each in again),
+        "counts": [each.redelivery_count() for each in again],
+    }
+
+
+@program()
+def negative_acknowledge_one_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = _batch(env)
+    consumer = client.subscribe(
+        topic, "sub", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=100,
+    )  # fmt: skip
+    messages = env.drain(consumer, 5)
+    consumer.negative_acknowledge(messages[2])
+    return {"again": env.more(consumer, 1500)}
+
+
+@program()
+def redeliver_all(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 3)
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    messages = env.drain(consumer, 3)
+    consumer.acknowledge(messages[0])
+    answer = consumer.redeliver_unacknowledged_messages()
+    return {"answer": answer, "again": env.more(consumer, 1000)}
+
+
+@program(seconds=40)
+def unacked_time_out(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 1)
+    consumer = client.subscribe(
+        topic, "sub", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest,
+        unacked_messages_timeout_ms=10_000,
+    )  # fmt: skip
+    consumer.receive(5000)
+    began = time.monotonic()
+    again = consumer.receive(20_000)
+    return {"count": again.redelivery_count(), "late": time.monotonic() - began > 8}
+
+
+@program()
+def seek_to_a_message(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, ids = _filled(env)
+    found = {}
+    for inclusive in (False, True):
+        consumer = client.subscribe(topic, f"sub-{inclusive}", start_message_id_inclusive=inclusive)
+        answer = consumer.seek(ids[2])
+        found[str(inclusive)] = [answer, env.more(consumer)]
+        consumer.close()
+    return found
+
+
+@program()
+def seek_to_a_message_of_a_batch(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = _batch(env)
+    found = {}
+    for inclusive in (False, True):
+        consumer = client.subscribe(
+            topic, f"sub-{inclusive}", start_message_id_inclusive=inclusive,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )  # fmt: skip
+        place = env.drain(consumer, 5)[2].message_id()
+        consumer.seek(place)
+        found[str(inclusive)] = env.more(consumer)
+        consumer.close()
+    return found
+
+
+@program()
+def seek_to_a_wrapped_id(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, ids = _filled(env)
+    consumer = client.subscribe(topic, "sub")
+    consumer.seek(pulsar.MessageId.wrap(ids[3]))
+    return {"after": env.more(consumer)}
+
+
+@program()
+def seek_to_the_ends(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env)
+    consumer = client.subscribe(topic, "sub")
+    consumer.seek(pulsar.MessageId.earliest)
+    first = env.more(consumer)
+    consumer.seek(pulsar.MessageId.latest)
+    last = env.more(consumer)
+    client.create_producer(topic).send(b"new")
+    return {"earliest": first, "latest": last, "new": env.more(consumer)}
+
+
+@program()
+def seek_to_the_ends_inclusive(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env)
+    consumer = client.subscribe(topic, "sub", start_message_id_inclusive=True)
+    consumer.seek(pulsar.MessageId.earliest)
+    first = env.more(consumer)
+    consumer.seek(pulsar.MessageId.latest)
+    return {"earliest": first, "latest": env.more(consumer)}
+
+
+@program()
+def seek_to_a_time(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 2)
+    time.sleep(0.05)
+    middle = int(time.time() * 1000)
+    client.create_producer(topic).send(b"new")
+    consumer = client.subscribe(topic, "sub")
+    consumer.seek(middle)
+    after = env.more(consumer)
+    consumer.seek(0)
+    return {"after": after, "all": env.more(consumer)}
+
+
+@program()
+def seek_of_partitions(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic(partitions=2)
+    producer = client.create_producer(topic)
+    ids = [producer.send(b"%d" % number) for number in range(4)]
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    env.drain(consumer, 4)
+    found: Observed = {"id": env.error(lambda: consumer.seek(ids[0]))}
+    for label, position in {"earliest": pulsar.MessageId.earliest, "time": 0}.items():
+        found[label] = env.error(lambda: consumer.seek(position))  # noqa: B023
+        found[f"{label} again"] = sorted(env.more(consumer))
+    return found
+
+
+@program()
+def seek_after_acknowledging(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, ids = _filled(env)
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    for message in env.drain(consumer, 5):
+        consumer.acknowledge(message)
+    consumer.seek(ids[1])
+    again = env.more(consumer)
+    consumer.close()
+    return {"again": again, "later": env.more(client.subscribe(topic, "sub"))}
+
+
+@program()
+def last_message_id(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, ids = _filled(env, 3)
+    consumer = client.subscribe(topic, "sub")
+    last = consumer.get_last_message_id()
+    empty = client.subscribe(env.topic("empty"), "sub").get_last_message_id()
+    return {
+        "equal": last == ids[2],
+        "values": [last.entry_id(), last.partition(), last.batch_index()],
+        "empty": [empty.ledger_id() >= 0, empty.entry_id()],
+    }
+
+
+@program()
+def unsubscribe(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 1)
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    answer = consumer.unsubscribe()
+    return {
+        "answer": answer,
+        "receive": env.error(lambda: consumer.receive(100)),
+        "again": env.error(consumer.unsubscribe),
+        "close": env.error(consumer.close),
+        "gone": "sub" not in env.admin("GET", topic.replace("://", "/") + "/stats")["subscriptions"],
+    }
+
+
+@program()
+def busy_subscription(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    first = client.subscribe(topic, "sub")
+    second = env.error(lambda: client.subscribe(topic, "sub"))
+    other = env.error(lambda: client.subscribe(topic, "sub", pulsar.ConsumerType.Shared))
+    first.close()
+    return {"second": second, "other type": other, "after": env.error(lambda: client.subscribe(topic, "sub"))}
+
+
+@program()
+def listener(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    calls, errors, kinds = Calls(), [], []
+
+    def hear(consumer: Any, message: Any) -> None:
+        errors.append(env.error(lambda: consumer.acknowledge(message)))
+        kinds.append([isinstance(consumer, pulsar.Consumer), isinstance(message, pulsar.Message)])
+        calls(consumer, message)
+
+    consumer = client.subscribe(topic, "sub", message_listener=hear)
+    producer = client.create_producer(topic)
+    for number in range(3):
+        producer.send(b"%d" % number)
+    called = calls.wait(3)
+    return {
+        "called": called,
+        "contents": [text(message.data()) for _, message in calls.seen],
+        "kinds": kinds,
+        "errors": errors,
+        "topic": env.short(calls.seen[0][0].topic()),
+        "subscription": calls.seen[0][0].subscription_name(),
+        "thread": [len(calls.threads), threading.current_thread().name in calls.threads],
+        "receive": env.error(lambda: consumer.receive(100)),
+        "receive for ever": env.error(consumer.receive),
+        "batch": env.error(consumer.batch_receive),
+    }
+
+
+@program()
+def listener_paused(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    calls = Calls()
+    consumer = client.subscribe(topic, "sub", message_listener=calls)
+    producer = client.create_producer(topic)
+    producer.send(b"0")
+    calls.wait(1)
+    answers = [consumer.pause_message_listener()]
+    producer.send(b"1")
+    time.sleep(0.4)
+    during = len(calls.seen)
+    answers.append(consumer.resume_message_listener())
+    twice = [consumer.resume_message_listener, consumer.pause_message_listener, consumer.pause_message_listener]
+    return {
+        "answers": answers,
+        "during": during,
+        "after": calls.wait(2),
+        "twice": [env.error(each) for each in twice],
+    }
+
+
+@program()
+def pause_without_listener(pulsar: ModuleType, env: Env) -> Observed:
+    consumer = env.client().subscribe(env.topic(), "sub")
+    return {
+        "pause": env.error(consumer.pause_message_listener),
+        "resume": env.error(consumer.resume_message_listener),
+    }
+
+
+@program()
+def listener_that_raises(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    calls = Calls()
+
+    def hear(consumer: Any, message: Any) -> None:
+        calls(consumer, message)
+        if message.data() == b"0":
+            raise ValueError("of the application")
+
+    client.subscribe(topic, "sub", message_listener=hear)
+    producer = client.create_producer(topic)
+    for number in range(3):
+        producer.send(b"%d" % number)
+    return {"called": calls.wait(3, 5)}
+
+
+@program()
+def listener_at_close(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    calls, failed = Calls(), []
+
+    def hear(consumer: Any, message: Any) -> None:
+        time.sleep(0.002)
+        calls(consumer, message)
+        if (error := env.error(lambda: consumer.acknowledge(message))) is not None:
+            failed.append(error)
+
+    consumer = client.subscribe(topic, "sub", message_listener=hear)
+    producer = client.create_producer(topic)
+    for _ in range(500):
+        producer.send_async(b"x", lambda result, place: None)
+    producer.flush()
+    calls.wait(20)
+    before = len(calls.seen)
+    consumer.close()
+    after = len(calls.seen)
+    time.sleep(0.5)
+    return {
+        "few during close": after - before <= 5,
+        "none after": len(calls.seen) - after <= 1,
+        "failed": len(failed) <= 1,
+    }
+
+
+@program()
+def close_in_a_listener(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    calls = Calls()
+
+    def hear(consumer: Any, message: Any) -> None:
+        consumer.acknowledge(message)
+        calls(consumer, message)
+
+    client.subscribe(topic, "sub", message_listener=hear)
+    client.create_producer(topic).send(b"x")
+    return {"called": calls.wait(1)}
+
+
+@program()
+def several_topics(pulsar: ModuleType, env: Env) -> Observed:
+    client = env.client()
+    topics = [env.topic("a"), env.topic("b")]
+    consumer = client.subscribe(topics, "sub")
+    for topic in topics:
+        client.create_producer(topic).send(topic[-1].encode())
+    messages = env.drain(consumer, 2)
+    stored = [(each.message_id().serialize(), each.topic_name()) for each in messages]
+    named = pulsar.MessageId.deserialize(stored[0][0], topic=stored[0][1])
+    return {
+        "contents": sorted(text(each.data()) or "" for each in messages),
+        "topics": sorted(env.short(each.topic_name()) for each in messages),
+        "subscription": consumer.subscription_name(),
+        "connected": consumer.is_connected(),
+        "without topic": env.error(lambda: consumer.acknowledge(pulsar.MessageId.deserialize(stored[0][0]))),
+        "cumulative": env.error(lambda: consumer.acknowledge_cumulative(pulsar.MessageId.deserialize(stored[0][0]))),
+        "with topic": env.error(lambda: consumer.acknowledge(named)),
+        "other topic": env.error(
+            lambda: consumer.acknowledge(pulsar.MessageId.deserialize(stored[0][0], topic="persistent://a/b/c"))
+        ),
+        "last": env.error(consumer.get_last_message_id),
+        "message": env.error(lambda: consumer.acknowledge(messages[1])),
+        "left": env.more(client.subscribe(topics[0], "other")),
+    }
+
+
+@program()
+def several_topics_name(pulsar: ModuleType, env: Env) -> Observed:
+    consumer = env.client().subscribe([env.topic("a"), env.topic("b")], "sub", consumer_name="me")
+    return {"topic": env.short(consumer.topic()), "name": consumer.consumer_name()}
+
+
+@program()
+def several_topics_without_messages(pulsar: ModuleType, env: Env) -> Observed:
+    client = env.client()
+    return {
+        "none": env.error(lambda: client.subscribe([], "sub").close()),
+        "same twice": env.error(lambda: client.subscribe([env.topic(), env.topic()], "sub").close()),
+    }
+
+
+@program()
+def pattern(pulsar: ModuleType, env: Env) -> Observed:
+    client = env.client()
+    names = [env.topic(each) for each in ("one", "two", "xone")]
+    for name in names:
+        client.create_producer(name).send(name.rsplit("-", 1)[1].encode())
+    shared = names[0].rsplit("-", 1)[0]
+    consumer = client.subscribe(
+        re.compile(f"{shared}-(one|two)"), "sub", initial_position=pulsar.InitialPosition.Earliest,
+        pattern_auto_discovery_period=1,
+    )  # fmt: skip
+    first = sorted(text(each.data()) or "" for each in env.drain(consumer, 2))
+    return {
+        "first": first,
+        "topic": env.short(consumer.topic()),
+        "more": env.more(consumer),
+        "name": consumer.subscription_name(),
+    }
+
+
+@program()
+def pattern_of_modes(pulsar: ModuleType, env: Env) -> Observed:
+    client, name = env.client(), env.topic()
+    client.create_producer(name).send(b"persistent")
+    found = {}
+    for mode in ("PersistentOnly", "AllTopics"):
+        consumer = client.subscribe(
+            re.compile(name), f"sub-{mode}", initial_position=pulsar.InitialPosition.Earliest,
+            regex_subscription_mode=getattr(pulsar.RegexSubscriptionMode, mode),
+        )  # fmt: skip
+        found[mode] = env.more(consumer, 1000)
+    return found
+
+
+@program()
+def shared_consumers(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    shared = [client.subscribe(topic, "sub", pulsar.ConsumerType.Shared, receiver_queue_size=1) for _ in range(2)]
+    producer = client.create_producer(topic)
+    for number in range(10):
+        producer.send(b"%d" % number)
+    parts = [env.more(each) for each in shared]
+    return {"all": sorted(parts[0] + parts[1]), "both": all(parts)}
+
+
+@program()
+def key_shared_consumers(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    sticky = pulsar.KeySharedMode.Sticky
+    halves = [
+        client.subscribe(
+            topic, "sub", pulsar.ConsumerType.KeyShared,
+            key_shared_policy=pulsar.ConsumerKeySharedPolicy(sticky, sticky_ranges=[each]),
+        )
+        for each in ((0, 32767), (32768, 65535))
+    ]  # fmt: skip
+    producer = client.create_producer(topic)
+    for number in range(20):
+        producer.send(b"%d" % number, partition_key=str(number))
+    return {"parts": [env.more(each) for each in halves]}
+
+
+@program()
+def failover_consumers(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    kind = pulsar.ConsumerType.Failover
+    first = client.subscribe(topic, "sub", kind, consumer_name="a")
+    second = client.subscribe(topic, "sub", kind, consumer_name="b")
+    time.sleep(1.5)
+    client.create_producer(topic).send(b"x")
+    parts = [env.more(each) for each in (first, second)]
+    return {"one of them": sorted(len(each) for each in parts)}
+
+
+@program()
+def no_queue(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", receiver_queue_size=0)
+    producer = client.create_producer(topic)
+    producer.send(b"a")
+    got = text(consumer.receive().data())
+    return {"received": got, "with time-out": env.error(lambda: consumer.receive(200))}
+
+
+@program()
+def no_queue_over_partitions(pulsar: ModuleType, env: Env) -> Observed:
+    topic = env.topic(partitions=2)
+    return {"error": env.error(lambda: env.client().subscribe(topic, "sub", receiver_queue_size=0))}
+
+
+@program()
+def initial_positions(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 2)
+    positions = pulsar.InitialPosition
+    return {
+        name: env.more(client.subscribe(topic, name, initial_position=getattr(positions, name)))
+        for name in ("Earliest", "Latest")
+    }
+
+
+@program()
+def compacted(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic = env.client(), env.topic()
+    client.create_producer(topic).send(b"x", partition_key="k")
+    made = env.error(lambda: client.subscribe(topic, "sub", is_read_compacted=True))
+    refused = env.error(lambda: client.subscribe(topic, "shared", pulsar.ConsumerType.Shared, is_read_compacted=True))
+    return {"made": made, "shared": refused}
+
+
+@program()
+def closed_consumer(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, ids = _filled(env, 2)
+    consumer = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest)
+    message = consumer.receive(10_000)
+    consumer.close()
+    calls = {
+        "receive": lambda: consumer.receive(100), "receive for ever": consumer.receive,
+        "batch": consumer.batch_receive, "acknowledge": lambda: consumer.acknowledge(message),
+        "acknowledge id": lambda: consumer.acknowledge(ids[1]),
+        "cumulative": lambda: consumer.acknowledge_cumulative(message),
+        "negative": lambda: consumer.negative_acknowledge(message), "seek": lambda: consumer.seek(ids[0]),
+        "redeliver": consumer.redeliver_unacknowledged_messages, "unsubscribe": consumer.unsubscribe,
+        "last": consumer.get_last_message_id, "pause": consumer.pause_message_listener,
+        "topic": consumer.topic, "subscription": consumer.subscription_name, "name": consumer.consumer_name,
+        "connected": consumer.is_connected, "data": message.data, "id": message.message_id, "value": message.value,
+    }  # fmt: skip
+    return {label: env.error(call) for label, call in calls.items()} | {"is": consumer.is_connected()}
+
+
+@program()
+def closed_while_receiving(pulsar: ModuleType, env: Env) -> Observed:
+    consumer = env.client().subscribe(env.topic(), "sub")
+    errors: list[Any] = []
+    thread = threading.Thread(target=lambda: errors.append(env.error(consumer.receive)))
+    thread.start()
+    time.sleep(0.2)
+    consumer.close()
+    thread.join(5)
+    return {"error": errors, "ended": not thread.is_alive()}
+
+
+@program()
+def message_outlives_the_client(pulsar: ModuleType, env: Env) -> Observed:
+    client, topic, _ = _filled(env, 1)
+    message = client.subscribe(topic, "sub", initial_position=pulsar.InitialPosition.Earliest).receive(10_000)
+    client.close()
+    return {"data": text(message.data()), "entry": message.message_id().entry_id()}

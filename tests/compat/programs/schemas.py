@@ -1,0 +1,467 @@
+"""Schemas: records, fields, their errors, what is registered, and values read with another schema than written."""
+
+from __future__ import annotations
+
+import enum
+import json
+from types import ModuleType
+from typing import Any
+
+from compat.program import Env, Observed, program, text
+
+
+class Color(enum.Enum):
+    RED = 1
+    GREEN = 2
+
+
+def _classes(schema: ModuleType) -> tuple[Any, Any]:
+    class Inner(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+        b = schema.String(default="none")
+
+    class Outer(schema.Record):  # type: ignore[misc, name-defined]
+        flag = schema.Boolean()
+        number = schema.Integer(required=True)
+        big = schema.Long(default=5)
+        real = schema.Float()
+        double = schema.Double()
+        data = schema.Bytes()
+        name = schema.String(required=True)
+        color = Color
+        inner = Inner()
+        list = schema.Array(schema.Integer())
+        records = schema.Array(Inner())
+        map = schema.Map(schema.String())
+
+    return Inner, Outer
+
+
+def _naming(env: Env, name: str, call: Any) -> Any:
+    """Return the error of a call, and whether its text names the field."""
+    try:
+        call()
+    except Exception as error:
+        return [env.describe(error), name in str(error)]
+    return None
+
+
+@program()
+def schema_of_a_record(pulsar: ModuleType, env: Env) -> Observed:
+    _, outer = _classes(pulsar.schema)
+    return {"schema": outer.schema(), "order": [each["name"] for each in outer.schema()["fields"]]}
+
+
+@program()
+def schema_info_of_a_record(pulsar: ModuleType, env: Env) -> Observed:
+    inner, _ = _classes(pulsar.schema)
+    names: set[str] = set()
+    first, again = inner.schema_info(names), inner.schema_info(names)
+    return {"first": first, "again": again, "names": sorted(names)}
+
+
+@program()
+def sorted_and_named(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+
+    class Named(schema.Record):  # type: ignore[misc, name-defined]
+        _avro_namespace = "com.example"
+        _sorted_fields = True
+        b = schema.Integer(default=3, required_default=True)
+        a = schema.String()
+
+    return {"schema": Named.schema()}
+
+
+@program()
+def record_values(pulsar: ModuleType, env: Env) -> Observed:
+    inner, outer = _classes(pulsar.schema)
+    made = outer(number=1, name="n", color=Color.GREEN, inner=inner(a=2), list=[1, 2], map={"a": "b"})
+    return {
+        "defaults": [made.flag, made.big, made.real, made.data, made.records, made.inner.b],
+        "values": [made.number, made.name, made.color.name, made.inner.a, made.list, made.map],
+        "empty": [outer().number, outer().name, outer().color, outer().inner is not None],
+        "equal": [inner(a=1) == inner(a=1), inner(a=1) == inner(a=2), inner(a=1) != inner(a=2)],
+        "from dicts": [
+            outer(inner={"a": 9}).inner.a, outer(records=[{"a": 1}, {"a": 2}]).records[1].a,
+        ],
+        "unknown": env.error(lambda: inner(nonsense=5)),
+        "type": [made.type(), made.python_type() is outer],
+        "position": env.error(lambda: inner(1, 2, 3, 4)),
+    }  # fmt: skip
+
+
+@program()
+def record_text(pulsar: ModuleType, env: Env) -> Observed:
+    inner, _ = _classes(pulsar.schema)
+    return {"str": str(inner(a=1, b="x")), "dict": sorted(inner(a=1).__dict__)}
+
+
+@program()
+def record_attributes(pulsar: ModuleType, env: Env) -> Observed:
+    inner, outer = _classes(pulsar.schema)
+    made = inner(a=1)
+    made.a = 5
+
+    def undeclared() -> None:
+        made.nonsense = 1
+
+    def read() -> Any:
+        return made.nothing
+
+    def wrong() -> None:
+        made.a = "x"
+
+    made.b = None
+    return {
+        "set": made.a,
+        "none gives the default": made.b,
+        "undeclared": _naming(env, "nonsense", undeclared),
+        "read": env.error(read),
+        "wrong": env.error(wrong),
+        "still": made.a,
+        "sub-record": env.error(lambda: outer(inner=5)),
+    }
+
+
+WRONG: dict[str, Any] = {
+    "flag": "x", "number": "x", "big": 1.5, "real": "x", "double": "x", "name": 5, "color": "BLUE", "inner": "x",
+    "list": "x", "records": [5], "map": "x",
+}  # fmt: skip
+
+
+@program()
+def type_errors(pulsar: ModuleType, env: Env) -> Observed:
+    _, outer = _classes(pulsar.schema)
+    schema = pulsar.schema
+    tries = {name: (name, lambda name=name: outer(**{name: WRONG[name]})) for name in WRONG} | {
+        "color number": ("color", lambda: outer(color=9)),
+        "color float": ("color", lambda: outer(color=1.5)),
+        "list of text": ("list", lambda: outer(list=["x"])),
+        "map of numbers": ("map", lambda: outer(map={"a": 5})),
+        "map keys": ("map", lambda: outer(map={5: "a"})),
+        "null": ("field", lambda: schema.Null().validate_type("field", 5)),
+        "default": ("default", lambda: schema.Integer(default="x")),
+        "enum class": ("int", lambda: schema.CustomEnum(int)),
+        "array class": ("int", lambda: schema.Array(int)),
+        "map class": ("int", lambda: schema.Map(int)),
+    }
+    return {label: _naming(env, *each) for label, each in tries.items()}
+
+
+FIELDS = ("Null", "Boolean", "Integer", "Long", "Float", "Double", "Bytes", "String")
+
+
+@program(cases={name: (name,) for name in FIELDS})
+def field(pulsar: ModuleType, env: Env, name: str) -> Observed:
+    made = getattr(pulsar.schema, name)()
+    kinds = made.python_type()
+    values: list[Any] = [None, True, 1, 1.5, "x", b"x", []]
+    return {
+        "type": made.type(),
+        "schema": made.schema(),
+        "info": made.schema_info(set()),
+        "python": [each.__name__ for each in (kinds if isinstance(kinds, tuple) else (kinds,))],
+        "default": made.default(),
+        "required default": made.required_default(),
+        "values": [
+            env.error(lambda: made.validate_type("f", value)) or repr(made.validate_type("f", value))  # noqa: B023
+            for value in values
+        ],
+        "field": isinstance(made, pulsar.schema.Field),
+    }
+
+
+@program()
+def field_options(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    return {
+        "default": schema.Integer(5).default(),
+        "keywords": schema.String(default="x", required=True, required_default=True).required_default(),
+        "positions": schema.Long(1, True, True).required_default(),
+        "required none": _naming(env, "field", lambda: schema.Integer(required=True).validate_type("field", None)),
+        "text of bytes": schema.String().validate_type("f", b"abc"),
+        "bytes of text": text(schema.Bytes().validate_type("f", "abc")),
+        "false": schema.Boolean(default=True).default(),
+    }
+
+
+@program()
+def compound_fields(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+    choice = schema.CustomEnum(Color, default=Color.RED)
+    return {
+        "array": [schema.Array(schema.String()).type(), schema.Array(schema.String()).schema()],
+        "array of records": schema.Array(inner()).schema(),
+        "map": [schema.Map(schema.Long()).type(), schema.Map(schema.Long()).schema()],
+        "python": [
+            schema.Array(schema.String()).python_type().__name__,
+            schema.Map(schema.Long()).python_type().__name__,
+        ],
+        "enum": [choice.type(), choice.schema(), choice.default().name, choice.python_type().__name__],
+        "enum values": [choice.validate_type("f", each).name for each in (Color.GREEN, "GREEN", 2)],
+        "enum none": choice.validate_type("f", None),
+        "nested": schema.Array(schema.Array(schema.Integer())).schema(),
+    }
+
+
+@program()
+def schema_info(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+    found = {}
+    for made in (schema.BytesSchema(), schema.StringSchema(), schema.JsonSchema(inner), schema.AvroSchema(inner)):
+        info = made.schema_info()
+        definition = info.schema()
+        found[type(made).__name__] = [
+            info.name(), str(info.schema_type()), json.loads(definition or "null"),
+        ]  # fmt: skip
+    return found
+
+
+@program()
+def schema_text(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    return {
+        "str": [str(schema.BytesSchema()), str(schema.StringSchema())],
+        "same": pulsar.BytesSchema is schema.BytesSchema,
+        "subclass": issubclass(schema.JsonSchema, schema.Schema),
+    }
+
+
+@program()
+def encode_and_decode(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+    made = inner(a=1, b="x")
+    return {
+        "bytes": [text(schema.BytesSchema().encode(b"x")), text(schema.BytesSchema().decode(b"x"))],
+        "string": [text(schema.StringSchema().encode("ü")), schema.StringSchema().decode(b"x")],
+        "json": json.loads(schema.JsonSchema(inner).encode(made)),
+        "json back": str(schema.JsonSchema(inner).decode(b'{"a": 7, "b": "y"}').a),
+        "avro": schema.AvroSchema(inner).encode(made).hex(),
+        "avro back": schema.AvroSchema(inner).decode(schema.AvroSchema(inner).encode(made)) == made,
+        "wrong": [
+            env.error(lambda: schema.BytesSchema().encode("x")), env.error(lambda: schema.StringSchema().encode(b"x")),
+            env.error(lambda: schema.JsonSchema(inner).encode({"a": 1})),
+            env.error(lambda: schema.AvroSchema(inner).encode({"a": 1})),
+            env.error(lambda: schema.JsonSchema(inner).encode(None)),
+        ],
+    }  # fmt: skip
+
+
+@program()
+def send_of_the_wrong_type(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+    client = env.client()
+    texts = client.create_producer(env.topic("text"), schema=schema.StringSchema())
+    records = client.create_producer(env.topic("json"), schema=schema.JsonSchema(inner))
+    return {
+        "bytes": env.error(lambda: texts.send(b"x")),
+        "number": env.error(lambda: texts.send(5)),
+        "dict": env.error(lambda: records.send({"a": 1})),
+        "text": env.error(lambda: records.send("x")),
+        "async": env.error(lambda: records.send_async("x", lambda result, place: None)),
+    }
+
+
+@program(cases={"json": ("JsonSchema",), "avro": ("AvroSchema",)})
+def round_trip(pulsar: ModuleType, env: Env, kind: str) -> Observed:
+    schema = pulsar.schema
+    inner, outer = _classes(schema)
+    made, client, topic = getattr(schema, kind)(outer), env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=made)
+    producer = client.create_producer(topic, schema=made)
+    sent = outer(number=1, name="n", color=Color.GREEN, inner=inner(a=2), list=[1], map={"a": "b"}, real=1.5)
+    if kind == "AvroSchema":
+        sent.data = b"\x00\xff"
+    producer.send(sent)
+    message = consumer.receive(10_000)
+    value = message.value()
+    return {
+        "values": [value.number, value.name, value.list, value.map, value.big, value.real, value.flag],
+        "inner": [type(value.inner).__name__, value.inner.a, value.inner.b],
+        "class": isinstance(value, outer),
+        "color": str(value.color),
+        "version": [type(message.schema_version()).__name__, len(message.schema_version())],
+    }
+
+
+@program()
+def schema_version(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=schema.StringSchema())
+    client.create_producer(topic, schema=schema.StringSchema()).send("x")
+    plain = client.subscribe(env.topic("plain"), "sub")
+    client.create_producer(env.topic("plain")).send(b"x")
+    version = consumer.receive(10_000).schema_version()
+    none = plain.receive(10_000).schema_version()
+    return {"type": type(version).__name__, "value": repr(version), "none": repr(none)}
+
+
+@program()
+def avro_dicts(pulsar: ModuleType, env: Env) -> Observed:
+    definition = {
+        "type": "record", "name": "R",
+        "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": ["null", "string"], "default": None}],
+    }  # fmt: skip
+    made, client, topic = pulsar.schema.AvroSchema(None, definition), env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=made)
+    producer = client.create_producer(topic, schema=made)
+    producer.send({"a": 1, "b": "x"})
+    producer.send({"a": 2, "unknown": 5})
+    producer.send({"a": 3})
+    return {
+        "values": [each.value() for each in env.drain(consumer, 3)],
+        "not a dict": env.error(lambda: producer.send(5)),
+        "missing": env.error(lambda: producer.send({"b": "x"})),
+        "wrong": env.error(lambda: producer.send({"a": "x"})),
+        "neither": env.error(lambda: pulsar.schema.AvroSchema(None)),
+        "info": json.loads(made.schema_info().schema())["name"],
+    }
+
+
+@program()
+def avro_earlier_version(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+
+    class First(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+
+    class Second(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+        b = schema.String(default="new", required_default=True)
+
+    client, topic = env.client(), env.topic()
+    First.__name__ = Second.__name__ = "Event"
+    consumer = client.subscribe(topic, "sub", schema=schema.AvroSchema(First))
+    client.create_producer(topic, schema=schema.AvroSchema(First)).send(First(a=1))
+    client.create_producer(topic, schema=schema.AvroSchema(Second)).send(Second(a=2, b="x"))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema.AvroSchema(Second))
+    old = [each.value().a for each in env.drain(consumer, 2)]
+    values = [reader.read_next(5000).value() for _ in range(2)]
+    return {"old class": old, "new class": [[each.a, each.b] for each in values]}
+
+
+@program()
+def avro_other_class_name(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+
+    class Writer(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+        b = schema.String()
+
+    class Reader(schema.Record):  # type: ignore[misc, name-defined]
+        a = schema.Integer()
+
+    client, topic = env.client(), env.topic()
+    client.create_producer(topic, schema=schema.AvroSchema(Writer)).send(Writer(a=1, b="x"))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest, schema=schema.AvroSchema(Reader))
+    return {"a": reader.read_next(5000).value().a}
+
+
+@program()
+def incompatible(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    inner, _ = _classes(schema)
+    client, topic = env.client(), env.topic()
+    client.create_producer(topic, schema=schema.StringSchema())
+    return {
+        "producer": env.error(lambda: client.create_producer(topic, schema=schema.JsonSchema(inner))),
+        "consumer": env.error(lambda: client.subscribe(topic, "sub", schema=schema.JsonSchema(inner))),
+        "bytes": env.error(lambda: client.subscribe(topic, "sub")),
+    }
+
+
+@program()
+def own_schema(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    base = schema.BytesSchema().schema_info()
+
+    class Doubled(schema.BytesSchema):  # type: ignore[misc, name-defined]
+        def encode(self, obj: Any) -> bytes:
+            return super().encode(obj) * 2
+
+        def decode(self, data: bytes) -> Any:
+            return ["decoded", data.decode()]
+
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=Doubled())
+    client.create_producer(topic, schema=Doubled()).send(b"ab")
+    message = consumer.receive(10_000)
+    return {"data": text(message.data()), "value": message.value(), "name": base.name()}
+
+
+@program()
+def own_schema_from_the_base(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    kind = schema.BytesSchema().schema_info().schema_type()
+
+    class Mine(schema.Schema):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(list, kind, None, "MINE")
+
+        def encode(self, obj: Any) -> bytes:
+            self._validate_object_type(obj)
+            return json.dumps(obj).encode()
+
+        def decode(self, data: bytes) -> Any:
+            return json.loads(data)
+
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=Mine())
+    producer = client.create_producer(topic, schema=Mine())
+    producer.send([1, "a"])
+    return {"value": consumer.receive(10_000).value(), "wrong": env.error(lambda: producer.send("x"))}
+
+
+@program()
+def string_null_value(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=schema.StringSchema())
+    client.create_producer(topic, schema=schema.StringSchema()).send(None)
+    message = consumer.receive(10_000)
+    return {"value": message.value(), "null": message.has_null_value()}
+
+
+@program()
+def json_values(pulsar: ModuleType, env: Env) -> Observed:
+    schema = pulsar.schema
+    _, outer = _classes(schema)
+    made = schema.JsonSchema(outer)
+    sent = json.loads(made.encode(outer(number=1, name="n", color=Color.RED, data=b"abc")))
+    back = made.decode(json.dumps(sent).encode())
+    return {
+        "sent": {key: sent[key] for key in ("number", "name", "color", "data", "big", "flag", "list", "inner")},
+        "back": [back.number, back.name, back.color.name, text(back.data)],
+        "missing": made.decode(b'{"number": 5}').name,
+        "unknown key": env.error(lambda: made.decode(b'{"number": 5, "nonsense": 1}')),
+        "garbage": env.error(lambda: made.decode(b"garbage")),
+        "nested": type(made.decode(b'{"inner": {"a": 1}}').inner).__name__,
+        "records": type(made.decode(b'{"records": [{"a": 1}]}').records[0]).__name__,
+    }
+
+
+@program()
+def protobuf_native(pulsar: ModuleType, env: Env) -> Observed:
+    from google.protobuf import wrappers_pb2
+
+    made = pulsar.schema.ProtobufNativeSchema(wrappers_pb2.StringValue)
+    client, topic = env.client(), env.topic()
+    consumer = client.subscribe(topic, "sub", schema=made)
+    producer = client.create_producer(topic, schema=made)
+    producer.send(wrappers_pb2.StringValue(value="x"))
+    definition = json.loads(made.schema_info().schema())
+    return {
+        "value": consumer.receive(10_000).value().value,
+        "str": str(made),
+        "wrong class": env.error(lambda: pulsar.schema.ProtobufNativeSchema(int)),
+        "no class": env.error(lambda: pulsar.schema.ProtobufNativeSchema("x")),
+        "none": env.error(lambda: pulsar.schema.ProtobufNativeSchema(None)),
+        "wrong value": env.error(lambda: producer.send("x")),
+        "info": [made.schema_info().name(), str(made.schema_info().schema_type()), definition["rootMessageTypeName"]],
+    }

@@ -1,0 +1,283 @@
+"""ConsumeBatchOperator and the topics it is told: missing ones, patterns, and a broker as it is installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
+from broker import Standalone
+from pulsar_native import AdminClient, Client
+from support.brokers import Broker, NewTopic
+from support.consuming import consume, fill, texts
+from support.tasks import clear_and_run, context_of, dag_in, states_of, xcom_of
+
+# ---- topics that are not there ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_admin", [True, False])
+def test_missing_topic_fails_and_is_not_made(
+    with_admin: bool,
+    broker: Broker,
+    connection: Callable[..., str],
+    client: Client,
+    topic: NewTopic,
+    tmp_path: Path,
+    admin: AdminClient,
+) -> None:
+    connection(service_url=broker.service_url, **({"admin_url": broker.admin_url} if with_admin else {}))
+    name = topic("orders")
+    fill(client, name, range(3))
+    wrong = f"{name}s"
+    with pytest.raises(AirflowException, match="stage 'topic': TopicNotFound") as error:
+        consume([name, wrong], tmp_path / "a.jsonl").execute(context_of())
+    assert f"there is no topic {wrong}" in str(error.value) and "create_topic=True" in str(error.value)
+    assert (f"did you mean {name}?" in str(error.value)) is with_admin
+    assert wrong not in admin.topics("public/default") and list(tmp_path.iterdir()) == []
+    assert admin.subscriptions(name) == []
+    made = consume([name, wrong], tmp_path / "a.jsonl", create_topic=True).execute(context_of())
+    assert made["count"] == 3 and admin.subscriptions(wrong) == ["sub"]
+
+
+# ---- several topics and patterns -------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A19")
+@pytest.mark.usefixtures("pulsar_conn")
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_pattern_reads_all_topics_that_match(
+    kind: str, compiled: bool, client: Client, namespace: Callable[[], str], topic: NewTopic, tmp_path: Path
+) -> None:
+    space = namespace()
+    names = [topic(f"orders-{day}", namespace=space, partitions=2 * (day == "tue")) for day in ("mon", "tue", "wed")]
+    for number, name in enumerate([*names, topic("returns", namespace=space)]):
+        fill(client, name, [str(number)] * 5, batch=2)
+    text = f"persistent://{space}/orders-.*"
+    given: dict[str, Any] = {"topic": re.compile(text)} if compiled else {"topic": None, "topic_pattern": text}
+    path = tmp_path / f"a.{kind}"
+    operator = consume(path=path, **given)
+    manifest = operator.execute(context_of())
+    assert manifest["count"] == 15 and set(manifest["topics"]) == set(names)
+    assert {part.partition("-partition-")[0] for part in manifest["partitions"]} == set(names)
+    written = path.read_bytes()
+    path.unlink()
+    assert operator.execute(context_of()) == manifest
+    assert kind == "parquet" or path.read_bytes() == written
+    again = consume(path=tmp_path / f"b.{kind}", **given).execute(context_of("next"))
+    assert (again["count"], again["stop_reason"]) == (0, "end")
+
+
+@pytest.mark.proves("A19")
+@pytest.mark.usefixtures("pulsar_conn")
+def test_pattern_without_topics_fails(tmp_path: Path, namespace: Callable[[], str]) -> None:
+    options: dict[str, Any] = {"topic": None, "topic_pattern": f"persistent://{namespace()}/none-.*"}
+    with pytest.raises(AirflowException, match="no topic matches the pattern"):
+        consume(path=tmp_path / "a.jsonl", **options).execute(context_of())
+    assert list(tmp_path.iterdir()) == []
+    found = consume(path=tmp_path / "a.jsonl", allow_empty_pattern=True, **options).execute(context_of())
+    assert (found["count"], found["topics"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topic": None}, "exactly one of topic and topic_pattern"),
+        ({"topic": "t", "topic_pattern": "p"}, "exactly one of topic and topic_pattern"),
+    ],
+)
+def test_topic_and_pattern_exclude_each_other(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ConsumeBatchOperator(task_id="a", subscription="s", inline=True, **options)
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+def test_broken_pattern_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no regular expression"):
+        consume(path=tmp_path / "a.jsonl", topic=None, topic_pattern="a(").execute(context_of())
+
+
+# ---- a broker as it is installed -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def default_client(default_broker: Broker, connection: Callable[..., str]) -> Iterator[Client]:
+    """Define the connection to the broker with Pulsar's defaults, without an admin URL, and give a client of it."""
+    connection(service_url=default_broker.service_url)
+    with Client(default_broker.service_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def entry_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Give a broker that keeps acknowledgements of whole entries only."""
+    conf = {"acknowledgmentAtBatchIndexLevelEnabled": "false"}
+    with Standalone(tmp_path_factory.mktemp("entry_broker"), profile="default", conf=conf) as started:
+        yield Broker(started.service_url, started.admin_url)
+
+
+@pytest.fixture
+def entry_client(entry_broker: Broker, connection: Callable[..., str]) -> Iterator[Client]:
+    """Define the connection to the broker that acknowledges entries only, and give a client of it."""
+    connection(service_url=entry_broker.service_url)
+    with Client(entry_broker.service_url) as client:
+        yield client
+
+
+class Runs:
+    """The runs of one task, one after another, which see the XComs of those before."""
+
+    def __init__(self) -> None:
+        self._xcoms: dict[str, Any] = {}
+
+    def context(self, run_id: str) -> dict[str, Any]:
+        """Return the context of the next run."""
+        found = context_of(run_id)
+        task = found["ti"]
+        earlier = dict(self._xcoms)
+
+        def pull(*, key: str, include_prior_dates: bool, **_: object) -> Any:
+            assert include_prior_dates
+            return earlier.get(key)
+
+        def push(key: str, value: Any) -> None:
+            self._xcoms[key] = value
+
+        task.xcom_pull, task.xcom_push = pull, push
+        return found
+
+
+@pytest.mark.proves("A9", "K9")
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("shared", ["Exclusive", "Shared"])
+def test_broker_acknowledging_entries_gives_each_once(
+    kind: str, shared: str, entry_client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, runs, got = topic(), Runs(), []
+    # Such a broker delivers a cut entry again as a whole.
+    fill(entry_client, name, range(1000), batch=1000)
+    fill(entry_client, name, range(1000, 1020), batch=10)
+    for number, most in enumerate([10, 10, 985, 10, None]):
+        path = tmp_path / f"{number}.{kind}"
+        operator = consume(name, path, max_messages=most, subscription_type=shared)
+        manifest = operator.execute(runs.context(f"run{number}"))
+        assert manifest["count"] == (most or 5)
+        got += _values(path)
+    assert [int(value) for value in got] == list(range(1020))
+    nothing = consume(name, tmp_path / f"none.{kind}", subscription_type=shared).execute(runs.context("none"))
+    assert nothing["count"] == 0
+
+
+def _values(path: Path) -> list[str]:
+    import pyarrow.parquet as pq
+
+    if path.suffix == ".parquet":
+        return [value.decode() for value in pq.read_table(path)["value"].to_pylist()]
+    return texts(path)
+
+
+@pytest.mark.proves("K9")
+def test_default_broker_cuts_a_batch_exactly(default_client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name, got = topic(), []
+    fill(default_client, name, range(1000), batch=1000)
+    for number, count in enumerate([10, 10, 980]):
+        path = tmp_path / f"{number}.jsonl"
+        manifest = consume(name, path, max_messages=10 if number < 2 else None).execute(context_of(f"run{number}"))
+        assert manifest["count"] == count
+        got += texts(path)
+    assert got == [str(n) for n in range(1000)]
+
+
+def test_next_run_knows_what_the_last_one_took(
+    airflow_home: Path, entry_client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    fill(entry_client, name, range(50), batch=50)
+    dag = dag_in(
+        airflow_home,
+        "consume_cut_entries",
+        f"""
+        ConsumeBatchOperator(
+            task_id="batch", topic={name!r}, subscription="sub", max_messages=20,
+            path={str(tmp_path)!r} + "/{{{{ run_id }}}}.jsonl",
+        )
+        """,
+    )
+    runs = [dag.test() for _ in range(3)]
+    assert [set(states_of(run).values()) for run in runs] == [{"success"}] * 3
+    parts = [texts(tmp_path / f"{run.run_id}.jsonl") for run in runs]
+    assert [len(part) for part in parts] == [20, 20, 10]
+    assert [int(value) for part in parts for value in part] == list(range(50))
+    # Cleared, a run pushes again what the others have to know.
+    clear_and_run(dag, runs[0])
+    assert xcom_of(runs[0], "batch", "consume_cut_entries")[name][0][2:4] == [f"{(1 << 20) - 1:x}", 50]
+
+
+def test_broker_acknowledging_entries_loses_none(entry_client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name = topic()
+    fill(entry_client, name, range(30), batch=30)
+    first = consume(name, tmp_path / "a.jsonl", max_messages=10).execute(context_of("a"))
+    second = consume(name, tmp_path / "b.jsonl").execute(context_of("b"))
+    # Nobody knows of the first run any more: its ten come again. At least once, never less.
+    assert (first["count"], second["count"]) == (10, 30)
+    assert consume(name, tmp_path / "c.jsonl").execute(context_of("c"))["count"] == 0
+
+
+def test_default_broker_reads_a_lost_output_again(default_client: Client, topic: NewTopic, tmp_path: Path) -> None:
+    name, path = topic(), tmp_path / "a.jsonl"
+    fill(default_client, name, range(30), batch=7)
+    consume(name, path, max_messages=10).execute(context_of())
+    written = path.read_bytes()
+    path.unlink()
+    # The ledger is still open: what is acknowledged in it is not removed yet.
+    consume(name, path, max_messages=10).execute(context_of())
+    assert path.read_bytes() == written
+
+
+def test_default_broker_names_what_retention_took(
+    default_broker: Broker, default_client: Client, topic: NewTopic, tmp_path: Path
+) -> None:
+    name, path = topic(), tmp_path / "a.jsonl"
+    fill(default_client, name, range(5))
+    consume(name, path).execute(context_of())
+    path.unlink()
+    # An unload closes the ledger, and everything in it is acknowledged.
+    with AdminClient(default_broker.admin_url) as admin:
+        admin.unload(name)
+        fill(default_client, name, range(5, 6))
+        admin.trim(name)
+        _until_trimmed(admin, name)
+    with pytest.raises(AirflowException, match=r"only copy of 5 .*retention policy"):
+        consume(name, path).execute(context_of())
+
+
+def _until_trimmed(admin: AdminClient, topic: str) -> None:
+    import time
+
+    deadline = time.monotonic() + 30
+    while len(admin.internal_stats(topic)["ledgers"]) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_new_subscription_on_an_emptied_topic_warns(
+    default_broker: Broker, default_client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    warned: list[str] = []
+    fill(default_client, name, range(5))
+    with AdminClient(default_broker.admin_url) as admin:
+        admin.unload(name)
+        default_client.create_producer(name).close()
+        admin.trim(name)
+        _until_trimmed(admin, name)
+    operator = consume(name, tmp_path / "a.jsonl")
+    monkeypatch.setattr(operator.log, "warning", lambda text, *more: warned.append(text % more))
+    assert operator.execute(context_of())["count"] == 0
+    warned = [each for each in warned if "Task Runner" not in each]
+    assert len(warned) == 1 and "sub has never acknowledged" in warned[0] and "retention policy" in warned[0]

@@ -1,0 +1,23 @@
+"""The Spark examples of the README files and the documentation pages run as they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.brokers import Broker
+from support.examples import Example, examples
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.parametrize("example", examples("spark"), ids=str)
+def test_example_runs_and_prints(
+    example: Example, broker: Broker, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # `getOrCreate` gives the example this session.
+    code = compile(example.program(broker.service_url), str(example), "exec")
+    exec(code, {"__name__": "__main__"})
+    assert example.prints in capsys.readouterr().out

@@ -1,0 +1,304 @@
+"""Loads that follow each other (since the last success), and loads without rows: nothing twice, nothing lost unsaid."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pulsar_native
+from pulsar_native import AdminClient
+from pulsar_native.exceptions import InvalidConfiguration, TopicNotFound
+from pyspark_pulsar import load
+from pyspark_pulsar.commits import CommitConflict, CommitLog
+from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.output import Output
+from pyspark_pulsar.request import LoadRequest
+from support.brokers import Broker, NewTopic
+from support.publishing import Publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Chain:
+    """Loads since the last success of one topic, each into a path of its run."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, topic: str) -> None:
+        self.spark, self.broker, self.folder, self.topic = spark, broker, folder, topic
+
+    def load(self, run: str, source: dict[str, str] | None = None, **parts: Any) -> load.Load:
+        """Return the load of a run."""
+        options = {"service.url": self.broker.service_url, "topic": self.topic, **(source or {})}
+        output = {"path": f"file://{self.folder}/run={run}"}
+        request = {"source": options, "output": output, "since": "last_success", "run": run, **parts}
+        return load.Load(self.spark, LoadRequest.parse(json.dumps(request)), time.monotonic())
+
+    def run(self, run: str, source: dict[str, str] | None = None, **parts: Any) -> load.Outcome:
+        """Run one load from the first message on, or behind the last success."""
+        return self.load(run, {"startingOffsets": "earliest", **(source or {})}, **parts).run()
+
+    def values(self, run: str = "*") -> list[str]:
+        """Return the values of one run's rows, or of all, sorted."""
+        rows = self.spark.read.parquet(*[f"file://{path}" for path in sorted(self.folder.glob(f"run={run}"))])
+        return sorted(bytes(row["value"]).decode() for row in rows.select("value").collect())
+
+    def log(self) -> CommitLog:
+        """Return the commit log."""
+        return CommitLog(self.spark, f"file://{self.folder}/.commits")
+
+
+@pytest.fixture
+def chain(spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic) -> Chain:
+    """Give a chain of loads of a fresh topic with two partitions."""
+    return Chain(spark, broker, tmp_path, topic(partitions=2))
+
+
+def texts(first: int, count: int) -> list[str]:
+    """Return numbered texts."""
+    return [f"m{number:03}" for number in range(first, first + count)]
+
+
+# ---- since the last success ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A27")
+def test_since_last_success_gives_each_row_once(chain: Chain, publish: Publish) -> None:
+    for number, run in enumerate(("a", "b", "c")):
+        publish(f"{chain.topic}-partition-{number % 2}", texts(number * 10, 10))
+        assert chain.run(run).rows == 10
+    assert chain.values() == texts(0, 30)
+    # A run that is done again covers what it covered, whatever was loaded since.
+    publish(f"{chain.topic}-partition-0", texts(30, 10))
+    again = chain.run("b")
+    assert (again.rows, again.replayed) == (10, True)
+    assert chain.values("b") == texts(10, 10) and chain.values() == texts(0, 30)
+    # Also where its output and its manifest are gone.
+    shutil.rmtree(chain.folder / "run=a")
+    (chain.folder / ".run=a.manifest.json").unlink()
+    assert chain.run("a").rows == 10
+    assert chain.run("d").rows == 10
+    assert chain.values() == texts(0, 40)
+
+
+def test_since_last_success_takes_new_partitions(chain: Chain, publish: Publish) -> None:
+    publish(f"{chain.topic}-partition-1", texts(0, 5))
+    chain.run("a")
+    with AdminClient(chain.broker.admin_url) as admin:
+        admin.update_partitions(chain.topic, 3)
+    publish(f"{chain.topic}-partition-2", texts(5, 5))
+    assert chain.run("b").rows == 5
+    assert chain.values() == texts(0, 10)
+
+
+def test_first_load_needs_a_start(chain: Chain, publish: Publish) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    with pytest.raises(InvalidConfiguration, match=r"no successful load yet .* the first one needs a start"):
+        chain.load("a").run()
+    between = int(time.time() * 1000) + 20
+    time.sleep(0.05)
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    assert chain.load("a", {"startingTime": str(between)}).run().rows == 5
+    publish(f"{chain.topic}-partition-0", texts(10, 5))
+    # The start belongs to the first load; a later one must not be cut by it.
+    assert chain.load("b", {"startingTime": str(int(time.time() * 1000) + 60_000)}).run().rows == 5
+    assert chain.values() == texts(5, 10)
+
+
+def test_failed_load_is_covered_by_the_next(chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    chain.run("a")
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+
+    def broken(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "count", broken)
+        with pytest.raises(OSError, match="disk full"):
+            chain.run("b")
+    assert not list(chain.folder.glob(".run=b.writing*")), "what was staged is removed"
+    publish(f"{chain.topic}-partition-0", texts(10, 5))
+    assert chain.run("c").rows == 10
+    # The failed run has nothing of its own any more; done again it takes what is new.
+    publish(f"{chain.topic}-partition-0", texts(15, 5))
+    assert chain.run("b").rows == 5
+    assert chain.values() == texts(0, 20)
+
+
+class Killed(BaseException):
+    """Raised where a process would be gone."""
+
+
+def test_crash_between_commit_and_rename_is_recovered(
+    chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+
+    def killed(_: Output) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Output, "publish", killed)
+        with pytest.raises(Killed):
+            chain.run("a")
+    assert not (chain.folder / "run=a").exists()
+    publish(f"{chain.topic}-partition-0", texts(5, 5))
+    assert chain.run("b").rows == 5
+    assert chain.values() == texts(0, 10), "the next load puts the committed rows in place"
+
+
+def test_two_loads_at_once_cannot_both_commit(chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    write = Output.write
+
+    def overtaken(self: Output, *arguments: Any) -> int:
+        monkeypatch.setattr(Output, "write", write)
+        assert chain.run("b").rows == 5
+        return write(self, *arguments)
+
+    monkeypatch.setattr(Output, "write", overtaken)
+    with pytest.raises(CommitConflict, match="max_active_runs=1") as conflict:
+        chain.run("a")
+    assert load.judge(conflict.value)[0] == load.FAILED, "a retry helps"
+    assert chain.values() == texts(0, 5)
+    assert chain.run("a", allow_empty=True).rows == 0
+    assert [commit.run for commit in chain.log().commits()] == ["b", "a"]
+
+
+def test_one_path_for_several_runs_is_refused(chain: Chain, publish: Publish) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    output = {"path": f"file://{chain.folder}/run=one"}
+    chain.run("a", output=output)
+    with pytest.raises(InvalidConfiguration, match="holds the rows of the run a"):
+        chain.run("b", output=output)
+    assert chain.run("a", output=output).rows == 5
+
+
+def test_commit_log_of_another_topic_is_refused(chain: Chain, publish: Publish, topic: NewTopic) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    chain.run("a")
+    other = topic()
+    publish(other, texts(0, 5))
+    with pytest.raises(InvalidConfiguration, match="name another folder with commits"):
+        chain.run("b", {"topic": other})
+
+
+# ---- no rows ---------------------------------------------------------------------------------------------------------
+
+
+def bounded(spark: SparkSession, broker: Broker, folder: Path, source: dict[str, str], **parts: Any) -> load.Outcome:
+    """Run a load of an interval into a folder."""
+    options = {"service.url": broker.service_url, **source}
+    request = {"source": options, "output": {"path": f"file://{folder}/out"}, **parts}
+    return load.Load(spark, LoadRequest.parse(json.dumps(request)), time.monotonic()).run()
+
+
+def now() -> int:
+    """Return the time in milliseconds."""
+    return int(time.time() * 1000)
+
+
+@pytest.mark.proves("A27")
+def test_no_rows_after_trimming_is_data_loss(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    trimmable: str,
+    publish: Publish,
+    trim: Callable[[str], object],
+) -> None:
+    name = topic(namespace=trimmable)
+    start = now()
+    time.sleep(0.05)
+    publish(name, texts(0, 5))
+    end = now() + 1
+    time.sleep(0.1)
+    trim(name)
+    source = {"topic": name, "startingTime": str(start), "endingTime": str(end), "timeSlackMs": "0"}
+    # The broker that numbers messages shows the trimming; one that does not leaves the missing proof.
+    for more in ({"admin.url": broker.admin_url}, {}, {"failOnDataLoss": "false"}):
+        with pytest.raises(DataLoss) as lost:
+            bounded(spark, broker, tmp_path, {**source, **more})
+        assert load.judge(lost.value)[0] == load.LOST
+    assert "allow_empty=true" in str(lost.value) and "retention" in str(lost.value)
+    assert not (tmp_path / "out").exists()
+    outcome = bounded(spark, broker, tmp_path, {**source, "failOnDataLoss": "false"}, allow_empty=True)
+    assert outcome.rows == 0
+    # What was accepted once is accepted when the run is done again.
+    assert bounded(spark, broker, tmp_path, {**source, "failOnDataLoss": "false"}).rows == 0
+
+
+def test_no_rows_with_an_earlier_message_is_fine(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+) -> None:
+    name = topic(namespace=trimmable)
+    publish(name, texts(0, 1))
+    time.sleep(0.05)
+    source = {"topic": name, "startingTime": str(now()), "endingTime": str(now() + 1), "timeSlackMs": "0"}
+    assert bounded(spark, broker, tmp_path, source).rows == 0
+
+
+def test_min_rows_keeps_the_output(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, texts(0, 5))
+    assert bounded(spark, broker, tmp_path, {"topic": name}, interval="all", min_rows=5).rows == 5
+    with pytest.raises(RuntimeError, match=r"5 rows are fewer than min_rows=6: .* stays as it was"):
+        bounded(spark, broker, tmp_path, {"topic": name}, interval="all", min_rows=6)
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_missing_topic_names_what_to_set(spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic) -> None:
+    with pytest.raises(TopicNotFound, match=r"set a retention .* keep a subscription"):
+        bounded(spark, broker, tmp_path, {"topic": topic()}, interval="all")
+
+
+# ---- a subscription that holds the messages --------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A27")
+def test_subscription_holds_until_loaded(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
+) -> None:
+    name = topic(namespace=trimmable)
+    with pulsar_native.Client(broker.service_url) as client:
+        client.subscribe(name, "load", initial_position=pulsar_native.InitialPosition.Earliest).close()
+    chain = Chain(spark, broker, tmp_path, name)
+    for number, run in enumerate(("a", "b", "c")):
+        publish(name, *([text] for text in texts(number * 4, 4)))
+        # All that the subscription has let go of is removed at once.
+        broker.admin("PUT", f"{name.replace('://', '/')}/unload")
+        broker.admin("POST", f"{name.replace('://', '/')}/trim")
+        assert chain.run(run, subscription="load").rows == 4
+    assert chain.values() == texts(0, 12)
+    # The last loaded message is kept, and shows that an empty load lost none.
+    with AdminClient(broker.admin_url) as admin:
+        assert admin.stats(name)["subscriptions"]["load"]["msgBacklog"] == 1
+    assert chain.run("d", subscription="load").rows == 0
+
+
+def test_subscription_keeps_what_is_behind_the_interval(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, *([text] for text in texts(0, 5)))
+    time.sleep(0.05)
+    end = now()
+    time.sleep(0.05)
+    publish(name, *([text] for text in texts(5, 5)))
+    source = {"topic": name, "startingTime": str(end - 60_000), "endingTime": str(end), "timeSlackMs": "0"}
+    assert bounded(spark, broker, tmp_path, source, subscription="load").rows == 5
+    with AdminClient(broker.admin_url) as admin:
+        # Those behind the interval, and the last one of it.
+        assert admin.stats(name)["subscriptions"]["load"]["msgBacklog"] == 6

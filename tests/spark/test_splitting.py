@@ -1,0 +1,76 @@
+"""Pieces of ranges: they cover the range whatever the ledgers are said to hold, and are about equal."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from pulsar_native import MessageId
+from pyspark_pulsar.batch_reader import PulsarBatchReader
+from pyspark_pulsar.offsets import Range
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.positions import Position
+from pyspark_pulsar.splitting import cut, runs_of
+from support.brokers import Broker, NewTopic
+from support.publishing import Publish
+
+LEDGERS = [(5, 10), (9, 0), (12, 100), (13, 7)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "runs"),
+    [
+        (Position(5, 0), Position(13, 7), [(5, 0, 10), (12, 0, 100), (13, 0, 7)]),
+        (Position(5, 4), Position(12, 50), [(5, 4, 6), (12, 0, 50)]),
+        (Position(12, 3, 2), Position(12, 5, 1), [(12, 3, 3)]),
+        (Position(5, 10), Position(12, 0), []),
+        (Position(1, 3), Position(5, 2), [(5, 0, 2)]),
+    ],
+)
+def test_entries_of_a_range_are_counted(start: Position, end: Position, runs: list[tuple[int, int, int]]) -> None:
+    assert runs_of(Range("t", start, end), LEDGERS) == runs
+
+
+@pytest.mark.parametrize("size", [1, 7, 10, 50, 117, 1000])
+@pytest.mark.parametrize("ledgers", [LEDGERS, [], [(7, 3)], [(12, 1000)], [(5, 10)]])
+def test_pieces_cover_the_range(size: int, ledgers: list[tuple[int, int]]) -> None:
+    whole = Range("t", Position(5, 2, 3), Position(13, 6, 1))
+    runs = runs_of(whole, ledgers)
+    pieces = cut(whole, runs, size)
+    assert (pieces[0].start, pieces[-1].end) == (whole.start, whole.end)
+    assert all(one.end == two.start and not one.is_empty for one, two in pairwise(pieces))
+    assert all(sum(count for *_, count in runs_of(piece, ledgers)) <= size + 1 for piece in pieces)
+
+
+@pytest.mark.proves("S6")
+def test_splits_of_a_partition_read_everything_once(
+    broker: Broker, topic: NewTopic, publish: Publish, client: object
+) -> None:
+    name = topic(partitions=2)
+    path = f"{name}-partition-0".replace("://", "/")
+    groups = [[f"{entry:02}-{index}" for index in range(3)] for entry in range(20)]
+    ids: list[MessageId] = publish(f"{name}-partition-0", *groups[:12])
+    broker.admin("PUT", f"{path}/unload")
+    publish(f"{name}-partition-0", *groups[12:])
+    publish(f"{name}-partition-1", ["other"])
+    wanted = [text for group in groups for text in group]
+
+    def pieces(**options: str) -> list[list[str]]:
+        given = {"service.url": broker.service_url, "admin.url": broker.admin_url, "topic": name, "columns": "value"}
+        reader = PulsarBatchReader(ReadOptions.parse({**given, **options}))
+        return [
+            [value.decode() for batch in reader.read(split) for value in batch["value"].to_pylist()]
+            for split in reader.partitions()
+        ]
+
+    whole = pieces()
+    assert whole == [wanted, ["other"]]
+    five = pieces(maxEntriesPerPartition="5")
+    assert [len(piece) for piece in five] == [15, 15, 15, 15, 1]
+    assert [value for piece in five[:-1] for value in piece] == wanted
+    many = pieces(minPartitions="8")
+    assert len(many) >= 8 and [value for piece in many[:-1] for value in piece] == wanted
+    inside = f'{{"{name}-partition-0": "{ids[4].ledger_id()}:1:1", "{name}-partition-1": "earliest"}}'
+    part = pieces(maxEntriesPerPartition="4", startingOffsets=inside)
+    assert [value for piece in part[:-1] for value in piece] == wanted[4:]

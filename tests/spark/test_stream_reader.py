@@ -1,0 +1,303 @@
+"""The streaming reader in this process, against a real broker: offsets, limits, frozen ends, loss and the cursor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from pulsar_native import MessageId
+from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar.errors import DataLoss
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.stream_reader import PulsarStreamReader
+from support.brokers import Broker, NewTopic
+from support.publishing import Publish
+from support.until import wait_until
+
+Offset = dict[str, Any]
+NewReader = Callable[..., PulsarStreamReader]
+
+
+@pytest.fixture
+def reader(broker: Broker) -> Iterator[NewReader]:
+    """Give what makes the reader that Spark would make for options; they are stopped at the end."""
+    made: list[PulsarStreamReader] = []
+
+    def make(topic: str | None, **options: str) -> PulsarStreamReader:
+        given = {"service.url": broker.service_url, "columns": "value", "startingOffsets": "earliest"}
+        if topic is not None:
+            given["topic"] = topic
+        given.update({name.replace("_", "."): value for name, value in options.items()})
+        made.append(PulsarStreamReader(ReadOptions.parse(given, streaming=True)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def values(reader: PulsarStreamReader, start: Offset, end: Offset) -> list[str]:
+    """Return the values between two offsets, as the tasks of a micro-batch would read them."""
+    start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
+    batches = [batch for split in reader.partitions(start, end) for batch in reader.read(split)]
+    return [value.decode() for batch in batches for value in batch["value"].to_pylist()]
+
+
+def trigger(reader: PulsarStreamReader, start: Offset, limit: ReadLimit | None = None) -> tuple[list[str], Offset]:
+    """Return the values of the next micro-batch and its end."""
+    end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
+    return values(reader, start, end), end
+
+
+def text_of(message_id: MessageId) -> str:
+    """Return the position of a message as a person writes it."""
+    return f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.batch_index()}"
+
+
+def test_offset_is_readable_json_of_positions(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    name = topic(partitions=2)
+    ids = publish(f"{name}-partition-1", ["a", "b"], ["c"])
+    stream = reader(name)
+    start = stream.initialOffset()
+    assert start == {
+        "version": 1,
+        "positions": {f"{name}-partition-0": "earliest", f"{name}-partition-1": f"{ids[0].ledger_id()}:0"},
+    }
+    found, end = trigger(stream, start)
+    assert found == ["a", "b", "c"]
+    assert end["positions"] == {f"{name}-partition-0": "earliest", f"{name}-partition-1": f"{ids[0].ledger_id()}:2"}
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    publish(f"{name}-partition-0", ["d"])
+    assert trigger(stream, end)[0] == ["d"]
+
+
+def test_start_latest_id_and_time_begin_there(
+    reader: NewReader, topic: NewTopic, publish: Publish, client: Any
+) -> None:
+    name = topic()
+    ids = publish(name, ["a", "b"], ["c"])
+    latest = reader(name, startingOffsets="latest")
+    by_default = PulsarStreamReader(ReadOptions.parse({"service.url": "pulsar://h", "topic": name}, streaming=True))
+    assert by_default._options.starting_offsets.default == "latest"
+    assert trigger(latest, latest.initialOffset())[0] == []
+    at_id = reader(name, startingOffsets=json.dumps({name: text_of(ids[1])}))
+    assert trigger(at_id, at_id.initialOffset())[0] == ["b", "c"]
+    with client.create_reader(name, ids[2], start_message_id_inclusive=True) as third:
+        published = third.read_next(10_000).publish_timestamp()
+    publish(name, ["d"])
+    at_time = reader(name, startingTime=str(published), timeSlackMs="0")
+    assert trigger(at_time, at_time.initialOffset())[0][:1] == ["c"]
+    start = latest.initialOffset()
+    publish(name, ["e"])
+    assert trigger(latest, start)[0] == ["e"]
+
+
+@pytest.mark.proves("S7")
+def test_max_messages_bounds_each_trigger_exactly(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    numbers = [str(number) for number in range(25)]
+    publish(name, numbers[:10], numbers[10:12], numbers[12:])
+    stream = reader(name, maxMessagesPerTrigger="7")
+    assert stream.getDefaultReadLimit() == ReadMaxRows(7)
+    offset, found = stream.initialOffset(), []
+    for _ in range(5):
+        values_of, offset = trigger(stream, offset)
+        found.append(values_of)
+    assert found == [numbers[:7], numbers[7:14], numbers[14:21], numbers[21:], []]
+    assert trigger(stream, stream.initialOffset(), ReadAllAvailable())[0] == numbers, "Trigger.Once takes everything"
+
+
+@pytest.mark.proves("S7")
+def test_limits_are_shared_by_the_partitions(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    name = topic(partitions=3)
+    for partition, count in enumerate((2, 20, 20)):
+        publish(f"{name}-partition-{partition}", [f"{partition}-{number}" for number in range(count)])
+    stream = reader(name, maxMessagesPerTrigger="12")
+    found, end = trigger(stream, stream.initialOffset())
+    counts = [sum(value.startswith(f"{partition}-") for value in found) for partition in range(3)]
+    assert counts == [2, 5, 5]
+    rest: list[str] = []
+    for _ in range(4):
+        more, end = trigger(stream, end)
+        rest += more
+    assert len(found) + len(rest) == len(set(found + rest)) == 42
+    few = reader(name, maxMessagesPerTrigger="1")
+    offset, seen = few.initialOffset(), ""
+    for _ in range(3):
+        (one,), offset = trigger(few, offset)
+        seen += one[0]
+    assert sorted(seen) == ["0", "1", "2"], "each partition has its turn"
+
+
+@pytest.mark.proves("S7", "D8")
+def test_max_bytes_counts_values_and_lets_one_pass(reader: NewReader, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, ["x" * 40, "y" * 40], ["z" * 500], ["a" * 10] * 12)
+    stream = reader(name, maxBytesPerTrigger="100")
+    assert stream.getDefaultReadLimit() == ReadMaxBytes(100)
+    offset, sizes = stream.initialOffset(), []
+    for _ in range(5):
+        found, offset = trigger(stream, offset)
+        sizes.append([len(value) for value in found])
+    assert sizes == [[40, 40], [500], [10] * 10, [10] * 2, []]
+
+
+@pytest.mark.proves("S8")
+def test_available_now_is_frozen_at_the_start(
+    reader: NewReader, broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic(partitions=1)
+    publish(f"{name}-partition-0", ["a", "b"], ["c"])
+    stream = reader(name, maxMessagesPerTrigger="2", pulsar_reader_autoUpdatePartitionsIntervalSeconds="1")
+    start = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    publish(f"{name}-partition-0", ["too late"])
+    broker.admin("POST", f"{name.replace('://', '/')}/partitions", 2)
+    publish(f"{name}-partition-1", ["too late, too"])
+    found: list[str] = []
+    offset = start
+    for _ in range(4):
+        more, offset = trigger(stream, offset)
+        found += more
+    assert found == ["a", "b", "c"]
+    assert stream.latestOffset(offset, stream.getDefaultReadLimit()) == offset
+    again = reader(name)
+    again.prepareForTriggerAvailableNow()
+    assert sorted(trigger(again, offset)[0]) == ["too late", "too late, too"]
+
+
+def test_added_partition_is_read_from_its_beginning(
+    reader: NewReader, broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic(partitions=1)
+    publish(f"{name}-partition-0", ["a"])
+    stream = reader(name, startingOffsets="latest", pulsar_reader_autoUpdatePartitionsIntervalSeconds="1")
+    offset = stream.initialOffset()
+    broker.admin("POST", f"{name.replace('://', '/')}/partitions", 2)
+    publish(f"{name}-partition-1", ["b"])
+    found: list[str] = []
+
+    def reads_it() -> bool:
+        nonlocal offset
+        more, offset = trigger(stream, offset)
+        found.extend(more)
+        return bool(found)
+
+    wait_until(reads_it, 20)
+    assert found == ["b"]
+    assert set(offset["positions"]) == {f"{name}-partition-0", f"{name}-partition-1"}
+
+
+@pytest.mark.proves("S9")
+def test_loss_between_offsets_fails_when_planned(
+    reader: NewReader, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
+) -> None:
+    name = f"persistent://{trimmable}/stream-loss"
+    publish(name, ["a"], ["b"])
+    stream = reader(name)
+    start = stream.initialOffset()
+    _, end = trigger(stream, start)
+    trim(name)
+    with pytest.raises(DataLoss, match="failOnDataLoss"):
+        stream.partitions(start, end)
+    assert trigger(reader(name, failOnDataLoss="false"), start)[0] == ["kept"]
+
+
+def test_deleted_topic_of_a_pattern_is_data_loss(
+    reader: NewReader, broker: Broker, publish: Publish, namespace: Callable[[], str]
+) -> None:
+    space = namespace()
+    for one in ("t-1", "t-2"):
+        publish(f"persistent://{space}/{one}", [one])
+    options = {"admin_url": broker.admin_url, "topicsPattern": f"{space}/t-."}
+    stream = reader(None, **options)
+    found, end = trigger(stream, stream.initialOffset())
+    assert sorted(found) == ["t-1", "t-2"]
+    stream.stop()
+    broker.admin("DELETE", f"persistent/{space}/t-2?force=true")
+    with pytest.raises(DataLoss, match=r"t-2 .*no longer there"):
+        reader(None, **options).latestOffset(end, ReadAllAvailable())
+    lenient = reader(None, failOnDataLoss="false", **options)
+    assert set(lenient.latestOffset(end, ReadAllAvailable())["positions"]) == {f"persistent://{space}/t-1"}
+
+
+@pytest.mark.proves("S13", "D6")
+def test_nothing_is_left_without_a_named_cursor(
+    reader: NewReader, broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    publish(name, ["a"])
+    stream = reader(name)
+    _, end = trigger(stream, stream.initialOffset())
+    stream.commit(end)
+    stream.stop()
+    wait_until(lambda: broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == [], 10)
+
+
+def mark_delete(broker: Broker, name: str, cursor: str) -> str:
+    """Return the position up to which a subscription has acknowledged."""
+    stats = broker.admin("GET", f"{name.replace('://', '/')}/internalStats")
+    assert isinstance(stats, dict)
+    return str(stats["cursors"][cursor]["markDeletePosition"])
+
+
+@pytest.mark.proves("S13", "D6")
+def test_named_cursor_keeps_what_is_unread(
+    reader: NewReader, broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    name = topic()
+    ids = publish(name, ["a", "b"], ["c", "d"], ["e"])
+    ledger = ids[0].ledger_id()
+    stream = reader(name, predefinedSubscription="loads", maxMessagesPerTrigger="3")
+    start = stream.initialOffset()
+    assert mark_delete(broker, name, "loads") == f"{ledger}:-1"
+    _, first = trigger(stream, start)
+    assert first["positions"][name] == f"{ledger}:1:1"
+    assert mark_delete(broker, name, "loads") == f"{ledger}:-1", "a batch that was only planned moves nothing"
+    found, second = trigger(stream, first)
+    stream.commit(first)
+    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:0", 5)
+    assert found == ["d", "e"], "the entry read in part is kept"
+    stream.commit(second)
+    wait_until(lambda: mark_delete(broker, name, "loads") == f"{ledger}:2", 5)
+    stream.stop()
+    assert broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == ["loads"]
+    again = reader(name, predefinedSubscription="loads")
+    publish(name, ["f"])
+    assert trigger(again, second)[0] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        ({"sourceVersion": 1}, "another source"),
+        ({"version": 9, "positions": {}}, "version 9"),
+        ({"version": 1}, "no positions"),
+        ({"version": 1, "positions": {"t": "x"}}, "is not a position"),
+    ],
+)
+def test_checkpoint_of_another_form_is_refused(
+    reader: NewReader, topic: NewTopic, offset: Offset, message: str
+) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        reader(topic()).latestOffset(offset, ReadAllAvailable())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingTime": "5"}, "a stream has no end"),
+        ({"endingOffsets": "latest"}, "availableNow"),
+        ({"maxMessagesPerTrigger": "0"}, "at least 1"),
+        ({"maxBytesPerTrigger": "many"}, "whole number"),
+        ({"startingOffsets": "now"}, "'earliest' or 'latest' or JSON"),
+        ({"maxMessagesPerTriger": "5"}, "did you mean maxMessagesPerTrigger"),
+    ],
+)
+def test_wrong_stream_option_names_the_fix(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        ReadOptions.parse({"service.url": "pulsar://h", "topic": "t", **options}, streaming=True)

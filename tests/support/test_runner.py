@@ -1,0 +1,56 @@
+"""The runner of the tests: slow ones run only when they are asked for, and are no skips."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import test as runner
+from environments import ROOT
+from test import Suite
+
+_TESTS = """
+import pytest
+
+def test_quick():
+    pass
+
+@pytest.mark.slow
+def test_slow():
+    assert False
+"""
+_CONFTEST = """
+import pathlib
+import support.results
+
+support.results.FOLDER = pathlib.Path(__file__).parents[2] / ".results"
+pytest_plugins = ["support.results"]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a project with one suite, "both", of a quick test and a slow one that fails."""
+    (tmp_path / "tests" / "both").mkdir(parents=True)
+    (tmp_path / ".results").mkdir()
+    (tmp_path / "tests" / "both" / "test_both.py").write_text(_TESTS)
+    (tmp_path / "tests" / "both" / "conftest.py").write_text(_CONFTEST)
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = slow\npythonpath = {ROOT / 'tests'}\n")
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(runner, "RESULTS", tmp_path / ".results")
+    monkeypatch.setattr(runner, "python_of", lambda name: Path(sys.executable))
+    return tmp_path
+
+
+def test_slow_tests_run_only_in_the_long_run(project: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PULSAR_TEST_SUITE"}
+    suite = Suite("both", ("dev",))
+    assert str(runner.run_suite(suite, [], env)) == "1 passed, 0 failed, 0 skipped"
+    ran = json.loads((project / ".results" / "both.json").read_text())["tests"]
+    assert list(ran) == ["tests/both/test_both.py::test_quick"]
+    assert str(runner.run_suite(suite, [], env, slow=True)) == "1 passed, 1 failed, 0 skipped"
+    assert str(runner.run_suite(suite, ["-m", "slow"], env)) == "0 passed, 1 failed, 0 skipped"
