@@ -394,7 +394,7 @@ def test_after_refusals_and_time_outs_nothing_is_counted_as_pending(
         through.hold(Command.SEND_RECEIPT, TO_CLIENT)
         outcomes = [api.enqueue(producer, b"x") for _ in range(20)]
         with pytest.raises(ProducerQueueIsFull):
-            api.enqueue(producer, b"x")
+            api.enqueue_refused(producer, b"x")
         assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Timeout}
         assert nothing_pending(producer)
         through.release()

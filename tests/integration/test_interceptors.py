@@ -180,7 +180,7 @@ def test_failures_are_told_once(api: Api, broker: Broker, relay: NewRelay, topic
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     waiting = [api.enqueue(producer, b"%d" % number) for number in range(2)]
     with pytest.raises(ProducerQueueIsFull):
-        api.enqueue(producer, b"no room")
+        api.enqueue_refused(producer, b"no room")
     through.release()
     for each in waiting:
         each.result(20)

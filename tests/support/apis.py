@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import pytest
+
 import pulsar_native
 import pulsar_native.asyncio
 from pulsar_native import MessageId, PulsarException, PushConsumerConfig, Result
@@ -142,7 +144,10 @@ class Api:
         return handle
 
     def enqueue(self, producer: Any, content: Any, **message: Any) -> Future[tuple[Result, MessageId | None]]:
-        """Publish without waiting for the receipt; raises what sending itself raises."""
+        """Publish without waiting for the receipt.
+
+        A refusal comes as the outcome from the blocking API, and is raised by asyncio's.
+        """
         outcome: Future[tuple[Result, MessageId | None]] = Future()
         if self._thread is None:
             producer.send_async(content, lambda result, place: outcome.set_result((result, place)), **message)
@@ -162,6 +167,22 @@ class Api:
 
         self._thread.run(body())
         return outcome
+
+    def enqueue_refused(self, producer: Any, content: Any, **message: Any) -> None:
+        """Publish a message that is refused at once and raise its refusal; a message that is taken fails the test.
+
+        The blocking API raises only where there is no callback; with one, the same refusal must come through that.
+        """
+        if self._thread is not None:
+            self.enqueue(producer, content, **message)
+            pytest.fail("the message is not refused")
+        try:
+            producer.send_async(content, None, **message)
+        except PulsarException as error:
+            told = self.enqueue(producer, content, **message)
+            assert told.done() and told.result() == (error.error(), MessageId()), "the callback is told something else"
+            raise
+        pytest.fail("the message is not refused")
 
     def send_all(self, producer: Any, contents: Sequence[Any], **message: Any) -> list[MessageId]:
         """Publish in order without waiting in between, and return the ids; the first failure is raised."""
