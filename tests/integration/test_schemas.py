@@ -130,8 +130,9 @@ def test_dictionaries_travel_with_a_definition(
     schema = kind(schema_definition=FLIGHT.schema())
     producer = client.create_producer(name, schema=schema)
     producer.send({"carrier": "UA", "delay": 3})
+    strict = client.create_producer(name, schema=kind(schema_definition=FLIGHT.schema(), ignore_unknown_fields=False))
     with pytest.raises(InvalidRecord, match="did you mean 'delay'"):
-        producer.send({"carrier": "UA", "delays": 3})
+        strict.send({"carrier": "UA", "delays": 3})
     info = AdminClient(broker.admin_url).get_schema(name)
     assert info is not None and info.type in (SchemaType.AVRO, SchemaType.JSON)
     reader = client.create_reader(name, pulsar_native.MessageId.earliest)

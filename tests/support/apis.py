@@ -144,13 +144,20 @@ class Api:
         return handle
 
     def enqueue(self, producer: Any, content: Any, **message: Any) -> Future[tuple[Result, MessageId | None]]:
-        """Publish without waiting for the receipt.
+        """Publish without waiting for the receipt; the outcome of a failure has no id.
 
-        A refusal comes as the outcome from the blocking API, and is raised by asyncio's.
+        A refusal is the blocking API's outcome too, asyncio's raises it.
         """
         outcome: Future[tuple[Result, MessageId | None]] = Future()
         if self._thread is None:
-            producer.send_async(content, lambda result, place: outcome.set_result((result, place)), **message)
+
+            def told(result: Result, place: MessageId) -> None:
+                if not isinstance(place, MessageId) or (result is not Result.Ok and place != MessageId()):
+                    outcome.set_exception(AssertionError(f"{result!r} comes with {place!r} as id"))
+                else:
+                    outcome.set_result((result, place if result is Result.Ok else None))
+
+            producer.send_async(content, told, **message)
             return outcome
 
         def done(receipt: asyncio.Future[MessageId]) -> None:
@@ -180,7 +187,7 @@ class Api:
             producer.send_async(content, None, **message)
         except PulsarException as error:
             told = self.enqueue(producer, content, **message)
-            assert told.done() and told.result() == (error.error(), MessageId()), "the callback is told something else"
+            assert told.done() and told.result() == (error.error(), None), "the callback is told something else"
             raise
         pytest.fail("the message is not refused")
 
