@@ -197,7 +197,7 @@ class Load:
             output.discard()
             raise
         self.stage = "publish"
-        output.publish()
+        output.publish(is_committed=self._request.commits is not None)
         self.stage = "complete"
         outcome = self._complete(document, plan, delivered)
         if self._request.subscription is not None:

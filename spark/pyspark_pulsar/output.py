@@ -65,11 +65,25 @@ class Output:
             for row in grouped.collect()
         }
 
-    def publish(self) -> None:
-        """Put what was written in place of what was there."""
+    def publish(self, *, is_committed: bool = False) -> None:
+        """Put what was written in place of what was there.
+
+        `is_committed`: the rows are in a commit log, so another load may have put them in place already. Raises
+        `OSError` when they are gone, or cannot be renamed.
+        """
+        if not self._files.exists(self._staging):
+            if is_committed and self._files.exists(self._place):
+                return
+            raise OSError(
+                f"{self._staging.toString()} is gone: another load of {self._place.toString()} ended at the same time "
+                "and removed it. A retry writes the rows again; let one run at a time load into a path"
+            )
         self._files.delete(self._place, True)
-        if not self._files.rename(self._staging, self._place) and self._files.exists(self._staging):
-            raise OSError(f"{self._staging.toString()} could not be renamed to {self._place.toString()}")
+        if not self._files.rename(self._staging, self._place):
+            raise OSError(
+                f"{self._staging.toString()} could not be renamed to {self._place.toString()}; a retry writes the rows "
+                "again"
+            )
         self._remove_left()
 
     def discard(self) -> None:

@@ -73,12 +73,18 @@ def airflow_home(airflow_db: None) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses the real processes, and give it the time that their start may take."""
+    """Mark every test that uses the real processes, and give it the time that their start may take.
+
+    Where several processes run the tests, those with the real Airflow share one of them, and of the others a file.
+    """
     for item in items:
         if "airflow" in getattr(item, "fixturenames", ()):
             item.add_marker("airflow")
+            item.add_marker(pytest.mark.xdist_group("airflow"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
+        else:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture(scope="session")

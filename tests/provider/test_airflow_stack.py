@@ -88,7 +88,6 @@ def test_failed_run_shows_its_log_and_clears(airflow: AirflowStack, tmp_path: Pa
         @task
         def bad():
             import os
-import signal
             if not os.path.exists({str(tmp_path / "mended")!r}):
                 raise ValueError("not mended yet")
 

@@ -6,7 +6,6 @@ The broker is one as Pulsar is installed: nothing is retained without a subscrip
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import socket
 import time
@@ -19,10 +18,11 @@ from unittest import mock
 import pyarrow.parquet as pq
 import pytest
 
-from environments import ROOT
 from pulsar_native import AdminClient, Client, InitialPosition
+from support.airflow_run import Run
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker
+from support.dag_blocks import dag_blocks
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -72,7 +72,7 @@ def publish(broker: Broker, topic: str, numbers: range, at: Callable[[int], date
         producer.close()
 
 
-def rows(folder: Path, pattern: str = "*") -> list[int]:
+def rows(folder: Path, pattern: str = "[!.]*") -> list[int]:
     """Return the numbers in all outputs below a folder, sorted."""
     found: list[int] = []
     for part in sorted(folder.glob(pattern)):
@@ -179,7 +179,7 @@ def test_killed_load_is_retried_with_the_same_rows(stack: AirflowStack, default_
     dag_id = load_dag(stack, "load_killed", topic, tmp_path / "out", more)
     run = stack.run(dag_id, wait=False)
     stack.wait_log(run, "load", "planned 1 topic partitions")
-    before = spark_processes(dag_id)
+    before = spark_processes()
     stack.kill_task(run, "load")
     run.wait().succeeded()
     assert run.tries() == {"load": 2}
@@ -188,8 +188,8 @@ def test_killed_load_is_retried_with_the_same_rows(stack: AirflowStack, default_
     assert before and not any(Path(f"/proc/{pid}").exists() for pid in before), "its Spark ended with it"
 
 
-def spark_processes(dag_id: str) -> list[int]:
-    """Return the JVMs that run a load into the output of a test."""
+def spark_processes() -> list[int]:
+    """Return the JVMs that run a load."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -202,6 +202,14 @@ def spark_processes(dag_id: str) -> list[int]:
     return found
 
 
+def no_spark_is_left() -> None:
+    """Wait until no JVM runs a load."""
+    deadline = time.monotonic() + 60
+    while spark_processes():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
 def test_marked_failed_ends_the_load(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
     topic = new_topic(default_broker, "marked")
     publish(default_broker, topic, range(20))
@@ -210,13 +218,70 @@ def test_marked_failed_ends_the_load(stack: AirflowStack, default_broker: Broker
     stack.wait_log(run, "load", "Spark-Submit cmd")
     stack.mark_failed(run, "load")
     run.wait()
-    deadline = time.monotonic() + 60
-    while spark_processes(dag_id):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    no_spark_is_left()
     assert not (tmp_path / "out").exists()
     stack.clear(run).succeeded()
     assert rows(tmp_path) == list(range(20))
+
+
+@pytest.mark.proves("A27")
+def test_expired_and_deleted_loads_are_replayed(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
+    topic = new_topic(default_broker, "replayed")
+    publish(default_broker, topic, range(20))
+    end = datetime.now(UTC) + timedelta(seconds=1)
+    more = f'interval_start="2026-01-01T00:00:00Z", interval_end="{end.isoformat()}"'
+    dag_id = load_dag(stack, "load_replayed", topic, tmp_path / "out", more)
+    run = stack.run(dag_id, run_id="the_run").succeeded()
+    # What Airflow keeps of a load that is done is nothing; a backend that lost its rows changes nothing.
+    assert not stack.task_state(run, "load")
+    stack.clear(run).succeeded()
+    assert run.xcom("load")["replayed"] is True and rows(tmp_path, "out") == list(range(20))
+    stack.delete_run(run)
+    again = stack.run(dag_id, run_id="the_run").succeeded()
+    assert again.xcom("load")["replayed"] is True and rows(tmp_path, "out") == list(range(20))
+
+
+@pytest.mark.proves("A27", "A29")
+def test_timed_out_load_ends_and_leaves_nothing(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
+    topic = new_topic(default_broker, "late")
+    publish(default_broker, topic, range(20))
+    # The time is over while Spark starts, plans or reads.
+    late = 'interval="all", execution_timeout=datetime.timedelta(seconds=4)'
+    dag_id = load_dag(stack, "load_late", topic, tmp_path / "out", late)
+    run = stack.run(dag_id)
+    assert run.task_states() == {"load": "failed"} and "AirflowTaskTimeout" in run.log("load")
+    no_spark_is_left()
+    assert not (tmp_path / "out").exists()
+    load_dag(stack, "load_late", topic, tmp_path / "out", 'interval="all"')
+    stack.clear(run).succeeded()
+    assert rows(tmp_path, "out") == list(range(20))
+
+
+@pytest.mark.proves("A27")
+def test_two_loads_at_once_leave_one_whole_output(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
+    topic = new_topic(default_broker, "twice")
+    publish(default_broker, topic, range(20))
+    # Two deployments that load the same interval into the same path do what two runs of one do.
+    for name in ("one", "other"):
+        stack.define_connection(
+            f"installed_{name}",
+            service_url=default_broker.service_url,
+            admin_url=default_broker.admin_url,
+            deployment_id=name,
+        )
+    end = datetime.now(UTC) + timedelta(seconds=1)
+    more = f'interval_start="2026-01-01T00:00:00Z", interval_end="{end.isoformat()}", retries=1'
+    more += ", retry_delay=datetime.timedelta(seconds=1)"
+    runs = []
+    for name in ("one", "other"):
+        body = _LOAD.format(topic=topic, output=str(tmp_path / "out"), more=more)
+        body = body.replace('"installed"', f'"installed_{name}"')
+        dag_id = stack.write_dag(f"load_twice_{name}", body, header="import os")
+        runs.append(stack.run(dag_id, wait=False))
+    for run in runs:
+        run.wait().succeeded()
+    assert rows(tmp_path, "out") == list(range(20))
+    assert not list(tmp_path.glob(".out.writing*"))
 
 
 # ---- a broker that forgets, a broker that is down --------------------------------------------------------------------
@@ -269,7 +334,7 @@ def test_broker_down_fails_in_time_naming_the_stage(airflow: AirflowStack) -> No
     assert set(run.task_states().values()) == {"failed"}, run.report()
     for task, stage in (
         ("publish", "connect"),
-        ("consume", "subscribe"),
+        ("consume", "look-up"),
         ("poke", "look-up"),
         ("reschedule", "look-up"),
         ("deferrable", "look-up"),
@@ -280,40 +345,111 @@ def test_broker_down_fails_in_time_naming_the_stage(airflow: AirflowStack) -> No
     ), "the triggerer's log says what it sees"
 
 
-# ---- the README ------------------------------------------------------------------------------------------------------
+# ---- the DAGs of the pages -------------------------------------------------------------------------------------------
+
+PRINTED = {block.page: block for block in dag_blocks()}
+HOURS = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(2)]
+
+
+@pytest.fixture
+def printed(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> Callable[[str], str]:
+    """Give the function that puts a page's DAGs into Airflow, with the default connections; it returns the suffix."""
+    stack.define_connection(service_url=default_broker.service_url, admin_url=default_broker.admin_url)
+    stack.define_connection("spark_default", conn_type="spark", host="local[1]")
+
+    def write(page: str) -> str:
+        suffix = f"-{time.time_ns()}"
+        block = PRINTED[page].moved(tmp_path, suffix)
+        # No runs but those of the test.
+        text = block.text.replace("catchup=False", "catchup=False, end_date=datetime(2026, 1, 1, 2)")
+        stack.write_dag_file(block.dag_ids[0], text)
+        return suffix
+
+    return write
+
+
+def hourly_run(stack: AirflowStack, dag_id: str, hour: datetime) -> Run:
+    """Run a DAG for an hour, as its timetable would."""
+    interval = (hour, hour + timedelta(hours=1))
+    return stack.run(dag_id, data_interval=interval, logical_date=hour).succeeded()
+
+
+def orders(hour: datetime) -> list[dict[str, object]]:
+    """Return the rows of an hour of the printed DAGs."""
+    return [{"customer": f"c{hour:%H}-{index}", "amount": float(index)} for index in range(100)]
+
+
+def run_orders(stack: AirflowStack, dag_id: str, folder: Path) -> list[Run]:
+    """Run the printed DAG for both hours, each with its input file."""
+    runs = []
+    for hour in HOURS:
+        lines = [json.dumps(row) + "\n" for row in orders(hour)]
+        (folder / "data" / "orders" / f"{hour:%Y%m%dT%H%M%S}.jsonl").write_text("".join(lines))
+        runs.append(hourly_run(stack, dag_id, hour))
+        assert (runs[-1].xcom("publish")["count"], runs[-1].xcom("load")["rows"]) == (100, 100)
+    return runs
+
+
+def customers(paths: list[Path]) -> list[str]:
+    """Return the customers in Parquet outputs, sorted."""
+    return sorted(each for path in paths for each in pq.read_table(path, columns=["customer"])["customer"].to_pylist())
+
+
+def test_every_printed_dag_is_run_here() -> None:
+    assert {page: block.dag_ids for page, block in PRINTED.items()} == {
+        "README.md": ["orders", "clicks"],
+        "docs/airflow-operators.md": ["orders"],
+        "docs/getting-started/airflow.md": ["greetings"],
+    }
+    assert len(dag_blocks()) == len(PRINTED)
 
 
 @pytest.mark.proves("A27")
-@pytest.mark.parametrize(
-    ("page", "heading"), [("README.md", "A DAG"), ("docs/airflow-operators.md", "All four in one DAG")]
-)
-def test_printed_dag_runs_as_printed(
-    page: str, heading: str, stack: AirflowStack, default_broker: Broker, tmp_path: Path
+def test_readme_dags_run_as_printed(
+    printed: Callable[[str], str], stack: AirflowStack, default_broker: Broker, tmp_path: Path
 ) -> None:
-    found = re.search(rf"## {heading}\n+```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert found is not None
-    name = f"orders-{time.time_ns()}"
-    dag_id = f"printed_{heading.split()[0].lower()}_orders"
-    # Only the places are this test's: the paths, the topic, the connections' names and the environment of Spark.
-    program = found[1]
-    for folder in ("data", "warehouse", "audit"):
-        program = program.replace(f'"/{folder}/', f'"{tmp_path}/{folder}/')
-    program = program.replace('topic="orders"', f'topic="{name}", pulsar_conn_id="installed"')
-    program = program.replace('topic="clicks"', 'topic="no-clicks", pulsar_conn_id="installed"')
-    spark = f'task_id="load", conn_id="spark_here", spark_environment={str(ROOT / ".envs" / "spark")!r}'
-    program = program.replace('task_id="load"', spark)
-    program = program.replace('DAG("orders"', f'DAG("{dag_id}"').replace('DAG("clicks"', f'DAG("{dag_id}_clicks"')
-    # No runs but those of this test.
-    program = program.replace("catchup=False", "catchup=False, end_date=datetime(2026, 1, 1, 2)")
-    stack.write_dag_file(dag_id, program)
-    (tmp_path / "data" / "orders").mkdir(parents=True)
-    (tmp_path / "audit").mkdir()
-    for number in range(2):
-        hour = datetime(2026, 1, 1, number, tzinfo=UTC)
-        lines = [json.dumps({"customer": f"c{number}-{index}", "amount": index}) for index in range(100)]
-        (tmp_path / "data" / "orders" / f"{hour:%Y%m%dT%H%M%S}.jsonl").write_text("\n".join(lines) + "\n")
-        run = stack.run(dag_id, data_interval=(hour, hour + timedelta(hours=1)), logical_date=hour).succeeded()
-        assert (run.xcom("publish")["count"], run.xcom("load")["rows"]) == (100, 100)
-    everything = [pq.read_table(path) for path in sorted((tmp_path / "warehouse" / "orders").glob("run=*"))]
-    customers = [name for table in everything for name in table["customer"].to_pylist()]
-    assert len(customers) == len(set(customers)) == 200
+    suffix = printed("README.md")
+    run_orders(stack, f"orders{suffix}", tmp_path)
+    expected = sorted(str(row["customer"]) for hour in HOURS for row in orders(hour))
+    assert customers(sorted((tmp_path / "warehouse" / "orders").glob("run=*"))) == expected
+    # The other DAG loads what others publish, by the hour of the publish time.
+    topic = f"clicks{suffix}"
+    with Client(default_broker.service_url) as client:
+        client.subscribe(topic, "held", initial_position=InitialPosition.Earliest).close()
+        producer = client.create_producer(topic)
+        for number in range(6):
+            moment = HOURS[0] + timedelta(minutes=20 * number)
+            with mock.patch("time.time_ns", return_value=int(moment.timestamp() * 1e9)):
+                producer.send(json.dumps({"page": f"p{number}"}).encode())
+    for index, hour in enumerate(HOURS):
+        hourly_run(stack, f"clicks{suffix}", hour)
+        output = tmp_path / "warehouse" / "clicks" / f"hour={hour:%Y%m%dT%H%M%S}"
+        pages = pq.read_table(output, columns=["page"])["page"].to_pylist()
+        assert sorted(pages) == [f"p{number}" for number in range(3 * index, 3 * index + 3)]
+
+
+@pytest.mark.proves("A27")
+def test_operators_page_dag_runs_as_printed(printed: Callable[[str], str], stack: AirflowStack, tmp_path: Path) -> None:
+    suffix = printed("docs/airflow-operators.md")
+    runs = run_orders(stack, f"orders{suffix}", tmp_path)
+    expected = sorted(str(row["customer"]) for hour in HOURS for row in orders(hour))
+    assert customers(sorted((tmp_path / "warehouse" / "orders").glob("run=*"))) == expected
+    audited = [json.loads(value) for run in runs for value in audit_values(run)]
+    assert sorted(row["customer"] for row in audited) == expected
+
+
+def audit_values(run: Run) -> list[bytes]:
+    """Return the values of the messages that the task `audit` of a run wrote."""
+    manifest = run.xcom("audit")
+    assert manifest["count"] == 100
+    return list(pq.read_table(manifest["path"], columns=["value"])["value"].to_pylist())
+
+
+def test_getting_started_dag_runs_as_printed(printed: Callable[[str], str], stack: AirflowStack) -> None:
+    suffix = printed("docs/getting-started/airflow.md")
+    for _ in range(2):
+        run = stack.run(f"greetings{suffix}", logical_date=datetime.now(UTC)).succeeded()
+        manifest = run.xcom("consume")
+        assert manifest["count"] == 1
+        (line,) = Path(manifest["path"]).read_text().splitlines()
+        assert json.loads(line)["value"] == {"text": "hello"}

@@ -143,7 +143,7 @@ def test_crash_between_commit_and_rename_is_recovered(
 ) -> None:
     publish(f"{chain.topic}-partition-0", texts(0, 5))
 
-    def killed(_: Output) -> None:
+    def killed(_: Output, **_options: bool) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -174,6 +174,25 @@ def test_two_loads_at_once_cannot_both_commit(chain: Chain, publish: Publish, mo
     assert [commit.run for commit in chain.log().commits()] == ["b", "a"]
 
 
+def test_rows_put_in_place_by_the_next_load_stay(
+    chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(f"{chain.topic}-partition-0", texts(0, 5))
+    put = Output.publish
+
+    def overtaken(self: Output, **options: bool) -> None:
+        # Another run begins when the first one is committed and not yet in place.
+        monkeypatch.setattr(Output, "publish", put)
+        publish(f"{chain.topic}-partition-0", texts(5, 5))
+        assert chain.run("b").rows == 5
+        put(self, **options)
+
+    monkeypatch.setattr(Output, "publish", overtaken)
+    assert chain.run("a").rows == 5
+    assert chain.values("a") == texts(0, 5)
+    assert chain.values() == texts(0, 10)
+
+
 def test_one_path_for_several_runs_is_refused(chain: Chain, publish: Publish) -> None:
     publish(f"{chain.topic}-partition-0", texts(0, 5))
     output = {"path": f"file://{chain.folder}/run=one"}
@@ -190,6 +209,38 @@ def test_commit_log_of_another_topic_is_refused(chain: Chain, publish: Publish, 
     publish(other, texts(0, 5))
     with pytest.raises(InvalidConfiguration, match="name another folder with commits"):
         chain.run("b", {"topic": other})
+
+
+@pytest.mark.parametrize("point", ["write", "count", "publish"])
+def test_two_loads_of_one_interval_leave_it_whole(
+    spark: SparkSession,
+    broker: Broker,
+    tmp_path: Path,
+    topic: NewTopic,
+    publish: Publish,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+) -> None:
+    name = topic()
+    publish(name, texts(0, 5))
+    source = {"topic": name, "startingOffsets": "earliest", "endingTime": str(int(time.time() * 1000) + 1000)}
+    plain: Callable[..., Any] = getattr(Output, point)
+
+    def overtaken(self: Output, *arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Output, point, plain)
+        assert bounded(spark, broker, tmp_path, source).rows == 5
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(Output, point, overtaken)
+    if point == "write":
+        assert bounded(spark, broker, tmp_path, source).rows == 5
+    else:
+        # What the slower one had staged was removed by the other: it fails, and what is in place stays.
+        with pytest.raises(Exception, match=r"is gone|does not exist|PATH_NOT_FOUND"):
+            bounded(spark, broker, tmp_path, source)
+    values = [bytes(row["value"]).decode() for row in spark.read.parquet(f"file://{tmp_path}/out").collect()]
+    assert sorted(values) == texts(0, 5)
+    assert not list(tmp_path.glob(".out.writing*"))
 
 
 # ---- no rows ---------------------------------------------------------------------------------------------------------

@@ -429,11 +429,16 @@ class AirflowStack:
         map_index: int = -1,
         try_number: int | None = None,
         timeout: float = RUN_SECONDS,
+        is_marked: bool = False,
     ) -> str:
-        """Wait until the log of a task holds `text` and return the log; fails at once where the run ended without."""
+        """Wait until the log of a task holds `text` and return the log.
+
+        It fails at once where the run ended without, unless `is_marked`: a run that was given a state has ended before
+        its processes have.
+        """
 
         def seen() -> str | None:
-            run_ended = run.state in FINAL
+            run_ended = not is_marked and run.state in FINAL
             log = run.log(task_id, try_number, map_index)
             if text in log:
                 return log

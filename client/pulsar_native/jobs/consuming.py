@@ -137,7 +137,7 @@ class ConsumeJob:
         output, note = self._find()
         if note is not None:
             return self._repeat(output, note)
-        self.stage = "topic"
+        self.stage = "look-up"
         self._require_topics()
         self._calls.check()
         self.stage = "output"

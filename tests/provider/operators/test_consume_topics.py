@@ -34,7 +34,7 @@ def test_missing_topic_fails_and_is_not_made(
     name = topic("orders")
     fill(client, name, range(3))
     wrong = f"{name}s"
-    with pytest.raises(AirflowException, match="stage 'topic': TopicNotFound") as error:
+    with pytest.raises(AirflowException, match="stage 'look-up': TopicNotFound") as error:
         consume([name, wrong], tmp_path / "a.jsonl").execute(context_of())
     assert f"there is no topic {wrong}" in str(error.value) and "create_topic=True" in str(error.value)
     assert (f"did you mean {name}?" in str(error.value)) is with_admin

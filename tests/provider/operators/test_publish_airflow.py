@@ -151,7 +151,10 @@ def test_publish_execution_timeout_ends_at_once(stack: AirflowStack, once: Calla
     assert (moments["Task failed with exception"] - moments["Process timed out"]).total_seconds() < 2
     manifest = run.xcom("publish", "publish_failure")
     assert manifest["first_error"].startswith("AirflowTaskTimeout") and manifest["stored"] >= 90
-    assert manifest["stored"] == sum(numbers(broker, name).values()) and manifest["stored_ids"]
+    # What was on its way when the time was over may have been stored without an answer.
+    stored = sum(numbers(broker, name).values())
+    assert manifest["stored"] <= stored <= manifest["stored"] + manifest["unconfirmed"] and manifest["stored_ids"]
+    assert manifest["unconfirmed"] <= 20
     assert "ended early (AirflowTaskTimeout" in log
 
 
@@ -162,7 +165,7 @@ def test_publish_marked_as_failed_sends_no_more(stack: AirflowStack, once: Calla
     run = stack.run("publish_marked", wait=False)
     stack.wait_log(run, "publish", "reached")
     stack.mark_failed(run, "publish")
-    stack.wait_log(run, "publish", "ended early (the task was killed)")
+    stack.wait_log(run, "publish", "ended early (the task was killed)", is_marked=True)
     stored = numbers(broker, name)
     assert 90 <= sum(stored.values()) < COUNT and stored == Counter(range(len(stored)))
     run.wait()

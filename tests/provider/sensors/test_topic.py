@@ -363,7 +363,7 @@ def test_with_the_broker_down_each_fails_within_its_time_and_names_the_stage(
         started = time.monotonic()
         with pytest.raises(AirflowException, match="Publishing to t failed at the stage 'connect'"):
             PublishOperator(task_id="a", topic="t", messages=["a"], deduplicate=False).execute(context_of())
-        with pytest.raises(AirflowException, match="Consuming t as s failed at the stage 'subscribe'"):
+        with pytest.raises(AirflowException, match="Consuming t as s failed at the stage 'look-up'"):
             ConsumeBatchOperator(task_id="a", topic="t", subscription="s", inline=True).execute(context_of())
         for mode in ("poke", "reschedule"):
             with pytest.raises((AirflowSensorTimeout, AirflowRescheduleException)) as caught:
