@@ -111,8 +111,8 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | Arrow
 
 def _whole_batch() -> InvalidMessage:
     return InvalidMessage(
-        "What receive_arrow returned is taken as a whole, by acknowledge(batch) and negative_acknowledge(batch): not in "
-        "a list, cumulatively or in a transaction; use ids of messages for that"
+        "What receive_arrow returned is taken as a whole, by acknowledge(batch) and negative_acknowledge(batch): not "
+        "in a list, cumulatively or in a transaction; use ids of messages for that"
     )
 
 
