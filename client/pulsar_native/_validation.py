@@ -116,8 +116,8 @@ def _whole_batch() -> InvalidMessage:
     )
 
 
-def id_of(message: Message | MessageId) -> MessageId:
-    """Return the id of one message; a list is refused."""
+def id_of(message: Message | MessageId | ArrowBatch) -> MessageId:
+    """Return the id of one message; a list and a whole Arrow batch are refused."""
     if isinstance(message, Message):
         return message.message_id()
     if isinstance(message, MessageId):
