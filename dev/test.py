@@ -39,10 +39,8 @@ class Suite:
 
     name: str
     needs: tuple[str, ...]
-    # How many processes share its tests, and how: files stay whole, since their tests share brokers, or groups do,
-    # which the suite's conftest.py makes.
+    # How many processes share its files.
     processes: int = 1
-    share: str = "loadfile"
 
     @property
     def folder(self) -> str:
@@ -58,7 +56,7 @@ SUITES = (
     # Programs on the official client and on ours.
     Suite("compat", ("dev",)),
     Suite("spark", ("spark",)),
-    Suite("provider", ("airflow", "spark", "browser"), processes=2, share="loadgroup"),
+    Suite("provider", ("airflow", "spark", "browser"), processes=2),
 )
 
 
@@ -98,7 +96,8 @@ def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: b
     pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
     if suite.processes > 1 and not more:
-        command += ["-n", str(suite.processes), "--dist", suite.share]
+        # Files stay whole: their tests share brokers.
+        command += ["-n", str(suite.processes), "--dist", "loadfile"]
     code = _run(command, env)
     if not written.exists():
         say(f"{suite.name}: pytest ended with {code} and wrote no results")

@@ -72,19 +72,39 @@ def airflow_home(airflow_db: None) -> Path:
     return HOME
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses the real processes, and give it the time that their start may take.
+# Files with tests on the real Airflow: one of the processes that share the suite runs all of them.
+_WITH_AIRFLOW = (
+    "operators/test_consume_stack.py",
+    "operators/test_consume_topics.py",
+    "operators/test_publish_airflow.py",
+    "sensors/test_topic_airflow.py",
+    "test_airflow_stack.py",
+    "test_load_runs.py",
+)
 
-    Where several processes run the tests, those with the real Airflow share one of them, and of the others a file.
-    """
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep files whole, and those with the real Airflow together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "airflow" if file.endswith(_WITH_AIRFLOW) else file
+
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that uses the real processes, and give it the time that their start may take."""
     for item in items:
         if "airflow" in getattr(item, "fixturenames", ()):
             item.add_marker("airflow")
-            item.add_marker(pytest.mark.xdist_group("airflow"))
+            if not item.path.as_posix().endswith(_WITH_AIRFLOW):
+                raise pytest.UsageError(f"{item.path.name} has a test on the real Airflow: add it to _WITH_AIRFLOW")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
-        else:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import time
 import tomllib
@@ -23,8 +22,6 @@ ROWS = ROOT / "docs" / "rows.toml"
 FOLDER = ROOT / ".results"
 _ROWS = "proves"
 _KIND = "kind"
-# What pytest-xdist puts behind the name of a test that belongs to a group.
-_GROUP = re.compile(r"@(airflow|test_\w+\.py)$")
 # Fixtures of a real peer: a broker, Airflow's processes, Spark, the Java client, a browser.
 _REAL = frozenset(
     {
@@ -93,12 +90,12 @@ class Results:
             self._note(name)
 
     def _note(self, name: str) -> None:
-        self._tests.setdefault(_GROUP.sub("", name), {"outcome": "not run", "rows": [], "seconds": 0.0})
+        self._tests.setdefault(name, {"outcome": "not run", "rows": [], "seconds": 0.0})
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take one phase's report: a failed phase fails the test, a skipped one skips it, a passed call passes it."""
-        test = self._tests[_GROUP.sub("", report.nodeid)]
+        test = self._tests[report.nodeid]
         test["rows"] = dict(report.user_properties).get(_ROWS, test["rows"])
         test["kind"] = dict(report.user_properties).get(_KIND, "unit")
         test["seconds"] = round(float(str(test["seconds"])) + report.duration, 3)
