@@ -63,7 +63,7 @@ def test_a_client_sends_what_it_has_and_reports_it(
 
 @pytest.mark.proves("N10")
 def test_acknowledgements_go_out_and_the_broker_tells_what_is_open(
-    api: Api, client: Any, topic: NewTopic, stats: Stats
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000)
@@ -71,6 +71,7 @@ def test_acknowledgements_go_out_and_the_broker_tells_what_is_open(
     messages = [consumer.receive(10_000) for _ in range(7)]
     for message in messages[:4]:
         consumer.acknowledge(message)
+    eventually(lambda: consumer.stats().msg_num_in_receiver_queue == 3)
     (report,) = consumer.close(timeout=20).consumers
     assert (report.acks_sent, report.acks_left, report.queued) == (4, 0, 3)
     assert report.backlog == 6 == stats(name)["subscriptions"]["sub"]["msgBacklog"]
@@ -153,7 +154,11 @@ def test_a_timeout_is_a_number_of_seconds(api: Api, client: Any, topic: NewTopic
             live.close(timeout=timeout)
     producer.send(b"still open")
     assert producer.close(timeout=0).left == 0
-    assert producer.close() == CloseReport()
+    with pytest.raises(AlreadyClosed):
+        producer.close(timeout=0)
+    # An argument that is wrong is told first.
+    with pytest.raises(InvalidConfiguration, match="timeout"):
+        producer.close(timeout=timeout)
 
 
 def test_a_closed_consumer_gives_out_nothing_more(

@@ -481,6 +481,7 @@ class Reader(Receiving):
 
         Waits for the broker's answer if no message is queued; raises `Timeout` after the operation time-out.
         """
+        check_generation(self._generation)
         return await self._inner.has_message_available()
 
     async def arrow_batches(

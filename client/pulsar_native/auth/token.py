@@ -76,10 +76,9 @@ class AuthenticationToken(Authentication):
         try:
             token = supplier()
         except Exception as error:
-            # Its text is for the application that wrote the supplier; it must not put the token into it.
-            raise ErrorGettingAuthenticationData(
-                f"The token supplier failed: {error} ({type(error).__name__})"
-            ) from error
+            failure = ErrorGettingAuthenticationData(f"The token supplier failed ({type(error).__name__})")
+            failure.supplier_error = str(error)
+            raise failure from error
         if not isinstance(token, str):
             raise ErrorGettingAuthenticationData(f"The token supplier returned {type(token).__name__}, not str")
         self._last_supplied = token
