@@ -52,6 +52,7 @@ def _parted(text: str) -> tuple[str, dict[str, str]]:
 
 def _parameters(documented: Any, every: list[str]) -> list[str]:
     """Return the parameters of a function, or of a class's `__init__`; where it takes `**options`, `every` one."""
-    code = (documented.__init__ if isinstance(documented, type) else documented).__code__
+    function: Any = vars(documented)["__init__"] if isinstance(documented, type) else documented
+    code = function.__code__
     named = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     return [*named, *(name for name in every if name not in named)] if code.co_flags & inspect.CO_VARKEYWORDS else named
