@@ -44,7 +44,7 @@ _STANDALONE: Mapping[str, str] = {
     "loadBalancerEnabled": "false",
     # The data must survive kill -9 of the broker, not a power cut of the machine.
     "journalSyncData": "false",
-    # The bookie takes the port it is given only with this odd setting, and else one nobody keeps free over a restart.
+    # The bookie uses the given port only with this setting; its default port may be taken over a restart.
     "allowEphemeralPorts": "true",
     "allowLoopback": "true",
     # The bookie's own default is the broker's maximum message size without any room for what is around a message: one
@@ -92,11 +92,11 @@ logger.jetty.level = warn
 
 
 class BrokerError(Exception):
-    """Say why the broker did not start, answer or stop, with the end of its log."""
+    """Raised when the broker did not start, answer or stop; has the end of its log."""
 
 
 class Standalone:
-    """Keep one standalone broker in a folder.
+    """Standalone broker in a folder.
 
     Blocking; not thread-safe. With `tokens` it demands tokens (`token()` makes them, the role "admin" may do
     everything, others need grants); with `tls` it also listens on TLS ports with certificates made in the folder, and
@@ -240,11 +240,11 @@ class Standalone:
         return self.start().wait_ready(timeout)
 
     def pause(self) -> None:
-        """Freeze the broker (SIGSTOP): its connections stay open and say nothing."""
+        """Suspend the broker (SIGSTOP): its connections stay open and silent."""
         self._signal_broker(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen broker go on."""
+        """Continue a suspended broker (SIGCONT)."""
         self._signal_broker(signal.SIGCONT)
 
     def __enter__(self) -> Standalone:

@@ -20,7 +20,7 @@ from environments import ENVS, ROOT, python_of
 
 @dataclass(frozen=True)
 class Check:
-    """One command and what it is called in the progress lines."""
+    """One command and its name in the progress lines."""
 
     name: str
     command: tuple[str, ...]
@@ -54,7 +54,7 @@ CHECKS = (
 
 
 def link_provider() -> None:
-    """Let the type checkers find provider/ under its import name: they do not follow setuptools' renaming."""
+    """Create the link by which type checkers find provider/ under its import name."""
     link = ROOT / ".typing" / "airflow_provider_pulsar"
     if not link.is_symlink():
         link.parent.mkdir(exist_ok=True)

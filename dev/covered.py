@@ -1,4 +1,4 @@
-"""Coverage of lines and branches by the tests: switched on for a run of dev/test.py, gathered and shown after it.
+"""Line and branch coverage of the tests: enabled for a run of dev/test.py, combined and printed after it.
 
 Standard library only; coverage.py lives in the environments. It costs more than the tests may get slower by, at least
 up to Python 3.13, where branches are traced call by call; so it is a run of its own (`make coverage`). All processes
@@ -26,7 +26,7 @@ _SWITCH = "PULSAR_TEST_COVERAGE"
 
 
 def begin() -> None:
-    """Forget earlier measurements, and measure what starts from now on."""
+    """Remove earlier measurements, and measure all processes started from now on."""
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir(parents=True)
     os.environ[_SWITCH] = "1"
@@ -35,7 +35,7 @@ def begin() -> None:
 
 
 def is_on(env: Mapping[str, str]) -> bool:
-    """Return whether a run with this environment is measured."""
+    """Return True if a run with this environment is measured."""
     return _SWITCH in env
 
 

@@ -31,11 +31,11 @@ OUTPUT = DEMO / "output"
 LOG = DEMO / "run.log"
 RESULT = DEMO / "result.json"
 PICTURE = OUTPUT / "delays_by_carrier.png"
-# What of the run's log a person wants to see: what the operators say of their progress, and what ended how.
+# Log lines shown to the user: progress of the operators, and results of tasks.
 _SHOWN = re.compile(r"(?:pulsar-load: |\S+ published: |consumed |Waiting for )[^\n]*")
 # Behind the text of a log line Airflow puts the logger, in brackets, and the place.
 _LOGGER = re.compile(r"\s+\[[\w.]+\].*")
-# Without a sign of life for so long, something has hung.
+# Seconds without output after which a step counts as hung.
 _QUIET_SECONDS = 600
 _BROKER_QUIET_SECONDS = 120
 
@@ -189,7 +189,7 @@ class Watchdog:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def pat(self) -> None:
-        """Note a sign of life."""
+        """Record output of the watched process."""
         self._moved = time.monotonic()
 
     def stop(self) -> None:
@@ -206,7 +206,7 @@ class Watchdog:
 
 
 def show(line: str) -> None:
-    """Print what a person wants to see of a log line."""
+    """Print a log line if it is for the user."""
     if line.startswith("demo: "):
         print(line, end="", flush=True)
         return
@@ -222,7 +222,7 @@ def draw(parquet: str) -> None:
 
 
 def table(result: Mapping[str, dict[str, float]]) -> str:
-    """Return the closing table: what, how many, how long, how fast."""
+    """Return the final table: step, count, seconds and rate."""
     rows = [("", "messages", "seconds", "messages/s")]
     for name, key, count in (
         ("published", "published", "count"),

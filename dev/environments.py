@@ -1,4 +1,4 @@
-"""Make what the project runs in: Python environments under .envs/, the broker's jars under .cache/, and a browser.
+"""Set-up of the project's tools: Python environments under .envs/, the broker's jars under .cache/, and a browser.
 
 The client's optional compiled module is made in place with the environment `dev`, for all of them; where no C compiler
 is, the client runs in plain Python and setting up goes on.
@@ -48,7 +48,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 class SetupError(Exception):
-    """Tell the person at the terminal what is missing and what to do about it."""
+    """Raised when something is missing for a set-up; the text names the fix."""
 
 
 def say(text: str) -> None:

@@ -33,7 +33,7 @@ class FeaturesError(Exception):
 
 @dataclass
 class Row:
-    """One feature: its id, the area it belongs to, our sentence, and the tests that name it (name to kind)."""
+    """One feature: id, area, text, and the tests that prove it (name to kind)."""
 
     id: str
     area: str

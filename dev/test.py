@@ -35,7 +35,7 @@ ALLOWED_SKIPS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Suite:
-    """A folder of tests and what must be set up for it; the first environment is the one they run in."""
+    """Folder of tests and its environments, of which the first one runs them."""
 
     name: str
     needs: tuple[str, ...]
@@ -62,7 +62,7 @@ SUITES = (
 
 @dataclass
 class Count:
-    """How many tests passed, failed and were skipped."""
+    """Numbers of tests passed, failed and skipped."""
 
     passed: int = 0
     failed: int = 0

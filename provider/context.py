@@ -1,6 +1,6 @@
-"""Values of Airflow's task context: the task instance's identity, callables with context, storage paths.
+"""Values of Airflow's task context: identity of the task instance, callables with context, storage paths.
 
-Rule: names depend on dag, task, run and map index only, so that every try and every clearing shares them.
+Rule: names depend on dag, task, run and map index only, so that all tries and clearings share them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST_NAME = 240
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """One task instance, whatever its try."""
+    """One task instance, in any of its tries."""
 
     dag_id: str
     task_id: str
@@ -35,13 +35,13 @@ class TaskIdentity:
 
     @property
     def text(self) -> str:
-        """The default identity of what this task instance publishes."""
+        """Default identity of this task instance's publication."""
         return f"{self.dag_id}/{self.task_id}/{self.map_index}/{self.run_id}"
 
     def producer_name(self, deployment_id: str, identity: str | None = None) -> str:
-        """Return the name under which the broker remembers what is published under an identity, by default this one.
+        """Return the producer name of an identity, by default this one.
 
-        Deployment and identity are both part of it; of a longer one the end is a digest.
+        It has deployment and identity; the end of a longer one is a digest.
         """
         name = f"airflow/{deployment_id}/{identity or self.text}"
         if len(name) <= _LONGEST_NAME:
@@ -50,11 +50,11 @@ class TaskIdentity:
 
     @property
     def subscription(self) -> str:
-        """The subscription of the task, shared by all its runs."""
+        """Subscription of the task, shared by all its runs."""
         return f"airflow/{self.dag_id}/{self.task_id}"
 
     def as_properties(self) -> dict[str, str]:
-        """Return the identity for the broker's statistics."""
+        """Return the identity as producer or consumer properties, for the broker's statistics."""
         return {
             "airflow.dag_id": self.dag_id,
             "airflow.task_id": self.task_id,
@@ -64,7 +64,7 @@ class TaskIdentity:
 
 
 def call_with_context(function: Callable[..., Any], context: Context, op_kwargs: Mapping[str, Any]) -> Any:
-    """Call with `op_kwargs`, and with those values of the task's context that the function's parameters name."""
+    """Call the function with `op_kwargs`, and with the context values that its parameters name."""
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return function(**{**context, **op_kwargs})

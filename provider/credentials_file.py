@@ -1,7 +1,7 @@
-"""Credentials as a file for Spark clusters: private, named after its process, and removed when that is gone.
+"""Credentials as private files for Spark clusters, named after their process and removed after its end.
 
-Rules: the folder belongs to this user and nobody else may enter it (0700), the files are 0600; a file whose process
-has ended, in whatever way, is removed by the next one that writes, since a killed process removes nothing.
+Rules: the folder belongs to this user with mode 0700, the files have mode 0600. A file whose process has ended is
+removed by the next writer, since a killed process removes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"(?P<host>[\w.-]+)_(?P<pid>\d+)_(?P<start>\d+)_[0-9a-f]{16}\
 
 
 def folder() -> Path:
-    """Return this user's folder of credentials, made if it is not there; raises where somebody else owns it."""
+    """Return this user's folder of credentials, created if missing; raises if another user owns it."""
     path = Path(tempfile.gettempdir()) / f"airflow-pulsar-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
@@ -32,7 +32,7 @@ def folder() -> Path:
 
 
 def write(secret: str) -> Path:
-    """Write credentials for this process to a file of its own and return the path; stale ones are removed before."""
+    """Write credentials to a file of this process and return the path; stale files are removed first."""
     remove_stale()
     name = f"{_host()}_{os.getpid()}_{_start_of(os.getpid())}_{secrets.token_hex(8)}.json"
     path = folder() / name
@@ -43,7 +43,7 @@ def write(secret: str) -> Path:
 
 
 def remove_stale() -> None:
-    """Remove the files of processes of this host that have ended."""
+    """Remove the files of ended processes of this host."""
     for path in folder().iterdir():
         match = _NAME.fullmatch(path.name)
         if match is None or match["host"] != _host() or _start_of(int(match["pid"])) == match["start"]:
@@ -56,9 +56,9 @@ def _host() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process began, which tells it from a later one with the same id; "0" where that is unknown."""
+    """Return the start time of a process, which tells it from a later one with the same id; "0" if unknown."""
     try:
-        # Behind the command's name, which may hold anything, in parentheses: the 20th field is the start in ticks.
+        # After the command's name in parentheses, which may have any characters: the 20th field is the start in ticks.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except FileNotFoundError:
         if Path("/proc/self").exists():

@@ -1,10 +1,10 @@
-"""The deployment id: which of several Airflows publishes, so that none takes another's messages for its own.
+"""Deployment id: identifies one of several Airflows, so that none takes another's messages for its own.
 
-Rules: it must differ between two deployments that run the same DAGs, and be the same for all workers of one and over
-its restarts. Airflow has no such id of its own, and its URLs are often the same in two deployments. Hence, in this
-order: the field of the connection, `[pulsar] deployment_id` of the configuration, and a random id made on first use
-and kept in Airflow's metadata database as the variable `pulsar_deployment_id`. A copy of one database for another
-deployment copies the variable too; what both publish is then refused by name, as the broker knows the producer.
+Rules: it must differ between two deployments of the same DAGs, and be the same for all workers of one and over
+restarts. Airflow has no such id, and its URLs are often equal in two deployments. Sources, in this order: the field of
+the connection, `[pulsar] deployment_id` of the configuration, and a random id created on first use and stored in
+Airflow's metadata database as the variable `pulsar_deployment_id`. A copy of a database for another deployment copies
+the variable too; publishing with it then fails with its name, since the broker knows the producer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DESCRIPTION = (
 def deployment_id(of_connection: str | None) -> str:
     """Return the id of this Airflow; `of_connection` is the field of the connection.
 
-    Blocks for Airflow's answer. Raises AirflowException for an id with other letters, and where none can be kept.
+    Blocks for Airflow's answer. Raises AirflowException for an id with other characters, and if none can be stored.
     """
     if of_connection:
         return of_connection
@@ -38,7 +38,7 @@ def deployment_id(of_connection: str | None) -> str:
         found = Variable.get(VARIABLE, default=None)
         if not found:
             Variable.set(VARIABLE, uuid.uuid4().hex[:16], description=_DESCRIPTION)
-            # Another task may have done so at the same moment: what is stored now holds for both.
+            # Another task may have created one at the same moment: the stored one is for both.
             found = Variable.get(VARIABLE)
     except Exception as error:
         raise AirflowException(

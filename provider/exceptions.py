@@ -1,7 +1,7 @@
 """Airflow's exceptions for errors of the client and of the operating system.
 
-May not do I/O. Operators and sensors raise nothing else: an error that no retry can help (refused credentials, a bad
-name) fails the task at once, every other error fails the try.
+May not do I/O. Operators and sensors raise no other ones: a permanent error (refused credentials, a wrong name) fails
+the task at once, every other error fails the try.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pulsar_native.jobs.failures import explain, is_permanent
 
 
 def failure(error: BaseException, *, action: str, stage: str) -> AirflowException:
-    """Return Airflow's exception for an error of the client; one that forbids retries where they cannot help."""
+    """Return Airflow's exception for an error of the client; without retries for a permanent one."""
     kind = AirflowFailException if is_permanent(error) else AirflowException
     return kind(explain(error, action=action, stage=stage))
 
 
 @contextmanager
 def staged(action: str, stage: str) -> Iterator[None]:
-    """Turn errors of the client and of the operating system inside the block into Airflow's, naming the stage."""
+    """Convert errors of the client and of the operating system inside the block to Airflow's, with the stage."""
     from pulsar_native import PulsarException
 
     try:

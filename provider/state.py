@@ -1,4 +1,4 @@
-"""State of a task instance that survives retries and clearing: small JSON values in Airflow's task state store.
+"""Task state that survives retries and clearing: small JSON values in Airflow's task state store.
 
 Rule: a value never expires. It is lost when its run is deleted, with `[state_store] clear_on_success`, or by hand.
 """
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class TaskState:
-    """A few JSON values of a task instance, kept over its tries and clearing. Blocks for Airflow's answer."""
+    """JSON values of a task instance, kept over its tries and clearing. Blocks for Airflow's answer."""
 
     def __init__(self, context: Context, key: str) -> None:
         self._store: Any = context.get("task_state_store")
         self._key = key
 
     def get(self) -> dict[str, Any] | None:
-        """Return the value, None for none."""
+        """Return the value, None without one."""
         found = self._store.get(self._key) if self._store is not None else None
         return found if isinstance(found, dict) else None
 
     def set(self, value: Mapping[str, Any]) -> None:
-        """Replace the value, which never expires; raises Airflow's error when it cannot be stored."""
+        """Replace the value, which never expires; raises Airflow's error if it cannot be stored."""
         from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub file lacks the name
 
         if self._store is not None:

@@ -1,8 +1,8 @@
-"""The Pulsar client of one task try: opened when needed, dropped at once by a kill, a time-out or a failure.
+"""Client of one task try: opened when needed, dropped at once after a kill, a time-out or a failure.
 
-Invariants: a kill is never forgotten, whenever it comes: before `open` it makes `open` raise, afterwards `killed` is
-True until the block ends. The end of the block waits for the broker only if it was left without an exception: Airflow's
-execution time-out is an exception inside `execute`, and every second spent in `finally` delays it.
+Invariants: a kill is never lost. Before `open` it makes `open` raise, afterwards `killed` is True until the block ends.
+The end of the block waits for the broker only without an exception: Airflow's execution time-out is an exception inside
+`execute`, and every second in `finally` delays it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class TaskKilled(AirflowException):
-    """Raised when a task goes on after Airflow has killed it."""
+    """Raised when a task continues after Airflow has killed it."""
 
 
 class TaskClient:
-    """Hold the client of a task try; use it as a context manager around the whole of `execute`.
+    """Client of a task try; a context manager around the whole of `execute`.
 
-    `kill` may be called from any thread and from a signal handler, and waits for nothing; the rest belongs to the
-    task's thread. One object serves all calls of `execute` of its operator.
+    `kill` may be called from any thread and from a signal handler, and does not wait; the rest belongs to the task's
+    thread. One object serves all calls of `execute` of its operator.
     """
 
     def __init__(self) -> None:
@@ -36,30 +36,30 @@ class TaskClient:
 
     @property
     def killed(self) -> bool:
-        """Whether the task was killed: nothing may be sent, received or acknowledged any more."""
+        """True if the task was killed: nothing may be sent, received or acknowledged."""
         return self._killed
 
     def check(self, action: str) -> None:
-        """Raise `TaskKilled`, which names the action, if the task was killed."""
+        """Raise `TaskKilled`, with the name of the action, if the task was killed."""
         if self._killed:
             raise TaskKilled(f"{action}: the task was killed")
 
     def open(self, hook: PulsarHook, action: str) -> Client:
         """Return the client of the hook's connection; raises `TaskKilled` if the task was killed before.
 
-        Blocks while Airflow is asked for the connection.
+        Blocks while Airflow returns the connection.
         """
         self.check(action)
         client = hook.get_client()
         self._client = client
-        # A kill between the check and the line above has seen no client to drop.
+        # A kill between the check and the line above has found no client to drop.
         if self._killed:
             _drop(client)
         self.check(action)
         return client
 
     def kill(self) -> None:
-        """Drop the connections, so that the broker gives unacknowledged messages to others; returns at once."""
+        """Drop the connections, so that the broker redelivers unacknowledged messages; does not wait."""
         self._killed = True
         client = self._client
         if client is not None:

@@ -1,7 +1,7 @@
-"""A complete Apache Pulsar client in Python, without native code of its own: the sync API.
+"""Public names of the sync API of a complete Apache Pulsar client in Python.
 
-A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio API with the same
-names is `pulsar_native.asyncio`.
+A program written for the official client runs after `import pulsar_native as pulsar`. The asyncio API has the same
+names in `pulsar_native.asyncio`.
 """
 
 from pulsar_native import exceptions

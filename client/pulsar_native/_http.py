@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, bounded in time and size; the admin client, lookups and token issuers use it.
+"""HTTP requests bounded in time and size, for the admin client, lookups and token issuers.
 
 Rules: one fresh connection per request (nothing is shared between threads or survives a fork); the deadline holds for
 the whole exchange, however slowly the peer dribbles (name resolution alone is the system's own and not bounded); no
@@ -109,7 +109,7 @@ def exchange(
     stream = _open(host, port, tls if parts.scheme == "https" else None, min(deadline, connect_deadline or deadline))
     with stream:
         connection = http.client.HTTPConnection(host, port)
-        # An already open "socket" keeps http.client from connecting by itself, without our deadline.
+        # With an open socket http.client does not connect itself, which it would do without the deadline.
         connection.sock = _Channel(stream, deadline)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
@@ -135,7 +135,7 @@ def redirected(url: str, answer: HttpAnswer, target: str, broker: str) -> str:
         raise ReadError(f"A redirect to no usable address: {error}", broker=broker) from error
     if url.startswith("https:") and parts.scheme != "https":
         raise ReadError(f"A redirect from https to http ({parts.netloc}) is not followed", broker=broker)
-    # Behind a proxy the path may have gained or lost a prefix, but it must still ask for the same thing.
+    # A proxy may add or remove a prefix of the path; the rest must be the same.
     if not unquote(parts.path).endswith(unquote(urlsplit(target).path)):
         raise ReadError(f"A redirect to another path ({parts.netloc}{parts.path}) is not followed", broker=broker)
     return location
@@ -174,7 +174,7 @@ def _connect(host: str, port: int, deadline: float) -> socket.socket:
     for tried, (family, kind, protocol, _, address) in enumerate(addresses):
         stream = socket.socket(family, kind, protocol)
         try:
-            # A dead first address must not eat the time of a live second one.
+            # An address that does not answer must leave time for the next ones.
             stream.settimeout(_remaining(deadline) / (len(addresses) - tried))
             stream.connect(address)
         except OSError as error:
@@ -197,7 +197,7 @@ def _received(response: http.client.HTTPResponse, max_body_bytes: int) -> HttpAn
 
 
 class _Channel:
-    """The part of a socket that http.client uses, with every wait cut to what the deadline leaves."""
+    """The socket interface that http.client uses, with every wait limited by the deadline."""
 
     def __init__(self, stream: socket.socket, deadline: float) -> None:
         self._stream = stream
@@ -229,7 +229,7 @@ class _Incoming(io.RawIOBase):
         return self._channel.receive_into(buffer)
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- error responses --------------------------------------------------------------------------------------------------
 
 _MAX_REASON = 500
 
@@ -242,7 +242,7 @@ _KINDS: dict[int, type[PulsarException]] = {
 
 
 def reason_of(answer: HttpAnswer, secrets: Iterable[str] = ()) -> tuple[str, bool]:
-    """Return why a request was refused, and whether a broker says so (in its JSON) or only a web server."""
+    """Return the reason of an error response, and True if it is a broker's (JSON) and not another web server's."""
     said = parse_json_object(answer.body.decode(errors="replace"))
     from_broker = said is not None and isinstance(said.get("reason"), str)
     reason = str(said["reason"]) if said is not None and from_broker else answer.reason or "no reason given"
@@ -252,15 +252,15 @@ def reason_of(answer: HttpAnswer, secrets: Iterable[str] = ()) -> tuple[str, boo
 
 
 def kind_of(status: int, reason: str, from_broker: bool) -> type[PulsarException] | None:
-    """Return the error for a refusal that means the same whatever was asked, else None."""
+    """Return the error class for a status that has the same meaning for every request, else None."""
     if status == 401 and from_broker and "authenticat" not in reason.lower():
-        # The broker says 401 also to those it knows: its filter refuses strangers without a reason in JSON.
+        # The broker also answers 401 to authenticated roles: its filter rejects others without a JSON reason.
         return AuthorizationError
     return _KINDS.get(status)
 
 
 def parse_json_object(text: str | bytes) -> dict[str, object] | None:
-    """Return the JSON object in the text, or None when it is something else. Never raises."""
+    """Return the JSON object in the text, None for anything else. Does not raise."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Where a client's records go when it is given a logger: to that one instead of the handlers of `pulsar_native`.
+"""Log targets: forwarding of the package's log records to the `logger` option of clients.
 
-Rules: the package's own loggers stay as the application configured them while no client has a logger of its own; while
-any has, all records of the package go to all of these, since a record does not say which client it is of, and nowhere
-else. Levels are the targets' own.
+Rules: while no client has a logger, the package's loggers stay as the application configured them. While any client has
+one, all records of the package go to the loggers of all clients, since a record does not name its client, and nowhere
+else. The level is the target's.
 """
 
 from __future__ import annotations
@@ -35,14 +35,21 @@ def _checked_level(level: object) -> LoggerLevel:
 
 
 class ConsoleLogger:
-    """Write records of at least `log_level` to standard output; given to a client as `logger`."""
+    """Log to standard output; for the `logger` option of a client.
+
+    :param log_level: lowest level of the records written. Default Info. Raises `InvalidConfiguration` for another type.
+    """
 
     def __init__(self, log_level: LoggerLevel = LoggerLevel.Info) -> None:
         self.log_level = _checked_level(log_level)
 
 
 class FileLogger:
-    """Append records of at least `log_level` to the file `log_file`; given to a client as `logger`."""
+    """Log to the end of a file; for the `logger` option of a client.
+
+    :param log_level: lowest level of the records written. Raises `InvalidConfiguration` for another type.
+    :param log_file: path of the file, opened with the first record.
+    """
 
     def __init__(self, log_level: LoggerLevel, log_file: str) -> None:
         self.log_level = _checked_level(log_level)
@@ -52,7 +59,7 @@ class FileLogger:
 
 
 class _Forward(logging.Handler):
-    """Hand the package's records to the targets, under the targets' names."""
+    """Handler that forwards the package's records to the targets, under the targets' names."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for target in list(_targets):
@@ -63,12 +70,12 @@ class _Forward(logging.Handler):
 
 
 _forward = _Forward()
-# Level and propagation of the package's logger before the first target came.
+# Level and propagation of the package's logger before the first target.
 _before: list[tuple[int, bool]] = []
 
 
 def check_log_options(logger: object, log_conf_file_path: object) -> None:
-    """Raise `InvalidConfiguration` for what is no logger; the path is only checked, as it has no effect anywhere."""
+    """Raise `InvalidConfiguration` for arguments of another type; the path has no further effect."""
     if log_conf_file_path is not None and not isinstance(log_conf_file_path, str):
         raise InvalidConfiguration(f"log_conf_file_path must be a str or None, not {type(log_conf_file_path).__name__}")
     if logger is not None and not isinstance(logger, logging.Logger | ConsoleLogger | FileLogger):
@@ -78,7 +85,7 @@ def check_log_options(logger: object, log_conf_file_path: object) -> None:
 
 
 def send_records_to(logger: logging.Logger | ConsoleLogger | FileLogger) -> Callable[[], None]:
-    """Have the package's records go to a logger until the function returned is called. Thread-safe."""
+    """Forward the package's records to a logger until the returned function is called. Thread-safe."""
     if isinstance(logger, logging.Logger):
         target, handler = logger, None
     else:
@@ -88,7 +95,7 @@ def send_records_to(logger: logging.Logger | ConsoleLogger | FileLogger) -> Call
             else logging.StreamHandler(sys.stdout)
         )
         handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
-        # A logger of its own, outside the tree: nothing but this handler gets its records.
+        # A logger outside the tree of loggers: only this handler gets its records.
         target = logging.Logger("pulsar", _LEVELS[logger.log_level])
         target.addHandler(handler)
     with _lock:

@@ -40,7 +40,7 @@ def outgoing(
     null_partition_key: bool = False,
     schema_version: bytes | None = None,
 ) -> OutgoingMessage:
-    """Check the parts of a message and put them together; None as payload is a null value."""
+    """Return an outgoing message from checked fields; None as payload is a null value."""
     check_parts(properties, partition_key, ordering_key, sequence_id, event_timestamp)
     _check_clusters(replication_clusters)
     if disable_replication is not None and not isinstance(disable_replication, bool):
@@ -68,7 +68,7 @@ def outgoing(
 def encoded(
     schema: Schema[Any], content: Any, partition_key: str | bytes | None
 ) -> tuple[bytes | None, str | bytes | None, bool]:
-    """Return a value's payload, the message's key, and whether the key is a null one, by a schema of any kind."""
+    """Return the payload of a value, the message's key, and True if the schema's key is null."""
     if content is None:
         return None, partition_key, False
     if not schema.separates_key:
@@ -102,7 +102,7 @@ def _delivery_time(deliver_at: int | None, deliver_after: timedelta | int | None
 
 
 def encoded_fields(message: OutgoingMessage) -> bytes:
-    """Return a message's optional fields as they stand in a batch."""
+    """Return a message's optional fields, encoded for a batch."""
     return encode_single_fields(
         message.properties,
         message.partition_key,

@@ -1,4 +1,4 @@
-"""What clients, producers, consumers and readers of both APIs share: they can be told apart, and not be pickled."""
+"""Mix-in of the live objects of both APIs: a repr, and a refusal of pickling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class NotPicklable:
-    """A client, producer, consumer or reader of either API: it holds connections and stays in its process."""
+    """Client, producer, consumer or reader of either API: it holds connections and belongs to its process."""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -18,5 +18,5 @@ class NotPicklable:
         return f"<{type(self).__name__} {self._described()}>"
 
     def _described(self) -> str:
-        """Return what tells this object from others of its kind; never a secret."""
+        """Return the text that identifies this object in its repr; never a secret."""
         return f"at {id(self):#x}"

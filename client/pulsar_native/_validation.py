@@ -42,7 +42,7 @@ def check_parts(
     sequence_id: int | None,
     event_timestamp: int | None,
 ) -> None:
-    """Raise `InvalidMessage` for a part of a message of another type or out of its range."""
+    """Raise `InvalidMessage` for a field of a message of another type or out of range."""
     if properties is not None and not (
         isinstance(properties, Mapping)
         and all(isinstance(key, str) and isinstance(value, str) for key, value in properties.items())
@@ -58,7 +58,7 @@ def check_parts(
 
 
 def whole_number(name: str, number: object, maximum: int) -> None:
-    """Raise `InvalidMessage` unless a number is None or a whole one from 0 to the maximum."""
+    """Raise `InvalidMessage` unless a number is None or an int from 0 to the maximum."""
     if number is None:
         return
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= maximum:
@@ -66,14 +66,14 @@ def whole_number(name: str, number: object, maximum: int) -> None:
 
 
 def transaction_timeout(seconds: float) -> float:
-    """Return the seconds after which a transaction is aborted, checked."""
+    """Return a checked transaction time-out in seconds."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= 1e9:
         raise InvalidConfiguration(f"timeout_seconds must be a positive number of seconds, not {seconds!r}")
     return seconds
 
 
 def work_of(transaction: object, client: ClientCore) -> TransactionWork:
-    """Return the engine's part of a transaction, which must be of the same client."""
+    """Return the engine's part of a transaction; raise `InvalidConfiguration` if it belongs to another client."""
     work = getattr(transaction, "_work", None)
     if not isinstance(work, TransactionWork):
         raise InvalidConfiguration(f"transaction must be what new_transaction() gave, not {type(transaction).__name__}")
@@ -86,7 +86,7 @@ def work_of(transaction: object, client: ClientCore) -> TransactionWork:
 
 
 def sending_work_of(transaction: object, producer: TopicProducer) -> TransactionWork:
-    """Return the engine's part of a transaction that messages of a producer may be sent in."""
+    """Return the engine's part of a transaction for a producer; raise for a non-persistent topic."""
     work = work_of(transaction, producer.client)
     if not producer.topic.is_persistent:
         raise OperationNotSupported(
@@ -97,7 +97,7 @@ def sending_work_of(transaction: object, producer: TopicProducer) -> Transaction
 
 
 def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | ArrowBatch) -> list[MessageId]:
-    """Return the ids to acknowledge, of one message, one id, or a list of them."""
+    """Return the message ids of a message, an id, or a list of these."""
     if isinstance(messages, Message):
         return [messages.message_id()]
     if isinstance(messages, MessageId):
@@ -117,7 +117,7 @@ def _whole_batch() -> InvalidMessage:
 
 
 def id_of(message: Message | MessageId | ArrowBatch) -> MessageId:
-    """Return the id of one message; a list and a whole Arrow batch are refused."""
+    """Return the message id of a message or an id; raise `InvalidMessage` for a list or an Arrow batch."""
     if isinstance(message, Message):
         return message.message_id()
     if isinstance(message, MessageId):
@@ -128,7 +128,7 @@ def id_of(message: Message | MessageId | ArrowBatch) -> MessageId:
 
 
 def messages_of(messages: Message | Sequence[Message]) -> list[Message]:
-    """Return the messages of one or a list; an id will not do where the message itself is needed."""
+    """Return one message or a list of them as a list; raise `InvalidMessage` for ids, which cannot be republished."""
     given = [messages] if isinstance(messages, Message) else messages
     if not isinstance(given, list | tuple) or not all(isinstance(message, Message) for message in given):
         raise InvalidMessage(
@@ -146,21 +146,21 @@ def retry_delay(delay: timedelta | int) -> int:
 
 
 def retry_properties(properties: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Return the properties to add to a retried message, checked."""
+    """Return the checked properties to add to a retried message."""
     check_parts(properties, None, None, None, None)
     return properties
 
 
 def redelivery_count_of(message: Message | MessageId) -> int:
-    """Return how often a message was redelivered; an id alone does not tell, and counts as never."""
+    """Return the redelivery count of a message, 0 for an id."""
     return message.redelivery_count() if isinstance(message, Message) else 0
 
 
 def deadline(timeout_millis: int | None, now: float) -> float | None:
-    """Return when a call with this time-out ends, on the clock of `now` (seconds); None means never."""
+    """Return the deadline of a call on the clock of `now` (seconds), None for no time-out."""
     if timeout_millis is None:
         return None
-    # Exact type first: it is asked for each message.
+    # The exact type first: this runs for each received message.
     if type(timeout_millis) is not int and (isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int)):
         raise InvalidConfiguration(f"timeout_millis must be an int of milliseconds or None, not {timeout_millis!r}")
     return now + timeout_millis / 1000

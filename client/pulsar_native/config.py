@@ -4,9 +4,12 @@ Rules: every configuration is frozen and picklable, so that an Airflow connectio
 clients are made from it where they are used. Credentials travel by reference only (see `auth`): a configuration that
 holds a literal secret refuses to be pickled. Validation happens here, at construction, and names the fix.
 
-Key ranges: the broker hashes a message's ordering key, else its key, by Murmur3 to 0..65535; both bounds of a range
-belong to it. Ranges of one consumer may not overlap; those of several consumers the broker compares. Delays of a
-redelivery back-off are milliseconds, as in the Java client, so that its settings can be copied.
+Options: each class documents its options as `:param name:` fields, with unit, default and errors. The methods of both
+APIs that take the same options show these texts (`_option_docs`).
+
+Key ranges: the broker hashes a message's ordering key, or its key if it has none, by Murmur3 to 0..65535; both bounds
+of a range are included. Ranges of one consumer may not overlap; the broker compares those of different consumers.
+Delays of a redelivery back-off are milliseconds, as in the Java client, so that its settings can be copied.
 """
 
 from __future__ import annotations
@@ -56,11 +59,16 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class KeySharedPolicy:
-    """How the keys are divided among the consumers of a Key_Shared subscription; the same for all of them.
+    """Assignment of keys to the consumers of a Key_Shared subscription (PIP-34); the same for all of its consumers.
 
-    `AutoSplit`: the broker divides. `Sticky`: each consumer gets the keys whose hash lies in its `sticky_ranges`; where
-    no consumer has a hash, its messages wait. `allow_out_of_order_delivery` lets messages of a key that are delivered
-    again come after newer ones, so that a slow consumer does not hold up a new one.
+    Immutable. Raises `InvalidConfiguration` for ranges without `Sticky`, and for `Sticky` without ranges.
+
+    :param key_shared_mode: `AutoSplit` (default), the broker assigns hashes to consumers; or `Sticky`, each consumer
+        gets the keys whose hash is in its `sticky_ranges`, and messages of hashes that no consumer has wait.
+    :param allow_out_of_order_delivery: True lets redelivered messages of a key arrive after newer ones, so that a slow
+        consumer does not block a new one. Default False.
+    :param sticky_ranges: pairs (first, last) of hashes, 0 to 65535, both bounds included, without overlap; `Sticky`
+        only. Default none.
     """
 
     key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit
@@ -97,7 +105,7 @@ class KeySharedPolicy:
 
 
 def checked_ranges(name: str, ranges: object) -> tuple[Range, ...]:
-    """Return ranges as tuples; those that are none, lie outside 0..65535 or overlap are refused by name."""
+    """Return ranges as tuples; raise `InvalidConfiguration` for bounds outside 0..65535, overlaps, and no ranges."""
     if isinstance(ranges, str | bytes) or not isinstance(ranges, Sequence) or not ranges:
         raise InvalidConfiguration(f"{name} must be a list of (first, last) hashes with at least one, not {ranges!r}")
     found = tuple(_checked_range(name, each) for each in ranges)
@@ -122,22 +130,30 @@ def _checked_range(name: str, each: object) -> Range:
 
 
 class RedeliveryBackoff(Protocol):
-    """Give the delay before the next delivery of a message; any object with this method will do.
+    """Interface of redelivery back-offs: any object with this method.
 
-    Called in the application's thread or the engine's, under a lock: it must not block. A message that was refused by
-    its id alone counts as never redelivered.
+    `next` is called in the application's thread or the engine's, under a lock: it must not block. A message that was
+    negatively acknowledged by its id alone counts as never redelivered.
     """
 
     def next(self, redelivery_count: int) -> float:
-        """Return milliseconds for a message that was redelivered so many times; 0 = delivered once."""
+        """Return the delay in milliseconds before the next delivery of a message.
+
+        :param redelivery_count: number of redeliveries so far; 0 for a message that was delivered once.
+        """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiplierRedeliveryBackoff:
-    """Multiply the delay with each redelivery: `min_delay_ms`, times `multiplier` each, at most `max_delay_ms`.
+    """Exponential redelivery back-off, Java's class of this name. Immutable, thread-safe.
 
-    Immutable and thread-safe. The defaults are Java's: 10 s, 20 s, 40 s … 10 minutes.
+    With the defaults, which are Java's, the delays are 10 s, 20 s, 40 s … 10 minutes. Raises `InvalidConfiguration`
+    for values out of range.
+
+    :param min_delay_ms: delay of the first redelivery in milliseconds, at least 0. Default 10000.
+    :param max_delay_ms: longest delay in milliseconds, at least `min_delay_ms`. Default 600000.
+    :param multiplier: factor of each further redelivery, at least 1. Default 2.0.
     """
 
     min_delay_ms: int = 10_000
@@ -155,7 +171,10 @@ class MultiplierRedeliveryBackoff:
             raise InvalidConfiguration(f"multiplier must be at least 1, not {self.multiplier}")
 
     def next(self, redelivery_count: int) -> float:
-        """Return milliseconds to wait for a message that was redelivered so many times."""
+        """Return the delay in milliseconds before the next delivery of a message.
+
+        :param redelivery_count: number of redeliveries so far.
+        """
         if redelivery_count <= 0 or not self.min_delay_ms:
             return self.min_delay_ms
         try:
@@ -169,15 +188,18 @@ class MultiplierRedeliveryBackoff:
 
 
 class Router(Protocol):
-    """Choose the partition of a message; an answer outside `0 <= n < num_partitions` is an error."""
+    """Interface of message routers: return the partition of a message, `0 <= n < num_partitions`.
+
+    Called in the thread that sends; it must not block. Any other result fails the send.
+    """
 
     def __call__(self, message: Any, num_partitions: int) -> int: ...
 
 
 class TopicsChangedListener(Protocol):
-    """Be told which topics joined and left the consumer of a pattern, after it is done.
+    """Listener for the topics a pattern consumer subscribed to and left, called after the change.
 
-    The sync API calls from a listener thread; the asyncio API on the loop, where they may be coroutines.
+    The sync API calls it in a listener thread; the asyncio API on the loop, where the methods may be coroutines.
     """
 
     def on_topics_added(self, topics: list[str]) -> Any: ...
@@ -185,11 +207,11 @@ class TopicsChangedListener(Protocol):
 
 
 class ConsumerEventListener(Protocol):
-    """Be told when the broker makes this consumer of a Failover subscription the active one of a partition, or another.
+    """Listener for the active consumer of a Failover subscription: this consumer of a partition, or another one.
 
-    `partition` is -1 on a topic without partitions. A consumer that is not the active one is told so when it has
-    subscribed. The sync API calls from a listener thread; the asyncio API on the loop, where they may be
-    coroutines. What raises is logged.
+    `partition` is -1 on a topic without partitions. After subscribing, `became_inactive` is called too if another
+    consumer is active. The sync API calls the methods in a listener thread; the asyncio API on the loop, where they
+    may be coroutines. Exceptions are logged. (ACTIVE_CONSUMER_CHANGE; Java: ConsumerEventListener.)
     """
 
     def became_active(self, consumer: Any, partition: int) -> Any: ...
@@ -201,7 +223,11 @@ class Config:
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> Self:
-        """Build the configuration from option names; an unknown name is an error that tells the nearest right one."""
+        """Return the configuration made from option names and values.
+
+        :param options: values by option name. Raises `InvalidConfiguration` for an unknown name, with the most
+            similar known one, for a missing option, and for a value out of range.
+        """
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         known = [f.name for f in fields]
         for name in options:
@@ -216,7 +242,7 @@ class Config:
         return cls(**options)
 
     def _check_choices(self) -> None:
-        """Refuse what is neither True nor False, or no member of its enum: it would be found out too late."""
+        """Raise `InvalidConfiguration` for a flag that is no bool, or an option that is no member of its enum."""
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if isinstance(f.default, bool) and not isinstance(value, bool):
@@ -227,7 +253,7 @@ class Config:
                 raise InvalidConfiguration(f"{f.name} must be one of {known}, not {value!r}")
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some options changed; the first one stays as it was."""
+        """Return a copy with some options changed; raises `InvalidConfiguration` as the constructor does."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
 
@@ -251,7 +277,7 @@ def _integer(name: str, value: Any, minimum: float, maximum: float = float("inf"
 
 
 def _texts(config: Config, *names: str) -> None:
-    """Refuse what is neither None nor a str; an empty one is none, as for the official client."""
+    """Raise unless these options are None or a str; a blank str becomes None, as in the official client."""
     for name in names:
         value = getattr(config, name)
         _require(value is None or isinstance(value, str), f"{name} must be None or a str, not {type(value).__name__}")
@@ -281,10 +307,61 @@ def _key_reader(value: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig(Config):
-    """Everything a client needs to reach a cluster. Times are seconds unless the name says `_ms`.
+    """Configuration of a client. Immutable; picklable, except with a `tls_context`.
 
-    `service_url` is a URL, or what supplies and changes it (see `service_info`). `tls_context` replaces all other TLS
-    settings and cannot be pickled.
+    Raises `InvalidConfiguration` for a value of another type or out of range, `InvalidUrl` for a malformed URL.
+
+    :param service_url: pulsar:// or pulsar+ssl:// (http:// or https:// for lookups over HTTP) with one or several
+        hosts, separated by commas; or a source of it: a `ServiceInfoProvider`, an `AutoClusterFailover`, a
+        `PolledServiceInfo`, or a callable, which is polled every 5 s.
+    :param authentication: an object of `pulsar_native.auth`. Default None. With a provider or an
+        `AutoClusterFailover` as `service_url` it belongs into each `ServiceInfo`.
+    :param operation_timeout_seconds: limit in seconds of a lookup, of creating and closing a producer or consumer, and
+        of other requests, their retries included; then `Timeout` is raised. Default 30, at least 0.001.
+    :param io_threads: accepted for compatibility, at least 1, without effect: the sync API has one engine thread per
+        process. Default 1.
+    :param message_listener_threads: number of threads of the sync API that call listeners, 1 to 1000. A consumer stays
+        with one thread. Default 1.
+    :param concurrent_lookup_requests: number of lookups at a time, at least 1. Default 50000.
+    :param stats_interval_in_seconds: seconds between two log records of statistics; 0 or less switches statistics off.
+        Default 600.
+    :param use_tls: True encrypts broker connections although the service URL is http://. With other URLs the scheme
+        decides alone. Default False.
+    :param tls_trust_certs_file_path: PEM file of trusted certificates; a replaced file is read again. Default None: the
+        system's.
+    :param tls_allow_insecure_connection: True accepts any certificate. Default False.
+    :param tls_validate_hostname: True checks the host name against the certificate. Default False, as in the official
+        client.
+    :param tls_private_key_file_path: PEM file of the client's private key; needs `tls_certificate_file_path`. Default
+        None.
+    :param tls_certificate_file_path: PEM file of the client's certificate; needs `tls_private_key_file_path`. Default
+        None.
+    :param connection_timeout_ms: limit of one connection attempt in milliseconds, at least 1. Default 10000.
+    :param listener_name: name of the advertised listener whose broker addresses are looked up (PIP-61). Default None.
+    :param connections_per_broker: number of connections to each broker, between which producers and consumers are
+        distributed. Default 1; with 0 each of them has its own.
+    :param keep_alive_interval_seconds: seconds between two PINGs; a connection without any answer during one interval
+        is closed. Default 30; 0 or less switches it off.
+    :param max_lookup_redirects: number of redirects followed in one lookup, then `LookupError` is raised. Default 20.
+    :param max_lookup_requests: number of lookups at a time plus those that wait for their turn; one more raises
+        `TooManyLookupRequestException`. Default 50000, at least 1.
+    :param max_number_of_rejected_request_per_connection: number of requests that the broker may reject with
+        TooManyRequests within 60 s; one more closes the connection. Default 50, at least 1.
+    :param connection_max_idle_seconds: seconds after which a connection without producers and consumers is closed.
+        Default 60; 0 or less keeps it.
+    :param service_url_quarantine_init_duration_seconds: seconds for which a host of the service URL that cannot be
+        reached is not tried, doubled with each further failure. Default 60; 0 or less switches it off.
+    :param service_url_quarantine_max_duration_seconds: longest such time in seconds. Default 86400.
+    :param tls_context: an `ssl.SSLContext` instead of all other TLS options; with it those raise. Default None.
+    :param memory_limit_bytes: limit of the payload bytes of messages without a receipt and of receiver queues that
+        scale; then sends block or raise `MemoryBufferIsFull` (PIP-74). Default 0: no limit.
+    :param starting_backoff_interval_ms: first delay between two attempts to reconnect or repeat a request, in
+        milliseconds, at least 1. Default 100.
+    :param max_backoff_interval_ms: longest such delay in milliseconds, at least `starting_backoff_interval_ms`. Default
+        60000.
+    :param description: text of the application's own about this client, not sent to the broker. Default None.
+    :param meter_provider: an OpenTelemetry MeterProvider, or True for the process's own. Default None: no metrics. It
+        is left out of a pickled configuration.
     """
 
     service_url: ServiceSource
@@ -311,13 +388,10 @@ class ClientConfig(Config):
     service_url_quarantine_init_duration_seconds: float = 60
     service_url_quarantine_max_duration_seconds: float = 86_400
     tls_context: ssl.SSLContext | None = None
-    # Over messages waiting for their receipts, and received ones of queues that scale; 0 is no limit.
     memory_limit_bytes: int = 0
     starting_backoff_interval_ms: int = 100
     max_backoff_interval_ms: int = 60_000
     description: str | None = None
-    # An OpenTelemetry MeterProvider, or True for the process's own. It stays in its process: a pickled configuration
-    # goes without.
     meter_provider: Any = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -348,7 +422,7 @@ class ClientConfig(Config):
         _number("max_lookup_redirects", self.max_lookup_redirects, 0)
         _number("max_lookup_requests", self.max_lookup_requests, 1)
         _number("max_number_of_rejected_request_per_connection", self.max_number_of_rejected_request_per_connection, 1)
-        # Zero and less switch these two off.
+        # Values of 0 and below switch these two off.
         _number("connection_max_idle_seconds", self.connection_max_idle_seconds, float("-inf"))
         _number(
             "service_url_quarantine_init_duration_seconds",
@@ -397,9 +471,9 @@ class ClientConfig(Config):
             )
 
     def parsed_url(self) -> ServiceUrl:
-        """Return the service URL in parts. Its scheme says whether TLS is used.
+        """Return the parsed service URL. Its scheme determines whether TLS is used.
 
-        Raises `InvalidConfiguration` when a provider supplies the URL.
+        Raises `InvalidConfiguration` if a provider supplies the URL.
         """
         if not isinstance(self.service_url, str) and self.service_url is not None:
             raise InvalidConfiguration("The service URL is not known yet: a provider supplies it to the live client")
@@ -408,10 +482,61 @@ class ClientConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(Config):
-    """Everything a producer needs besides its client. Sizes are bytes of the uncompressed messages.
+    """Configuration of a producer. Immutable, picklable. Sizes are bytes of uncompressed messages.
 
-    `encryption_key` and `encryption_keys` are names the key reader knows; every message can be read with the private
-    key of any of them.
+    Raises `InvalidConfiguration` for a value of another type or out of range, `InvalidTopicName` for a blank topic.
+
+    :param topic: the topic: `topic`, `tenant/namespace/topic` or `persistent://tenant/namespace/topic`.
+    :param producer_name: name, unique on the topic; `ProducerBusy` is raised if it is connected. Default None: the
+        broker generates one.
+    :param initial_sequence_id: sequence id before the first message, which gets this one plus 1; at least -1. Default
+        None: continues after the last id the broker stored for `producer_name`, or begins at 0.
+    :param send_timeout_millis: milliseconds after which a message without a receipt fails with `Timeout`. Default
+        30000; 0 for no limit.
+    :param compression_type: a `CompressionType`. Default NONE.
+    :param compression_min_msg_body_size: size in bytes up to which a batch or single message is not compressed.
+        Default 0.
+    :param max_pending_messages: number of messages of a partition without a receipt; then sends block or raise
+        `ProducerQueueIsFull`. Default 1000; 0 for no limit.
+    :param max_pending_messages_across_partitions: the same number over all partitions, each of which gets an equal
+        share of at least 1. Default 50000; 0 for no limit.
+    :param block_if_queue_full: True has a send wait while the queue or the client's memory limit is full, instead of
+        raising. Default False.
+    :param batching_enabled: True puts several messages into one entry. Default False; the asyncio API's is True.
+    :param batching_max_messages: number of messages that completes a batch, at least 1. Default 1000.
+    :param batching_max_allowed_size_in_bytes: size in bytes that completes a batch. Default 131072; with 0 no message
+        waits.
+    :param batching_max_publish_delay_ms: milliseconds after which an open batch is sent. Default 10; with 0 no message
+        waits.
+    :param batching_type: `BatchingType.Default`, or `KeyBased`: the messages of a batch have one key, which Key_Shared
+        subscriptions need.
+    :param chunking_enabled: True sends a message above the broker's maximum size in chunks (PIP-37); persistent topics
+        without batching. Default False: such a message raises `MessageTooBig`.
+    :param chunk_max_message_size: size in bytes of a chunk. Default -1: the broker's maximum message size.
+    :param lazy_start_partitioned_producers: True creates the producer of a partition at its first message; access mode
+        `Shared` only. Default False.
+    :param message_routing_mode: partition of a message without a key: `RoundRobinDistribution` (default),
+        `UseSinglePartition`, or `CustomPartition`, which needs a `message_router`.
+    :param message_router: function of a message and the number of partitions that returns the partition of every
+        message. Default None.
+    :param hashing_scheme: hash that determines the partition of a message with a key. Default JavaStringHash.
+    :param round_robin_partition_switch_frequency: number of publish delays after which a batching producer takes the
+        next partition, at least 1. Default 10.
+    :param properties: metadata of the producer, shown in the topic's statistics. Default none.
+    :param access_mode: a `ProducerAccessMode` (PIP-68). Default Shared. `Exclusive` raises `ProducerFenced` or
+        `ProducerBusy` if the topic has another producer; `WaitForExclusive` waits for it without a time-out.
+    :param encryption_key: name of the public key that data keys are encrypted with; needs a `crypto_key_reader`.
+        Default None: messages are not encrypted.
+    :param encryption_keys: names of further public keys; the private key of any of them decrypts every message.
+        Default none.
+    :param crypto_key_reader: a `KeyReader`, for instance a `CryptoKeyReader`; needs `encryption_key` or
+        `encryption_keys`. Default None.
+    :param crypto_failure_action: `FAIL` (default) refuses a message that cannot be encrypted with `CryptoError`; `SEND`
+        sends it in plain text.
+    :param auto_update_partitions: True also publishes to partitions that are added later. Default True.
+    :param auto_update_partitions_interval_seconds: seconds between two requests for the number of partitions, at least
+        0.001. Default 60.
+    :param initial_subscription_name: subscription created together with the topic (PIP-124). Default None.
     """
 
     topic: str
@@ -453,7 +578,7 @@ class ProducerConfig(Config):
         _number("max_pending_messages", self.max_pending_messages, 0)
         _number("max_pending_messages_across_partitions", self.max_pending_messages_across_partitions, 0)
         _number("batching_max_messages", self.batching_max_messages, 1)
-        # Of 0 bytes or milliseconds no message waits for another.
+        # With 0 bytes or milliseconds no message waits for another one.
         _number("batching_max_allowed_size_in_bytes", self.batching_max_allowed_size_in_bytes, 0)
         _number("batching_max_publish_delay_ms", self.batching_max_publish_delay_ms, 0)
         _number("round_robin_partition_switch_frequency", self.round_robin_partition_switch_frequency, 1)
@@ -471,7 +596,7 @@ class ProducerConfig(Config):
 
     @property
     def encryption_key_names(self) -> tuple[str, ...]:
-        """The names of all public keys to encrypt for, each once; none: messages are not encrypted."""
+        """Names of all public keys to encrypt for, without duplicates; empty if messages are not encrypted."""
         first = () if self.encryption_key is None else (self.encryption_key,)
         return tuple(dict.fromkeys((*first, *self.encryption_keys)))
 
@@ -511,9 +636,13 @@ class ProducerConfig(Config):
 
 @dataclass(frozen=True)
 class BatchReceivePolicy(Config):
-    """When `batch_receive` returns: enough messages, enough bytes, or after the time, whichever is first.
+    """Limits of one `batch_receive` call, which returns when the first one is reached. Immutable.
 
-    A limit of 0 or less is off; at least one must be on.
+    A limit of 0 or less is off; `InvalidConfiguration` is raised if all of them are.
+
+    :param max_num_messages: number of messages. Default -1.
+    :param max_num_bytes: sum of the payloads in bytes. Default 10485760.
+    :param timeout_ms: time since the call in milliseconds. Default 100.
     """
 
     max_num_messages: int = -1
@@ -543,11 +672,19 @@ class BatchReceivePolicy(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterPolicy(Config):
-    """Where messages go that fail again and again, and after how many redeliveries.
+    """Dead-letter and retry topics of a consumer (PIP-22, PIP-58). Immutable.
 
-    Topics that are not named are `{topic}-{subscription}-DLQ` and `{topic}-{subscription}-RETRY`, as in the Java client
-    (without retry topic, `{topic}` is the partition's name). `initial_subscription_name` is created together with the
-    dead-letter topic, so that nothing of it expires unread. The `…_producer_options` are those of `create_producer`.
+    Raises `InvalidConfiguration` for values out of range, `InvalidTopicName` for a malformed topic.
+
+    :param max_redeliver_count: number of redeliveries after which a message goes to the dead-letter topic, at least 1.
+    :param dead_letter_topic: the dead-letter topic. Default `{topic}-{subscription}-DLQ`, as in the Java client;
+        without a retry topic, `{topic}` is the partition's name.
+    :param retry_letter_topic: the retry topic. Default `{topic}-{subscription}-RETRY`.
+    :param initial_subscription_name: subscription created together with the dead-letter topic, so that its messages do
+        not expire unread (PIP-124). Default None.
+    :param dead_letter_producer_options: options of `create_producer` for the dead-letter topic, except `topic`. Default
+        none.
+    :param retry_letter_producer_options: the same for the retry topic. Default none.
     """
 
     max_redeliver_count: int
@@ -577,17 +714,82 @@ class DeadLetterPolicy(Config):
         return self.max_redeliver_count
 
     def getDeadLetterTopic(self) -> str:
-        """Return `dead_letter_topic`, empty where it is not named."""
+        """Return `dead_letter_topic`, or an empty str."""
         return self.dead_letter_topic or ""
 
     def getInitialSubscriptionName(self) -> str:
-        """Return `initial_subscription_name`, empty where there is none."""
+        """Return `initial_subscription_name`, or an empty str."""
         return self.initial_subscription_name or ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(Config):
-    """Everything a consumer needs besides its client and its topics."""
+    """Configuration of a consumer, without its topics. Immutable, picklable.
+
+    Raises `InvalidConfiguration` for a value of another type or out of range.
+
+    :param subscription_name: the subscription; created if it does not exist.
+    :param consumer_type: a `ConsumerType`. Default Exclusive: a second consumer raises `ConsumerBusy`.
+    :param subscription_mode: `SubscriptionMode.Durable`, or `NonDurable`, which ends with its last consumer. Default
+        Durable.
+    :param initial_position: position of a subscription that does not exist yet: `Latest` (default) or `Earliest`.
+    :param receiver_queue_size: number of messages that the broker sends ahead of `receive`, at least 0. Default 1000.
+        With 0 each `receive` requests one message; one topic without partitions, no `batch_receive`.
+    :param max_total_receiver_queue_size_across_partitions: the same number over all partitions, each of which gets an
+        equal share of at least 1. Default 50000.
+    :param auto_scaled_receiver_queue_size_enabled: True begins with a queue of 1, which grows to `receiver_queue_size`
+        as needed and counts against the client's `memory_limit_bytes` (PIP-74). Default False.
+    :param consumer_name: name shown in the topic's statistics; it orders the consumers of Failover subscriptions.
+        Default None: a generated one.
+    :param unacked_messages_timeout_ms: milliseconds after which a message that is not acknowledged is redelivered, at
+        least 1000. Default None or 0: never.
+    :param unacked_messages_tick_ms: resolution of that time-out in milliseconds, from 100 to the time-out. Default
+        1000.
+    :param ack_timeout_redelivery_backoff: further delay, by the number of redeliveries, of a message whose time-out is
+        over; needs `unacked_messages_timeout_ms`. Default None.
+    :param negative_ack_redelivery_delay_ms: milliseconds between a negative acknowledgement and its redelivery; below
+        100 counts as 100. Default 60000.
+    :param negative_ack_redelivery_delay_precision: number of bits, 0 to 30, that redelivery times are rounded up by:
+        with 8 (default) to multiples of 256 ms, so that messages share a request.
+    :param negative_ack_redelivery_backoff: delay by the number of redeliveries instead of
+        `negative_ack_redelivery_delay_ms`, for instance a `MultiplierRedeliveryBackoff`. Default None.
+    :param acknowledgment_group_time_ms: milliseconds for which acknowledgements are gathered before they are sent.
+        Default 100; with 0 each is sent at once.
+    :param max_acknowledgment_group_size: number of gathered acknowledgements that are sent without waiting further, at
+        least 1. Default 1000.
+    :param batch_index_ack_enabled: True acknowledges single messages of a batch at the broker (PIP-54), which must have
+        it enabled. Default False: an entry is acknowledged with its last message.
+    :param ack_receipt_enabled: True has `acknowledge` wait for the broker's answer. Default False.
+    :param dead_letter_policy: a `DeadLetterPolicy`, for Shared and Key_Shared subscriptions. Default None.
+    :param enable_retry: True subscribes to the retry topic too and allows `reconsume_later`. Default False.
+    :param is_read_compacted: True reads the compacted topic: of each key the newest message. Persistent topics,
+        Exclusive and Failover subscriptions. Default False.
+    :param properties: metadata of the consumer, shown in the topic's statistics. Default none.
+    :param subscription_properties: metadata of a subscription that this consumer creates. Default none.
+    :param priority_level: level for dispatching, at least 0; 0 is served first. Default 0.
+    :param key_shared_policy: a `KeySharedPolicy`; Key_Shared subscriptions only. Default None: AutoSplit.
+    :param replicate_subscription_state_enabled: True replicates the subscription's position to other clusters (PIP-33).
+        Default False.
+    :param start_message_id: position of a non-durable subscription. Default None.
+    :param start_message_id_inclusive: True includes the message at the start position, and at the target of `seek`.
+        Default False.
+    :param crypto_key_reader: a `KeyReader` with the private keys. Default None.
+    :param crypto_failure_action: action for a message that cannot be decrypted: `FAIL` (default) raises `CryptoError`
+        and leaves it unacknowledged, `DISCARD` acknowledges and skips it, `CONSUME` returns it encrypted.
+    :param batch_receive_policy: limits of `batch_receive`. Default None: 10 MiB or 100 ms.
+    :param pattern_auto_discovery_period: seconds between two listings of the topics of a pattern, at least 1 (smaller
+        values count as 1), beside the broker's own notifications (PIP-145). Default 60.
+    :param regex_subscription_mode: domain of the topics a pattern matches; patterns only. Default PersistentOnly.
+    :param max_pending_chunked_message: number of incomplete chunked messages that are kept; one more drops the oldest.
+        Default 10; 0 for no limit.
+    :param auto_ack_oldest_chunked_message_on_queue_full: True acknowledges the dropped one. Default False: the broker
+        redelivers it.
+    :param expire_time_of_incomplete_chunked_message_ms: milliseconds after which an incomplete chunked message is
+        dropped and acknowledged. Default 60000; 0 for never.
+    :param auto_update_partitions: True also subscribes to partitions that are added later. Default True.
+    :param auto_update_partitions_interval_seconds: seconds between two requests for the number of partitions, at least
+        0.001. Default 60.
+    """
 
     subscription_name: str
     consumer_type: ConsumerType = ConsumerType.Exclusive
@@ -671,7 +873,7 @@ class ConsumerConfig(Config):
             policy is None or isinstance(policy, KeySharedPolicy),
             "key_shared_policy must be a ConsumerKeySharedPolicy (or KeySharedPolicy)",
         )
-        # Readers by range of keys are exclusive.
+        # A reader with key_hash_range is an exclusive consumer with this policy.
         _require(
             policy is None
             or self.consumer_type is ConsumerType.KeyShared
@@ -704,7 +906,36 @@ class ConsumerConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderConfig(Config):
-    """Everything a reader needs besides its client."""
+    """Configuration of a reader. Immutable, picklable.
+
+    Raises `InvalidConfiguration` for a value of another type or out of range, `InvalidTopicName` for a blank topic.
+
+    :param topic: the topic, or a list of topics.
+    :param start_message_id: position to begin after; `MessageId.earliest` and `latest` are the topic's ends, and the
+        only ones for several topics or partitions.
+    :param start_message_id_inclusive: True includes the message at the start position, and at the target of `seek`.
+        Default False.
+    :param receiver_queue_size: number of messages that the broker sends ahead of `read_next`, at least 0. Default 1000.
+    :param reader_name: name shown in the topic's statistics. Default None: a generated one.
+    :param subscription_role_prefix: prefix of the generated subscription name. Default None.
+    :param subscription_name: name of the non-durable subscription. Default None: a generated one.
+    :param is_read_compacted: True reads the compacted topic: of each key the newest message. Persistent topics only.
+        Default False.
+    :param auto_update_partitions: True also reads partitions that are added later. Default True.
+    :param auto_update_partitions_interval_seconds: seconds between two requests for the number of partitions, at least
+        0.001. Default 60.
+    :param max_pending_chunked_message: number of incomplete chunked messages that are kept; one more drops the oldest.
+        Default 10; 0 for no limit.
+    :param auto_ack_oldest_chunked_message_on_queue_full: True acknowledges the dropped one. Default False: the broker
+        redelivers it.
+    :param expire_time_of_incomplete_chunked_message_ms: milliseconds after which an incomplete chunked message is
+        dropped and acknowledged. Default 60000; 0 for never.
+    :param crypto_key_reader: a `KeyReader` with the private keys. Default None.
+    :param crypto_failure_action: action for a message that cannot be decrypted: `FAIL` (default) raises `CryptoError`,
+        `DISCARD` skips it, `CONSUME` returns it encrypted.
+    :param key_hash_range: pairs (first, last) of hashes, 0 to 65535, both bounds included, without overlap: only
+        messages with a key in them are read. Default None: all messages.
+    """
 
     topic: str | Sequence[str]
     start_message_id: MessageId
@@ -737,7 +968,7 @@ class ReaderConfig(Config):
 
     @property
     def topics(self) -> list[str]:
-        """The topics to read, whether one or several are given."""
+        """Topics to read, as a list."""
         if isinstance(self.topic, str):
             return [self.topic]
         return list(self.topic) if isinstance(self.topic, list | tuple) else []
@@ -747,7 +978,12 @@ class ReaderConfig(Config):
 
 
 class ConsumerBatchReceivePolicy(BatchReceivePolicy):
-    """When `batch_receive` returns: messages, bytes or milliseconds, whichever is first; 0 is no limit."""
+    """Limits of one `batch_receive` call, with the official client's parameters; see `BatchReceivePolicy`.
+
+    :param max_num_message: number of messages; 0 or less for no limit.
+    :param max_num_bytes: sum of the payloads in bytes; 0 or less for no limit.
+    :param timeout_ms: time since the call in milliseconds; 0 or less for no limit.
+    """
 
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
         super().__init__(max_num_message, max_num_bytes, timeout_ms)
@@ -763,7 +999,7 @@ class ConsumerBatchReceivePolicy(BatchReceivePolicy):
 
 
 class ConsumerDeadLetterPolicy(DeadLetterPolicy):
-    """Where a message goes after so many redeliveries, at least 1; see `DeadLetterPolicy`."""
+    """Dead-letter and retry topics of a consumer, with the official client's parameters; see `DeadLetterPolicy`."""
 
     def __init__(
         self,
@@ -795,7 +1031,7 @@ class ConsumerDeadLetterPolicy(DeadLetterPolicy):
 
 
 class ConsumerKeySharedPolicy(KeySharedPolicy):
-    """How a Key_Shared subscription divides its keys; `sticky_ranges` are pairs of hashes, 0 to 65535."""
+    """Assignment of keys to consumers, with the official client's parameters; see `KeySharedPolicy`."""
 
     def __init__(
         self,
@@ -824,7 +1060,7 @@ class ConsumerKeySharedPolicy(KeySharedPolicy):
 
 
 class DeadLetterPolicyBuilder:
-    """Put a `DeadLetterPolicy` together step by step, as the official client's builder does."""
+    """Builder of a `DeadLetterPolicy`, as in the official client."""
 
     def __init__(self) -> None:
         self._count: int | None = None
@@ -832,22 +1068,22 @@ class DeadLetterPolicyBuilder:
         self._subscription: str | None = None
 
     def maxRedeliverCount(self, maxRedeliverCount: int) -> Self:
-        """Set after how many redeliveries a message goes to the dead-letter topic; at least 1."""
+        """Set the number of redeliveries after which a message goes to the dead-letter topic; at least 1."""
         self._count = maxRedeliverCount
         return self
 
     def deadLetterTopic(self, deadLetterTopic: str) -> Self:
-        """Name the dead-letter topic."""
+        """Set the dead-letter topic."""
         self._topic = deadLetterTopic
         return self
 
     def initialSubscriptionName(self, initialSubscriptionName: str) -> Self:
-        """Name the subscription that is created together with the dead-letter topic."""
+        """Set the subscription that is created together with the dead-letter topic."""
         self._subscription = initialSubscriptionName
         return self
 
     def build(self) -> DeadLetterPolicy:
-        """Return the policy; raises `InvalidConfiguration` without a count of at least 1."""
+        """Return the policy; raises `InvalidConfiguration` without `maxRedeliverCount`."""
         if self._count is None:
             raise InvalidConfiguration("a dead-letter policy needs maxRedeliverCount, at least 1")
         return DeadLetterPolicy(

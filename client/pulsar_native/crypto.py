@@ -1,8 +1,8 @@
-"""What an application sees of end-to-end encryption: readers of keys, and what a message says about its encryption.
+"""Public types of end-to-end encryption: key readers, and the encryption context of a message.
 
-Rules: a reader may block and is called off the event loop; keys are read where they are used, every time, so that a
-replaced file is taken up without a restart. No key appears in repr, str or an error. A reader that holds a private key
-itself refuses to be pickled; one that holds paths pickles them. No cryptography here: `wire.encryption` has it.
+Rules: a key reader may block and is called off the event loop; keys are read at each use, so that a replaced file needs
+no restart. No key appears in repr, str or an error. A reader that holds a private key refuses to be pickled; one that
+holds paths pickles them. The cryptography is in `wire.crypto`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _MAX_KEY_BYTES = 1024 * 1024
 
 
 class EncryptionKeyInfo:
-    """A public or private key as PEM text, and metadata to travel with what it encrypts. Immutable."""
+    """A public or private key with metadata. Immutable.
+
+    :param key: the bytes of a PEM file. Raises `InvalidConfiguration` for another type.
+    :param metadata: metadata of the key, str to str, written into each message. Default none.
+    """
 
     __slots__ = ("key", "metadata")
 
@@ -37,24 +41,35 @@ class EncryptionKeyInfo:
 
 @runtime_checkable
 class KeyReader(Protocol):
-    """Find keys by name; Java's CryptoKeyReader. Any object with these two methods will do.
+    """Interface of key readers (Java: CryptoKeyReader): any object with these two methods.
 
-    Both may block and are called in other threads; any exception means that the key is not to be had.
+    Both may block; they are called in other threads. Any exception means that the key is not available.
     """
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the key to encrypt data keys with; its metadata are written into every message."""
+        """Return the public key that encrypts data keys.
+
+        :param key_name: name of the key.
+        :param metadata: metadata of the key so far.
+        """
         ...
 
     def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the key to decrypt data keys with; `metadata` are those found in the message."""
+        """Return the private key that decrypts data keys.
+
+        :param key_name: name of the key in the message.
+        :param metadata: metadata of the key in the message.
+        """
         ...
 
 
 class CryptoKeyReader:
-    """Read one public and one private key from PEM files, whatever the key's name. Picklable, thread-safe.
+    """Key reader of one public and one private PEM file, for any key name. Picklable, thread-safe.
 
-    A producer needs only the public key, a consumer only the private one: the other path may name no file.
+    A producer needs the public key only, a consumer the private key only: the other file need not exist.
+
+    :param public_key_path: path of the public key. Raises `InvalidConfiguration` for another type.
+    :param private_key_path: path of the private key.
     """
 
     def __init__(self, public_key_path: str, private_key_path: str) -> None:
@@ -65,11 +80,11 @@ class CryptoKeyReader:
         self._private = os.fspath(private_key_path)
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the public key. Blocking: reads the file; raises `CryptoError`."""
+        """Return the public key. Blocks: reads the file; raises `CryptoError`."""
         return EncryptionKeyInfo(_read_file(self._public))
 
     def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the private key. Blocking: reads the file; raises `CryptoError`."""
+        """Return the private key. Blocks: reads the file; raises `CryptoError`."""
         return EncryptionKeyInfo(_read_file(self._private))
 
     def __repr__(self) -> str:
@@ -77,9 +92,15 @@ class CryptoKeyReader:
 
 
 class DefaultCryptoKeyReader:
-    """Find keys by name in two mappings, else take the default ones; Java's class of this name. Thread-safe.
+    """Key reader with keys by name and default keys; Java's class of this name. Thread-safe.
 
-    A key is given as a path, a `file:` or `data:` URL as in Java, or the bytes of a PEM file.
+    A key is a path, a `file:` or `data:` URL as in Java, or the bytes of a PEM file. Raises `InvalidConfiguration` for
+    another type. Picklable unless it holds a private key itself.
+
+    :param default_public_key: public key for names that `public_keys` lacks. Default None.
+    :param default_private_key: private key for names that `private_keys` lacks. Default None.
+    :param public_keys: public keys by name. Default none.
+    :param private_keys: private keys by name. Default none.
     """
 
     def __init__(
@@ -101,11 +122,11 @@ class DefaultCryptoKeyReader:
                 )
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the public key of that name, or the default one. Blocking; raises `CryptoError`."""
+        """Return the public key of this name, or the default one. Blocks; raises `CryptoError`."""
         return _found("public", key_name, self._public.get(key_name, self._default_public))
 
     def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """Return the private key of that name, or the default one. Blocking; raises `CryptoError`."""
+        """Return the private key of this name, or the default one. Blocks; raises `CryptoError`."""
         return _found("private", key_name, self._private.get(key_name, self._default_private))
 
     def __getstate__(self) -> dict[str, object]:
@@ -146,7 +167,7 @@ def _path_of(url: str) -> str:
 
 
 def _read_data_url(url: str) -> bytes:
-    """Return what a data URL holds; the text is never repeated, as it may be a private key."""
+    """Return the content of a data URL; errors do not repeat its text, which may be a private key."""
     head, comma, content = url.partition(",")
     try:
         if comma:
@@ -169,7 +190,7 @@ def _read_file(path: str) -> bytes:
 
 
 class EncryptionKey:
-    """A message's data key, encrypted with one public key: its name, the encrypted bytes, metadata. Immutable."""
+    """Data key of a message, encrypted with one public key: name of that key, encrypted bytes, metadata. Immutable."""
 
     __slots__ = ("key", "metadata", "value")
 
@@ -183,7 +204,7 @@ class EncryptionKey:
 
 
 class EncryptionContext:
-    """How a message was encrypted and compressed: with it, an application can decrypt what came undecrypted."""
+    """Encryption and compression of a message, for decrypting it in the application (ConsumerCryptoFailureAction)."""
 
     __slots__ = (
         "_algorithm", "_batch_size", "_compression_type", "_is_decryption_failed", "_keys", "_param", "_size",
@@ -213,27 +234,27 @@ class EncryptionContext:
         return list(self._keys)
 
     def param(self) -> bytes:
-        """Return the parameter of the encryption: the 12 bytes of AES-GCM's initialisation vector."""
+        """Return the encryption parameter: AES-GCM's initialisation vector of 12 bytes."""
         return self._param
 
     def algorithm(self) -> str:
-        """Return the algorithm's name if the producer wrote one; Pulsar's own clients write none."""
+        """Return the name of the algorithm, "" if the producer wrote none, as Pulsar's own clients do."""
         return self._algorithm
 
     def compression_type(self) -> CompressionType:
-        """Return how the payload was compressed before it was encrypted."""
+        """Return the compression of the payload before encryption."""
         return self._compression_type
 
     def uncompressed_message_size(self) -> int:
-        """Return the size before compression in bytes, 0 when the producer did not write it."""
+        """Return the size before compression in bytes, 0 if the producer wrote none."""
         return self._size
 
     def batch_size(self) -> int:
-        """Return the number of messages of the batch, -1 when it is no batch."""
+        """Return the number of messages of the batch, -1 if it is not a batch."""
         return self._batch_size
 
     def is_decryption_failed(self) -> bool:
-        """Return whether the message is handed over as it came: encrypted, and as a whole batch if it is one."""
+        """Return whether the message is still encrypted, and a whole batch if it is one."""
         return self._is_decryption_failed
 
     def __repr__(self) -> str:

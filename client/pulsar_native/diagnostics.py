@@ -1,8 +1,8 @@
-"""Walk the way to a cluster step by step and tell where it ends: an API for connection tests. And tell what runs here.
+"""Connection check in stages, for connection tests; and the name of the codec in use.
 
-Rules: everything ends within the time given; the first stage that fails ends the walk; several hosts of a service URL
-are walked to at once, one that answers is enough. Nothing is created on the cluster. No text holds a secret of the
-authentication plug-in.
+Rules: the check ends within the time given, at the first stage that fails; several hosts of a service URL are checked
+concurrently, of which one must answer. Nothing is created on the cluster. No text has a secret of the authentication
+plug-in.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _VERSION = re.compile(r"\d+(\.\d+)+\S*")
 
 
 class Stage(NamedTuple):
-    """One step and how it ended; `detail` is empty where all is said.
+    """Result of one stage; `detail` may be empty.
 
-    The names: resolve, TCP, TLS, credentials, CONNECT (authentication where that is what failed), lookup, admin.
+    Names: resolve, TCP, TLS, credentials, CONNECT ("authentication" if that failed), lookup, admin.
     """
 
     name: str
@@ -53,9 +53,9 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The stages in their order, ending with the one that failed, and remarks on hosts that were passed over.
+    """Result of a connection check: stages in order, up to the one that failed, and remarks on hosts that failed.
 
-    `codec` is what `codec()` returned here.
+    `codec` is the result of `codec()` in this process.
     """
 
     stages: tuple[Stage, ...]
@@ -64,7 +64,7 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether every stage passed."""
+        """True if every stage passed."""
         return all(stage.ok for stage in self.stages)
 
     def __str__(self) -> str:
@@ -72,10 +72,10 @@ class Diagnosis:
 
 
 def codec() -> str:
-    """Return which implementation of the hot codecs this process uses: "compiled", or "python" for plain Python.
+    """Return the implementation of the hot codecs in this process: "compiled", or "python" for pure Python.
 
-    The environment variable PULSAR_NATIVE_IMPL decides when the client is imported; without it, the compiled one is
-    used where it is installed. They do the same, at different speed.
+    It is chosen at import by the environment variable PULSAR_NATIVE_IMPL; by default the compiled one is used if it is
+    installed. Both have the same behaviour.
     """
     return _impl.name
 
@@ -83,11 +83,16 @@ def codec() -> str:
 def diagnose(
     config: ClientConfig, *, admin_url: str | None = None, topic: str | None = None, timeout_seconds: float = 10
 ) -> Diagnosis:
-    """Try the way to the cluster: name, TCP, TLS, credentials, handshake, lookup, and the admin interface if given.
+    """Check the connection to a cluster: name, TCP, TLS, credentials, handshake, lookup, admin interface.
 
-    Blocking, at most `timeout_seconds`; thread-safe; needs no running loop. `topic` is what is looked up; where none is
-    given, a refusal to look up the default one counts as an answer, for the credentials may know other namespaces only.
-    Raises only what is wrong with the arguments (`InvalidUrl`, `InvalidTopicName`, `InvalidConfiguration`).
+    Blocks up to `timeout_seconds`; thread-safe. Failed stages are part of the result; raises only for arguments
+    (`InvalidUrl`, `InvalidTopicName`, `InvalidConfiguration`).
+
+    :param config: configuration of the client to check.
+    :param admin_url: URL of the admin interface. Default None: not checked.
+    :param topic: topic to look up. Default None: `persistent://public/default/connection-test`, for which an
+        authorization error counts as success, since the credentials may be limited to other namespaces.
+    :param timeout_seconds: limit in seconds. Default 10.
     """
     walk = ConnectionCheck(config, topic, timeout_seconds)
     admin = _admin(config, admin_url, timeout_seconds) if admin_url else None
@@ -117,7 +122,7 @@ class _Failed(Exception):
 
 @dataclass
 class _Path:
-    """The stages of one host so far."""
+    """Stages of one host so far."""
 
     address: Address
     stages: list[Stage] = field(default_factory=list)
@@ -131,17 +136,17 @@ class _Path:
 
 
 class ConnectionCheck:
-    """One diagnosis. Its coroutines run on the engine's loop."""
+    """One connection check. Its coroutines run on the engine's loop."""
 
     def __init__(self, config: ClientConfig, topic: str | None, timeout_seconds: float) -> None:
         self._url = config.parsed_url()
         self._topic = TopicName.parse(topic or DEFAULT_TOPIC)
         self._topic_was_given = topic is not None
-        # A stage that hangs must leave time for the sentence that says so, and half of it for those behind it.
+        # A stage that hangs must leave time for reporting it, and half of the time for the later stages.
         self._total = timeout_seconds * 0.9
         self._cap = timeout_seconds * 0.45
         self._config = config.replace(
-            # The stages have their own bounds, which are to strike first: they know their name.
+            # The limits of the stages apply first, since their errors name the stage.
             operation_timeout_seconds=timeout_seconds,
             connection_timeout_ms=int(timeout_seconds * 1000),
             connections_per_broker=1,
@@ -153,7 +158,7 @@ class ConnectionCheck:
         paths = [_Path(address) for address in self._url.addresses]
         await asyncio.gather(*(self._to_host(engine, path) for path in paths))
         good = [path for path in paths if path.ok]
-        # Of several failures the one that came furthest tells most.
+        # Of several failed hosts, the one with the most stages is reported.
         best = good[0] if good else max(paths, key=lambda path: len(path.stages))
         remarks = tuple(path.failure() for path in paths if path is not best and not path.ok)
         stages = best.stages
@@ -180,7 +185,7 @@ class ConnectionCheck:
                 tls = await asyncio.to_thread(_tls_context, config)
                 (await dial(engine, address, timeout=self._total, tls=tls, server_name=address.host)).close()
         if self._url.is_http:
-            # Only lookups go there; the broker they name is connected to behind them.
+            # An HTTP service URL is for lookups only; the broker is connected to after the lookup.
             return
         async with self._stage("credentials", stages, quiet=True):
             await credentials_of(config.authentication)
@@ -233,12 +238,12 @@ class ConnectionCheck:
             try:
                 await asyncio.to_thread(admin.clusters)
             except AuthorizationError:
-                # It has understood who asks, which is all that is tested here.
+                # The role was authenticated, which is all that this stage checks.
                 stages.append(Stage("admin", True, "answered, but not allowed to list the clusters"))
 
     @asynccontextmanager
     async def _stage(self, name: str, stages: list[Stage], *, quiet: bool = False) -> AsyncIterator[None]:
-        """Note how a stage ends, within its share of the time; a quiet one is noted only when it fails."""
+        """Record the result of a stage within its share of the time; a quiet stage is recorded only if it fails."""
         before = len(stages)
         left = min(self._cap, self._deadline - asyncio.get_running_loop().time())
         try:

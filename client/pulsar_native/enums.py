@@ -1,4 +1,4 @@
-"""Enumerations a user passes to or gets from the client, with the official Python client's numbers.
+"""Public enumerations, with the official Python client's numbers.
 
 May not do: anything but hold values; imports nothing of the client.
 """
@@ -9,9 +9,9 @@ from enum import Enum, IntEnum
 
 
 class OfficialEnum(IntEnum):
-    """Base of the enumerations that the official client has too: a member prints as `Result.Ok` and is always true.
+    """Base of the official client's enumerations: a member prints as `Result.Ok` and is always true.
 
-    Members are integers besides, and may be compared with them; a number that no member has raises ValueError.
+    Members are integers and compare equal to them; a number without a member raises ValueError.
     """
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Result(OfficialEnum):
 
 
 class CompressionType(OfficialEnum):
-    """How a producer compresses a batch or a single message; numbers are the protocol's."""
+    """Compression of a batch or single message; numbers are the protocol's."""
 
     NONE = 0
     LZ4 = 1
@@ -86,7 +86,7 @@ class CompressionType(OfficialEnum):
 
 
 class ConsumerType(OfficialEnum):
-    """How the consumers of a subscription share its messages."""
+    """Subscription type: distribution of messages to the consumers of a subscription."""
 
     Exclusive = 0
     Shared = 1
@@ -95,14 +95,14 @@ class ConsumerType(OfficialEnum):
 
 
 class InitialPosition(OfficialEnum):
-    """Where a subscription that does not exist yet starts."""
+    """Start position of a subscription that does not exist yet."""
 
     Latest = 0
     Earliest = 1
 
 
 class PartitionsRoutingMode(OfficialEnum):
-    """How a message without a key finds its partition."""
+    """Choice of the partition for a message without a key."""
 
     UseSinglePartition = 0
     RoundRobinDistribution = 1
@@ -110,10 +110,10 @@ class PartitionsRoutingMode(OfficialEnum):
 
 
 class HashingScheme(OfficialEnum):
-    """How a key is hashed to a partition. JavaStringHash and Murmur3_32Hash agree with the Java client.
+    """Hash of a key for choosing its partition. JavaStringHash and Murmur3_32Hash equal the Java client's.
 
-    BoostHash agrees with the official Python client 3.13.0, which has no other; the C++ library it is made of has
-    changed that hash between versions.
+    BoostHash equals that of the official Python client 3.13.0, which has no other; its C++ library has changed that
+    hash between versions.
     """
 
     JavaStringHash = 0
@@ -122,14 +122,14 @@ class HashingScheme(OfficialEnum):
 
 
 class BatchingType(OfficialEnum):
-    """Whether one batch may hold messages of several keys."""
+    """Grouping of messages into batches: in order of sending, or one key per batch."""
 
     Default = 0
     KeyBased = 1
 
 
 class ProducerAccessMode(OfficialEnum):
-    """Whether other producers may publish to the topic at the same time."""
+    """Access of a producer to its topic, shared with other producers or exclusive (PIP-68)."""
 
     Shared = 0
     Exclusive = 1
@@ -138,14 +138,14 @@ class ProducerAccessMode(OfficialEnum):
 
 
 class KeySharedMode(OfficialEnum):
-    """Who decides which keys a Key_Shared consumer gets."""
+    """Assignment of keys to Key_Shared consumers: by the broker, or by hash ranges of the consumers."""
 
     AutoSplit = 0
     Sticky = 1
 
 
 class RegexSubscriptionMode(OfficialEnum):
-    """Which topics a pattern subscription looks at."""
+    """Domain of the topics that a pattern subscription matches."""
 
     PersistentOnly = 0
     NonPersistentOnly = 1
@@ -153,14 +153,14 @@ class RegexSubscriptionMode(OfficialEnum):
 
 
 class ProducerCryptoFailureAction(OfficialEnum):
-    """What to do with a message that cannot be encrypted."""
+    """Action for a message that cannot be encrypted."""
 
     FAIL = 0
     SEND = 1
 
 
 class ConsumerCryptoFailureAction(OfficialEnum):
-    """What to do with a message that cannot be decrypted."""
+    """Action for a message that cannot be decrypted."""
 
     FAIL = 0
     DISCARD = 1
@@ -168,7 +168,7 @@ class ConsumerCryptoFailureAction(OfficialEnum):
 
 
 class LoggerLevel(OfficialEnum):
-    """How much a `ConsoleLogger` or `FileLogger` writes."""
+    """Lowest level of the records that a `ConsoleLogger` or `FileLogger` writes."""
 
     Debug = 0
     Info = 1
@@ -177,14 +177,14 @@ class LoggerLevel(OfficialEnum):
 
 
 class SubscriptionMode(Enum):
-    """Whether the broker keeps the subscription's position while nobody is connected."""
+    """Durability of a subscription: the broker keeps its position, or deletes it with the last consumer."""
 
     Durable = "durable"
     NonDurable = "non-durable"
 
 
 class TransactionState(Enum):
-    """Where in its life a transaction is (Java's Transaction.State)."""
+    """State of a transaction (Java: Transaction.State)."""
 
     OPEN = "open"
     COMMITTING = "committing"

@@ -1,8 +1,8 @@
-"""The one tree of errors a user of this client can meet.
+"""Exceptions of the client, in one tree.
 
-Every error knows where it happened (topic, broker, request, attempts) and whether trying again can help.
-The names are those of the official Python client, so that `except pulsar.Timeout` keeps working. What is
-retryable is decided in this module only, from the protocol's ServerError codes; no other module keeps a list.
+Every exception has topic, broker, request id, number of attempts, and whether the call can be retried. Names are those
+of the official Python client, so that `except pulsar.Timeout` works unchanged. Only this module decides what is
+retryable, from the protocol's ServerError codes.
 
 May not do: I/O, logging, imports from any other module of the client but `enums`.
 """
@@ -37,7 +37,7 @@ class PulsarException(Exception):
         attempts: int | None = None,
         msg: str | None = None,
     ) -> None:
-        """Make an error: of a text, of nothing, or of a `Result` and a text as the official asyncio module does."""
+        """Create an error from a text, nothing, or a `Result` and a text as in the official asyncio module."""
         super().__init__(*args if msg is None else (*args, msg))
         self.message = str(self.args[0]) if self.args else ""
         self.topic = topic
@@ -80,16 +80,16 @@ def log_text(error: BaseException) -> str:
 
 
 class UnknownError(PulsarException):
-    """Raised when the broker failed without saying how; trying again may help."""
+    """Raised when the broker failed without a specific error code. Retryable."""
 
     retryable = True
     result = Result.UnknownError
 
 
 class InvalidConfiguration(PulsarException, ValueError, TypeError):
-    """Raised when an option, or a combination of options, is not usable.
+    """Raised when an option, or a combination of options, is invalid.
 
-    It is a ValueError and a TypeError, since the official client raises now one, now the other.
+    It is a ValueError and a TypeError, since the official client raises either of them.
     """
 
     result = Result.InvalidConfiguration
@@ -203,9 +203,9 @@ class AlreadyClosed(PulsarException):
 
 
 class InvalidMessage(PulsarException, ValueError, TypeError):
-    """Raised when a message cannot be sent, or cannot be read, as it is.
+    """Raised when a message, or an argument that names one, is invalid.
 
-    It is a ValueError and a TypeError, since the official client raises now one, now the other.
+    It is a ValueError and a TypeError, since the official client raises either of them.
     """
 
     result = Result.InvalidMessage
@@ -256,33 +256,33 @@ class ServiceUnitNotReady(PulsarException):
 
 
 class OperationNotSupported(PulsarException):
-    """Raised when this object, or this broker, cannot do that."""
+    """Raised when the object or the broker does not support the operation."""
 
     result = Result.OperationNotSupported
 
 
 class ProducerBlockedQuotaExceededError(PulsarException):
-    """Raised when the backlog quota holds producers back; it ends when consumers catch up."""
+    """Raised when the backlog quota blocks producers until consumers catch up. Retryable."""
 
     retryable = True
     result = Result.ProducerBlockedQuotaExceededError
 
 
 class ProducerBlockedQuotaExceededException(PulsarException):
-    """Raised when the backlog quota refuses producers."""
+    """Raised when the backlog quota rejects producers."""
 
     result = Result.ProducerBlockedQuotaExceededException
 
 
 class ProducerQueueIsFull(PulsarException):
-    """Raised when as many messages wait for their receipts as the producer may hold."""
+    """Raised when the producer has `max_pending_messages` messages without a receipt. Retryable."""
 
     retryable = True
     result = Result.ProducerQueueIsFull
 
 
 class MessageTooBig(InvalidMessage):
-    """Raised when a message is larger than the broker takes."""
+    """Raised when a message is larger than the broker's maximum message size."""
 
     result = Result.MessageTooBig
 
@@ -307,13 +307,13 @@ class ConsumerNotFound(PulsarException):
 
 
 class UnsupportedVersionError(PulsarException):
-    """Raised when the peer's protocol version cannot do that."""
+    """Raised when the protocol version of the broker does not support the operation."""
 
     result = Result.UnsupportedVersionError
 
 
 class TopicTerminated(PulsarException):
-    """Raised when the topic was terminated: nothing can be published to it any more."""
+    """Raised when the topic is terminated: messages cannot be published to it any more."""
 
     result = Result.TopicTerminated
 
@@ -325,13 +325,13 @@ class CryptoError(PulsarException):
 
 
 class IncompatibleSchema(PulsarException):
-    """Raised when the schema does not fit the one registered for the topic."""
+    """Raised when the schema is incompatible with the topic's registered schemas."""
 
     result = Result.IncompatibleSchema
 
 
 class ConsumerAssignError(PulsarException):
-    """Raised when the broker could not give this consumer its share of the keys."""
+    """Raised when the broker could not assign key ranges to a Key_Shared consumer."""
 
     result = Result.ConsumerAssignError
 
@@ -350,13 +350,13 @@ class TransactionCoordinatorNotFoundError(PulsarException):
 
 
 class InvalidTxnStatusError(PulsarException):
-    """Raised when the transaction is not in a state that allows this."""
+    """Raised when the state of the transaction does not allow the operation."""
 
     result = Result.InvalidTxnStatusError
 
 
 class NotAllowedError(PulsarException):
-    """Raised when the broker's configuration or the topic's kind forbids this."""
+    """Raised when the broker's configuration or the topic's type does not allow the operation."""
 
     result = Result.NotAllowedError
 
@@ -380,7 +380,7 @@ class ProducerFenced(PulsarException):
 
 
 class MemoryBufferIsFull(PulsarException):
-    """Raised when the client's limit of bytes waiting for receipts is reached."""
+    """Raised when the client's `memory_limit_bytes` is reached. Retryable."""
 
     retryable = True
     result = Result.MemoryBufferIsFull
@@ -431,8 +431,8 @@ class Interrupted(KeyboardInterrupt):
         return self.result
 
 
-# Index = the protocol's ServerError number. Whether to try again is an attribute of the class, so this
-# table is the single place where a broker's answer is judged.
+# Index = the protocol's ServerError number. Retryability is an attribute of the class, so this table alone determines
+# whether a broker's error is retryable.
 _SERVER_ERRORS: tuple[type[PulsarException], ...] = (
     UnknownError,
     BrokerMetadataError,

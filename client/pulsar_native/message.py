@@ -1,7 +1,7 @@
-"""Messages as the application sees them: received ones, and those on their way out.
+"""Messages as the application sees them: received messages and outgoing ones.
 
-A received message is a view of its entry (the broker's unit, one batch): only its place is kept, and everything
-else is decoded when it is asked for. Rules: no I/O, no bytes of the wire format are read here; the entry knows how.
+A received message is a view of its entry (the broker's unit, one batch): it holds its offsets in the entry, and fields
+are decoded on access. Rules: no I/O; the wire format is read by the entry, not here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pulsar_native.message_id import MessageId
 
 
 class SingleFields(Protocol):
-    """Per-message fields, whether they stand in a batch's single metadata or in the entry's own."""
+    """Per-message fields: of a batch's SingleMessageMetadata, or of the entry's own MessageMetadata."""
 
     @property
     def event_time(self) -> int: ...
@@ -36,7 +36,7 @@ class SingleFields(Protocol):
 
 
 class EntryView(Protocol):
-    """What a message needs of the entry it lies in."""
+    """Interface of the entry of a message."""
 
     ledger_id: int
     entry_id: int
@@ -66,9 +66,9 @@ class EntryView(Protocol):
 
 
 class Message:
-    """A received message. Reading it never blocks, except `value()` when a writer's schema must be fetched first.
+    """A received message. Its methods do no I/O.
 
-    Not thread-safe while being read for the first time; safe to hand to another thread.
+    Not thread-safe while a field is read for the first time; it may be passed to another thread.
     """
 
     __slots__ = ("_end", "_fields", "_meta_start", "_start", "batch_index", "entry")
@@ -76,7 +76,7 @@ class Message:
     _fields: SingleFields
 
     def __init__(self, entry: EntryView, batch_index: int, meta_start: int, start: int, end: int) -> None:
-        # No more than this, and no object for it: it is done for each message there is.
+        # Assignments only: this runs for every received message.
         self.entry = entry
         self.batch_index = batch_index
         self._meta_start = meta_start
@@ -84,11 +84,14 @@ class Message:
         self._end = end
 
     def data(self) -> bytes:
-        """Return the payload as it was published (decompressed); empty for a null value."""
+        """Return the payload as published, decompressed; b"" for a null value."""
         return self.entry.body[self._start : self._end]
 
     def value(self) -> Any:
-        """Return the payload decoded by the consumer's schema, None for a null value."""
+        """Return the payload decoded by the consumer's schema, None for a null value.
+
+        Raises what the schema raises for bytes it cannot decode.
+        """
         return None if self.has_null_value() else self.entry.decode(self.data())
 
     def _single(self) -> SingleFields:
@@ -99,11 +102,11 @@ class Message:
             return fields
 
     def properties(self) -> dict[str, str]:
-        """Return the application's properties; of a repeated key the last value."""
+        """Return the application's properties; for a repeated key its last value."""
         return {pair.key: pair.value for pair in self._single().properties}
 
     def partition_key(self) -> str:
-        """Return the key, empty when there is none; a key of bytes comes as base64 text, as in the other clients."""
+        """Return the key, "" if there is none; a bytes key as base64 text, as in the other clients."""
         return self._single().partition_key
 
     def has_key(self) -> bool:
@@ -112,7 +115,7 @@ class Message:
         return bool(fields.HasField("partition_key"))
 
     def has_base64_encoded_key(self) -> bool:
-        """Return whether the key is bytes written as base64 text."""
+        """Return whether the key is a bytes key in base64 text."""
         return self._single().partition_key_b64_encoded
 
     def key_bytes(self) -> bytes:
@@ -121,26 +124,26 @@ class Message:
         return base64.b64decode(key) if self.has_base64_encoded_key() else key.encode()
 
     def ordering_key(self) -> str:
-        """Return the key that decides the order on Key_Shared subscriptions, empty when there is none."""
+        """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
         return self._single().ordering_key.decode("utf-8", "replace")
 
     def ordering_key_bytes(self) -> bytes | None:
-        """Return the same key as it was published, None when there is none."""
+        """Return the ordering key as published, None if there is none."""
         return self._single().ordering_key or None
 
     def event_timestamp(self) -> int:
-        """Return the application's time of the event, in milliseconds since 1970; 0 = none."""
+        """Return the event time that the application set, in milliseconds since 1970; 0 if it set none."""
         return self._single().event_time
 
     def publish_timestamp(self) -> int:
-        """Return the producer's clock when the entry was published, in milliseconds since 1970."""
+        """Return the publish time of the entry by the producer's clock, in milliseconds since 1970."""
         return self.entry.publish_time
 
     def sequence_id(self) -> int:
-        """Return the producer's number of this message."""
+        """Return the message's sequence id."""
         fields: Any = self._single()
         if self.entry.is_batch and not fields.HasField("sequence_id"):
-            # Old clients number only the batch: its first id is the first message's.
+            # Old clients write the sequence id of the batch only, which is the first message's.
             entry: Any = self.entry
             return int(entry.first_sequence_id) + self.batch_index
         return int(fields.sequence_id)
@@ -154,28 +157,28 @@ class Message:
         return self._single().null_value
 
     def has_null_partition_key(self) -> bool:
-        """Return whether the key of a separated pair of key and value is null."""
+        """Return whether the key of a key-value schema with SEPARATED encoding is null."""
         fields: Any = self._single()
         return bool(fields.null_partition_key)
 
     def schema_version(self) -> str:
-        """Return the version of the schema the message was written with: a character for each byte, "" without schema.
+        """Return the writer's schema version as text with one character per byte, "" without schema.
 
-        `schema_version_bytes()` gives the bytes, `int_schema_version()` the number.
+        The official client's form; see `schema_version_bytes()` and `int_schema_version()`.
         """
         return (self.entry.schema_version or b"").decode("latin-1")
 
     def schema_version_bytes(self) -> bytes | None:
-        """Return the same version as bytes, None without schema."""
+        """Return the writer's schema version as bytes, None without schema."""
         return self.entry.schema_version
 
     def int_schema_version(self) -> int | None:
-        """Return the schema's version as a number, None without schema."""
+        """Return the writer's schema version as a number, None without schema."""
         version = self.entry.schema_version
         return int.from_bytes(version, "big") if version else None
 
     def message_id(self) -> MessageId:
-        """Return the id: topic, ledger, entry, partition and batch index."""
+        """Return the message id: topic, ledger, entry, partition and batch index."""
         entry = self.entry
         return MessageId(
             entry.partition,
@@ -188,33 +191,33 @@ class Message:
         )
 
     def topic_name(self) -> str:
-        """Return the full name of the topic, or of the partition, the message came from."""
+        """Return the full name of the topic, or partition, of the message."""
         return self.entry.topic
 
     def encryption_context(self) -> EncryptionContext | None:
-        """Return how the message was encrypted, None when it was not.
+        """Return the encryption context, None if the message was not encrypted.
 
-        With `ConsumerCryptoFailureAction.CONSUME`, its `is_decryption_failed()` tells that `data()` is still encrypted.
+        With `ConsumerCryptoFailureAction.CONSUME`, its `is_decryption_failed()` is True if `data()` is still encrypted.
         """
         return self.entry.encryption_context
 
     def redelivery_count(self) -> int:
-        """Return how often the broker delivered the message before (Shared and Key_Shared only)."""
+        """Return the number of redeliveries (Shared and Key_Shared only)."""
         return self.entry.redelivery_count
 
     def index(self) -> int | None:
-        """Return the broker's running number of the message in its topic, None unless the broker exposes it."""
+        """Return the index of the message in its topic, None unless the broker exposes it (PIP-70, PIP-90)."""
         return self.entry.index_of(self.batch_index)
 
     def broker_publish_time(self) -> int | None:
-        """Return the broker's clock when the entry arrived there, in ms, None unless the broker exposes it."""
+        """Return the broker's clock at the entry's arrival, in ms since 1970, None unless it is exposed (PIP-70)."""
         return self.entry.broker_timestamp
 
     def __len__(self) -> int:
         return self._end - self._start
 
     def __bool__(self) -> bool:
-        # A message is there, whatever its payload is.
+        # An empty message is a message.
         return True
 
     def __repr__(self) -> str:
@@ -222,12 +225,12 @@ class Message:
 
 
 class KeyedMessage(Message):
-    """A message received with a schema that has, or may have, a part of the value in the message's key."""
+    """A message received with a schema that has, or may have, the key part of the value in the message's key."""
 
     __slots__ = ()
 
     def value(self) -> Any:
-        """Return the payload, and the key where the schema separates it, decoded; null parts are None."""
+        """Return the decoded payload, with the decoded key where the schema separates it; null parts are None."""
         fields: Any = self._single()
         key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
         data = None if fields.null_value else self.data()
@@ -236,7 +239,23 @@ class KeyedMessage(Message):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewMessage:
-    """A message for `send_many`, with what `send` takes besides the content."""
+    """A message for `send_many`, with the options of `send`. Immutable; checked when it is sent.
+
+    :param content: the content, encoded by the schema; None is a null value (a tombstone on compacted topics).
+    :param properties: the application's properties, str to str. Default none.
+    :param partition_key: key, str or bytes, that determines the partition and Key_Shared's consumer, and by which
+        compaction keeps the newest message. Default None.
+    :param ordering_key: key that Key_Shared subscriptions use instead of `partition_key`. Default None.
+    :param sequence_id: sequence id for deduplication, 0 to 2^63 - 1, larger than those before. Default None: the next
+        one.
+    :param replication_clusters: names of the clusters to replicate to. Default None: the namespace's.
+    :param disable_replication: True keeps the message in the local cluster; not with `replication_clusters`. Default
+        False.
+    :param event_timestamp: event time in milliseconds since 1970. Default None.
+    :param deliver_at: delivery time in milliseconds since 1970; Shared and Key_Shared subscriptions only (PIP-26).
+        Default None: at once.
+    :param deliver_after: delay of the delivery, a timedelta or milliseconds; not with `deliver_at`. Default None.
+    """
 
     content: Any
     properties: Mapping[str, str] | None = None
@@ -251,7 +270,7 @@ class NewMessage:
 
 
 class OutgoingMessage:
-    """A message on its way out, before it has an id."""
+    """An outgoing message, before it has an id."""
 
     __slots__ = (
         "deliver_at",
@@ -295,14 +314,14 @@ class OutgoingMessage:
         self.deliver_at = deliver_at
         self.null_value = null_value
         self.null_partition_key = null_partition_key
-        # Of a schema other than the producer's: its version, b"" for none.
+        # Version of a schema other than the producer's; b"" for none.
         self.schema_version = schema_version
         # The engine's state of the transaction the message is sent in.
         self.transaction: Any = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but the payload was given: the hot path writes no optional field then."""
+        """True if there is a payload only: the hot path then writes no optional field."""
         return not (
             self.properties
             or self.partition_key is not None
@@ -314,12 +333,12 @@ class OutgoingMessage:
 
     @property
     def needs_own_entry(self) -> bool:
-        """Whether the message may not share a batch: its delivery time or its clusters are the entry's."""
+        """True if the message cannot be batched: delivery time and clusters are fields of the entry."""
         return self.deliver_at is not None or bool(self.replicate_to)
 
 
 class RoutedMessage(Message):
-    """A message on its way out as a `message_router` sees it, with the methods of a received one; it has no id yet."""
+    """An outgoing message as a `message_router` gets it, with the methods of a received one; it has no id yet."""
 
     __slots__ = ("_outgoing",)
 
@@ -331,7 +350,7 @@ class RoutedMessage(Message):
         return self._outgoing.payload
 
     def value(self) -> bytes:
-        """Return the payload: a router gets it encoded."""
+        """Return the encoded payload."""
         return self._outgoing.payload
 
     def properties(self) -> dict[str, str]:
@@ -339,7 +358,7 @@ class RoutedMessage(Message):
         return dict(self._outgoing.properties or {})
 
     def partition_key(self) -> str:
-        """Return the key, empty when there is none; a key of bytes comes as base64 text."""
+        """Return the key, "" if there is none; a bytes key as base64 text."""
         return self._outgoing.partition_key or ""
 
     def has_key(self) -> bool:
@@ -347,20 +366,20 @@ class RoutedMessage(Message):
         return self._outgoing.partition_key is not None
 
     def has_base64_encoded_key(self) -> bool:
-        """Return whether the key is bytes written as base64 text."""
+        """Return whether the key is a bytes key in base64 text."""
         return self._outgoing.key_is_base64
 
     def ordering_key(self) -> str:
-        """Return the key that decides the order on Key_Shared subscriptions, empty when there is none."""
+        """Return the ordering key, which Key_Shared subscriptions prefer to the key; "" if there is none."""
         key = self._outgoing.ordering_key or ""
         return key.decode("utf-8", "replace") if isinstance(key, bytes) else key
 
     def ordering_key_bytes(self) -> bytes | None:
-        """Return the same key as bytes, None when there is none."""
+        """Return the ordering key as bytes, None if there is none."""
         return self.ordering_key().encode() or None
 
     def event_timestamp(self) -> int:
-        """Return the application's time of the event, in milliseconds since 1970; 0 = none."""
+        """Return the event time that the application set, in milliseconds since 1970; 0 if it set none."""
         return self._outgoing.event_timestamp or 0
 
     def publish_timestamp(self) -> int:
@@ -368,11 +387,11 @@ class RoutedMessage(Message):
         return 0
 
     def sequence_id(self) -> int:
-        """Return the sequence id the application gave, -1 where it gave none."""
+        """Return the sequence id that the application set, -1 if it set none."""
         return -1 if self._outgoing.sequence_id is None else self._outgoing.sequence_id
 
     def producer_name(self) -> str:
-        """Return an empty text: the name is the producer's to know."""
+        """Return "": the producer's name is not part of an outgoing message."""
         return ""
 
     def has_null_value(self) -> bool:
@@ -380,43 +399,43 @@ class RoutedMessage(Message):
         return self._outgoing.null_value
 
     def has_null_partition_key(self) -> bool:
-        """Return whether the key of a separated pair of key and value is null."""
+        """Return whether the key of a key-value schema with SEPARATED encoding is null."""
         return self._outgoing.null_partition_key
 
     def schema_version(self) -> str:
-        """Return the version of the schema given with the message, "" where it is the producer's."""
+        """Return the version of the schema given with the message, "" for the producer's."""
         return (self._outgoing.schema_version or b"").decode("latin-1")
 
     def schema_version_bytes(self) -> bytes | None:
-        """Return the same version as bytes, None where it is the producer's."""
+        """Return the version of the schema given with the message as bytes, None for the producer's."""
         return self._outgoing.schema_version
 
     def int_schema_version(self) -> int | None:
-        """Return the same version as a number, None where it is the producer's."""
+        """Return the version of the schema given with the message as a number, None for the producer's."""
         version = self._outgoing.schema_version
         return int.from_bytes(version, "big") if version else None
 
     def message_id(self) -> MessageId:
-        """Return the empty id: the message has none yet."""
+        """Return the empty message id."""
         return MessageId()
 
     def topic_name(self) -> str:
-        """Return an empty text: the partition is what the router decides."""
+        """Return "": the router chooses the partition."""
         return ""
 
     def encryption_context(self) -> None:
-        """Return None: the message is not encrypted yet."""
+        """Return None: messages are encrypted after routing."""
 
     def redelivery_count(self) -> int:
         """Return 0."""
         return 0
 
     def index(self) -> int | None:
-        """Return None: the broker has not stored the message yet."""
+        """Return None: the message is not stored yet."""
         return None
 
     def broker_publish_time(self) -> int | None:
-        """Return None: the broker has not stored the message yet."""
+        """Return None: the message is not stored yet."""
         return None
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
-"""A batch taken apart by hand: the official client's `MessageBatch`, for bodies of entries got elsewhere.
+"""Decoding of a batch's body outside a consumer: the official client's `MessageBatch`.
 
-May not do: decrypt or decompress; the body is what stands behind an entry's metadata.
+May not do: decrypt or decompress. The body is the part of an entry after its metadata.
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from pulsar_native.wire.entry import ParsedEntry
 
 
 class MessageBatch:
-    """Take the body of an entry apart into messages: `MessageBatch().with_message_id(id).parse_from(data, count)`."""
+    """Decoder of an entry's body into messages: `MessageBatch().with_message_id(id).parse_from(data, count)`."""
 
     def __init__(self) -> None:
         self._place = MessageId()
 
     def with_message_id(self, msg_id: MessageId) -> Self:
-        """Set the id of the entry; the messages' ids have their index besides."""
+        """Set the message id of the entry, to which each message adds its batch index.
+
+        :param msg_id: id of the entry. Raises `InvalidMessage` for another type.
+        """
         if not isinstance(msg_id, MessageId):
             raise InvalidMessage(f"with_message_id takes a MessageId, not {type(msg_id).__name__}")
         self._place = msg_id
         return self
 
     def parse_from(self, data: bytes, size: int) -> list[Message]:
-        """Return the `size` messages of a batch's body, which is not compressed; raises `InvalidMessage`."""
+        """Return the messages of an uncompressed body; raises `InvalidMessage` for a malformed one.
+
+        :param data: the body.
+        :param size: number of messages.
+        """
         if size == 0:
             return []
         body = bytes(data)
@@ -48,6 +55,6 @@ class MessageBatch:
             partition=place.partition(),
             schema=VersionedDecoder(BytesSchema()),
         )
-        # Not by way of the command, which has no room for the empty id.
+        # Set here, because the command cannot express the empty id.
         entry.ledger_id, entry.entry_id = place.ledger_id(), place.entry_id()
         return [Message(entry, index, *each) for index, each in enumerate(places)]

@@ -1,7 +1,7 @@
-"""The ids of many messages sent together, made one by one when they are asked for.
+"""Message ids of a bulk send, created on access.
 
-Rules: what is kept is one id an entry, and two small numbers a message; a million ids take 8 MB, and a load that does
-not look at them pays for none. Immutable for the application, picklable.
+Rules: one id per entry and two ints per message are stored: 8 MB for a million messages. Immutable for the application,
+picklable.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pulsar_native.message_id import MessageId
 
 
 class MessageIds(Sequence[MessageId]):
-    """Ids in the order of the messages; a message without a known id raises `LookupError` when its id is asked for."""
+    """Sequence of message ids in the order of the messages; `LookupError` is raised for a message without a receipt."""
 
     __slots__ = ("_entry_of", "_index_of", "_lasts")
 
     def __init__(self) -> None:
         self._entry_of = array("i")
         self._index_of = array("i")
-        # Of each entry the id of its last message, None until it is known.
+        # Message id of each entry's last message, None until its receipt.
         self._lasts: list[MessageId | None] = []
 
     def _grow(self, rows: int) -> None:
-        """Make room for more messages, of which nothing is known yet."""
+        """Append messages without an entry."""
         self._entry_of.frombytes(b"\xff" * (rows * self._entry_of.itemsize))
         self._index_of.frombytes(bytes(rows * self._index_of.itemsize))
 
     def _entry(self, rows: Sequence[int]) -> int:
-        """Note which messages share an entry and return its number."""
+        """Record the messages of one entry and return its number."""
         number = len(self._lasts)
         self._lasts.append(None)
         if isinstance(rows, range) and rows.step == 1:
@@ -43,7 +43,7 @@ class MessageIds(Sequence[MessageId]):
         return number
 
     def _stored(self, number: int, last: MessageId) -> None:
-        """Note the id of an entry's last message."""
+        """Record the message id of an entry's last message."""
         self._lasts[number] = last
 
     def __len__(self) -> int:
@@ -62,7 +62,10 @@ class MessageIds(Sequence[MessageId]):
         return found
 
     def get(self, row: int) -> MessageId | None:
-        """Return the id of one message, None when the broker did not confirm it."""
+        """Return the id of one message, None without a receipt.
+
+        :param row: index of the message, from 0.
+        """
         number = self._entry_of[row]
         last = None if number < 0 else self._lasts[number]
         if last is None or last.batch_size() == 0 or last.batch_index() != last.batch_size() - 1:

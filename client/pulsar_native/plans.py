@@ -1,9 +1,9 @@
-"""What the APIs' methods are asked for, put together as the engine takes it: one function of each kind for both.
+"""Arguments of both APIs' methods, converted to the engine's: one function per method.
 
-Rules: each function takes the arguments of an API's method as `locals()` gives them on its first line. What is no
-option of the configuration is named here (`_BESIDES`); every other argument is an option by its name, and one that the
-configuration does not know is a TypeError at once. So a new option is a field of the configuration and a parameter of
-both APIs' methods; tests hold these to each other. Everything is checked here, before anything is sent or lost.
+Rules: each function takes the arguments of an API's method as `locals()` returns them on its first line. `_BESIDES`
+names the arguments that are not options of the configuration; every other one is an option by its name, and an unknown
+one raises TypeError. So a new option is a field of the configuration and a parameter of both APIs' methods; tests
+compare them. All checks happen here, before anything is sent.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 D = TypeVar("D", bound=Config)
 
-# The arguments of a method that are no options of what it describes.
+# Arguments of a method that are not options of its configuration.
 _BESIDES: dict[type[Config], frozenset[str]] = {
-    # These two configure the C++ core's logging; here all logs go to Python's `logging`.
+    # The client itself handles these two.
     ClientConfig: frozenset({"self", "log_conf_file_path", "logger"}),
     ProducerConfig: frozenset({"self", "schema", "interceptors"}),
     ConsumerConfig: frozenset(
@@ -55,13 +55,13 @@ _BESIDES: dict[type[Config], frozenset[str]] = {
             "is_pattern_topic",
             "topics_changed_listener",
             "consumer_event_listener",
-            # Statistics are asked of the broker each time.
+            # Without effect: the broker is asked for statistics each time.
             "broker_consumer_stats_cache_time_ms",
         }
     ),
     ReaderConfig: frozenset({"self", "schema", "interceptors", "reader_listener"}),
 }
-# None means what the configuration has by itself.
+# Options for which None means the configuration's default.
 _MAY_BE_NONE = frozenset({"properties", "subscription_properties", "encryption_keys", "batch_receive_policy"})
 
 
@@ -79,7 +79,7 @@ def client_config(given: Mapping[str, Any]) -> ClientConfig:
 
 
 class ProducerPlan(NamedTuple):
-    """What `ClientCore.create_producer` takes."""
+    """Arguments of `ClientCore.create_producer`."""
 
     config: ProducerConfig
     schema: Schema[Any]
@@ -87,7 +87,7 @@ class ProducerPlan(NamedTuple):
 
 
 class ConsumerPlan(NamedTuple):
-    """What `ClientCore.subscribe` takes."""
+    """Arguments of `ClientCore.subscribe`."""
 
     topics: list[str] | TopicPattern
     config: ConsumerConfig
@@ -99,16 +99,16 @@ class ConsumerPlan(NamedTuple):
 
 
 def producer(given: Mapping[str, Any]) -> ProducerPlan:
-    """Return what the arguments of `create_producer` ask for."""
+    """Return the engine's arguments for those of `create_producer`."""
     config = _described(ProducerConfig, given)
     interceptors: Sequence[ProducerInterceptor] = given["interceptors"]
-    # Without interceptors there is no chain: messages go their way untouched.
+    # Without interceptors there is no chain, and no cost per message.
     chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
     return ProducerPlan(config, _schema(given), chain)
 
 
 def consumer(given: Mapping[str, Any], threads: ListenerThreads | None = None) -> ConsumerPlan:
-    """Return what the arguments of `subscribe` ask for; listeners are called in `threads`, else on the loop."""
+    """Return the engine's arguments for those of `subscribe`; listeners run in `threads`, or on the loop if None."""
     config = _described(ConsumerConfig, given)
     cached = given["broker_consumer_stats_cache_time_ms"]
     if isinstance(cached, bool) or not isinstance(cached, int):
@@ -128,7 +128,7 @@ def consumer(given: Mapping[str, Any], threads: ListenerThreads | None = None) -
 
 
 def reader(given: Mapping[str, Any]) -> ConsumerPlan:
-    """Return what the arguments of `create_reader` ask for."""
+    """Return the engine's arguments for those of `create_reader`."""
     config = _described(ReaderConfig, given)
     wanted = reader_config(config)
     chain = _consumer_chain(given["interceptors"], reads=True)
@@ -136,7 +136,7 @@ def reader(given: Mapping[str, Any]) -> ConsumerPlan:
 
 
 def table_view(given: Mapping[str, Any]) -> ConsumerPlan:
-    """Return what the arguments of `create_table_view` ask for: of each key only the newest value where compacted."""
+    """Return the engine's arguments for those of `create_table_view`: a reader from the beginning, compacted."""
     topic: str = given["topic"]
     config = _described(
         ReaderConfig,
@@ -171,7 +171,7 @@ def _consumer_chain(
     return ConsumerChain(interceptors, reads=reads) if interceptors else None
 
 
-# --- what belongs together --------------------------------------------------------------------------------------------
+# --- checks of combinations -------------------------------------------------------------------------------------------
 
 
 def topics_of(
@@ -181,7 +181,7 @@ def topics_of(
     is_pattern: bool = False,
     listener: TopicsChangedListener | None = None,
 ) -> list[str] | TopicPattern:
-    """Return the topics to subscribe to, or the pattern that means them; what contradicts itself is refused."""
+    """Return the topics to subscribe to, or their pattern; raise `InvalidConfiguration` for contradicting options."""
     if isinstance(topic, re.Pattern) or is_pattern:
         if not isinstance(topic, str | re.Pattern):
             raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")
@@ -202,7 +202,7 @@ def topics_of(
 
 
 def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:
-    """Refuse a listener that would never be told anything, or cannot be."""
+    """Raise `InvalidConfiguration` for a listener that would never be called or lacks a method."""
     if listener is None:
         return
     if config.consumer_type is not ConsumerType.Failover:
@@ -216,7 +216,7 @@ def check_event_listener(listener: ConsumerEventListener | None, config: Consume
 
 
 def reader_config(config: ReaderConfig) -> ConsumerConfig:
-    """Return the consumer behind a reader: non-durable, exclusive, with a name nobody else has."""
+    """Return the configuration of a reader's consumer: non-durable, exclusive, with a unique subscription name."""
     if not isinstance(config.start_message_id, MessageId):
         raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
     if len(set(config.topics)) > 1 and config.start_message_id not in (MessageId.earliest, MessageId.latest):
@@ -227,7 +227,7 @@ def reader_config(config: ReaderConfig) -> ConsumerConfig:
     return ConsumerConfig(
         subscription_name=config.subscription_name or _reader_subscription(config.subscription_role_prefix),
         subscription_mode=SubscriptionMode.NonDurable,
-        # An id behind the end is resolved by this: "latest" must mean latest.
+        # The broker uses this for a start id behind the end of the topic.
         initial_position=InitialPosition.Latest,
         receiver_queue_size=config.receiver_queue_size,
         consumer_name=config.reader_name,

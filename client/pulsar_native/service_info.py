@@ -1,7 +1,7 @@
-"""Where a client's cluster is and how to identify there: fixed, supplied by a provider, or the first that answers.
+"""Service URL and credentials of a client's cluster: fixed, supplied by a provider, or with automatic failover.
 
-Rules: values and interfaces only; nothing is connected, watched or started here. What of this is picklable travels in
-a `ClientConfig`; the client watches and switches where it is used.
+Rules: values and interfaces only; nothing is connected, watched or started here. A `ClientConfig` carries them; the
+live client watches and switches.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pulsar_native.service_url import ServiceUrl
 
 
 class Credentials(Protocol):
-    """What a client needs of an authentication plug-in; `pulsar_native.auth` has the ready ones.
+    """Interface of authentication plug-ins; `pulsar_native.auth` has implementations.
 
-    `auth_data` and `http_headers` may block and are called off the engine's loop.
+    `auth_data` and `http_headers` may block; they are called off the engine's loop.
     """
 
     method_name: str
@@ -31,9 +31,13 @@ class Credentials(Protocol):
 
 @dataclass(frozen=True)
 class ServiceInfo:
-    """The service URL of one cluster, with the credentials and the trusted certificates that are used there.
+    """Service URL, credentials and trusted certificates of one cluster (PIP-121).
 
-    Immutable, checked at construction; picklable when its authentication is. (PIP-121.)
+    Immutable; picklable if its authentication is. Raises `InvalidUrl`, and `InvalidConfiguration` for another type.
+
+    :param service_url: the service URL of the cluster.
+    :param authentication: an object of `pulsar_native.auth`. Default None.
+    :param tls_trust_certs_file_path: PEM file of trusted certificates. Default None: the system's.
     """
 
     service_url: str
@@ -57,34 +61,40 @@ class ServiceInfo:
 
     @property
     def use_tls(self) -> bool:
-        """Whether the URL asks for encrypted connections."""
+        """True if the scheme of the URL is an encrypted one."""
         return ServiceUrl.parse(self.service_url).use_tls
 
 
 class ServiceInfoProvider:
-    """Supply the cluster a client belongs to, and move the client to another one; base of your own providers.
+    """Base of providers that supply the cluster of a client and switch the client to another one (PIP-121).
 
-    All three are called off the client's event loop, so they may block. One provider serves one client.
+    All methods are called off the client's event loop, so they may block. A provider belongs to one client.
     """
 
     def initial_service_info(self) -> ServiceInfo:
-        """Return the cluster to begin with; called once, at the client's first use."""
+        """Return the first cluster; called once, at the client's first use."""
         raise NotImplementedError
 
     def initialize(self, on_service_info_update: Callable[[ServiceInfo], None]) -> None:
-        """Keep the function, and call it with each new cluster, from any thread; called once, after the first."""
+        """Start watching; called once, after `initial_service_info`.
+
+        :param on_service_info_update: function to call with each new cluster, from any thread.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
-        """End what was started; called when the client is closed or shut down."""
+        """Stop watching; called when the client is closed or shut down."""
 
 
 class PolledServiceInfo:
-    """Ask a function for the cluster, at first use and then at every interval; a new answer moves the client.
+    """Provider that polls a function for the cluster; a changed result switches the client.
 
-    `supply` returns a service URL or a `ServiceInfo`; it is called off the event loop and may block. An answer that
-    fails later is logged, and the client stays where it is. A plain callable given as `service_url` means this, with
-    the default interval.
+    An exception at the client's first use is raised; a later one is logged, and the client stays at its cluster. A
+    callable as `service_url` is polled the same way with the default interval. Raises `InvalidConfiguration` for
+    arguments of another type or out of range.
+
+    :param supply: function that returns a service URL or a `ServiceInfo`; called off the event loop, it may block.
+    :param check_interval_ms: milliseconds between two calls, at least 1. Default 5000.
     """
 
     def __init__(self, supply: Callable[[], str | ServiceInfo], check_interval_ms: int = 5000) -> None:
@@ -99,13 +109,18 @@ class PolledServiceInfo:
 
 
 class AutoClusterFailover:
-    """Use the primary cluster; when it cannot be reached, the first of the secondary ones that can; then come back.
+    """Automatic failover from a primary cluster to the first reachable secondary one, and back (PIP-121).
 
-    Every `check_interval_ms` the cluster in use is probed (a TCP connection to one of its hosts): after
-    `failover_threshold` failures in a row the client moves to the first cluster that answers, and after
-    `switch_back_threshold` successes of the primary in a row back to it. Moving closes all connections; producers and
-    consumers come back by themselves and keep what is pending. Immutable; picklable when the credentials are.
-    (PIP-121.)
+    A probe is a TCP connection to one of a cluster's hosts. Switching closes all connections; producers and consumers
+    reconnect and keep pending messages. Immutable; picklable if the credentials are. Raises `InvalidConfiguration` for
+    arguments of another type or out of range.
+
+    :param primary: the cluster to use while it is reachable.
+    :param secondary: list of at least one other cluster, in order of preference.
+    :param check_interval_ms: milliseconds between two probes, at least 1. Default 5000.
+    :param failover_threshold: number of failed probes in a row before the client switches. Default 1.
+    :param switch_back_threshold: number of successful probes of the primary in a row before the client switches back.
+        Default 1.
     """
 
     def __init__(

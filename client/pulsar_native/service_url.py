@@ -1,6 +1,6 @@
-"""Service URLs: parsing, checking, and the hosts they name.
+"""Service URLs: parsing and validation.
 
-Rules: a URL is checked before any I/O and every refusal names the form that would be right. No name is resolved here.
+Rules: a URL is checked before any I/O, and every error names the correct form. No host name is resolved here.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ServiceUrl:
-    """A checked service URL: scheme and the addresses in the order they were written."""
+    """A checked service URL: scheme and addresses in their order."""
 
     scheme: str
     addresses: tuple[Address, ...]
 
     @property
     def use_tls(self) -> bool:
-        """Whether connections to these addresses are encrypted."""
+        """True if connections to these addresses are encrypted."""
         return self.scheme in ("pulsar+ssl", "https")
 
     @property
     def is_http(self) -> bool:
-        """Whether the addresses are of web services, which are asked for brokers but carry no messages."""
+        """True if the addresses are web services, for lookups only."""
         return self.scheme in ("http", "https")
 
     @staticmethod

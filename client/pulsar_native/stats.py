@@ -1,10 +1,10 @@
-"""What a client, its producers and its consumers have done: immutable figures, as `stats()` returns them.
+"""Statistics of clients, producers and consumers, and reports of `close()`: immutable values.
 
-Rules: names are the Java client's in snake_case. `num_…` figures and rates are of the running interval, which begins
-anew whenever a record is logged (`stats_interval_in_seconds` of the client) and is `interval_seconds` old;
-`total_…` figures count from the object's creation. With recording off every count is 0; queue sizes are always told.
-Bytes are payloads as the application gave or got them, before compression. The figures of a partitioned topic are the
-sums of its partitions'; its percentiles are those of all entries together.
+Rules: names are the Java client's in snake_case. `num_…` values and rates are those of the running interval, which
+restarts with each log record (`stats_interval_in_seconds` of the client) and is `interval_seconds` old; `total_…`
+values count from the object's creation. With statistics off every count is 0; queue sizes are always valid. Bytes are
+payloads before compression. Values of a partitioned topic are the sums over its partitions; its percentiles are those
+of all entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerStats:
-    """What a producer did. Latencies are milliseconds from the message's (a batch's first) `send` to the receipt."""
+    """Statistics of a producer. Latencies are milliseconds from the `send` of an entry to its receipt."""
 
     topic: str = ""
     producer_name: str = ""
@@ -43,10 +43,10 @@ class ProducerStats:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerStats:
-    """What a consumer or reader did. A message counts as received when the application has it.
+    """Statistics of a consumer or reader. A message counts as received when the application has it.
 
-    A cumulative acknowledgement counts once. Failed receives are calls that raised (a time-out is no failure) and
-    entries that were discarded because they are damaged or cannot be decrypted.
+    A cumulative acknowledgement counts once. Failed receives are calls that raised, time-outs excluded, and entries
+    discarded because they are damaged or cannot be decrypted.
     """
 
     topic: str = ""
@@ -77,10 +77,10 @@ class ConsumerStats:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientStats:
-    """What a client's open producers and consumers did; the totals have those that were closed, too."""
+    """Statistics of a client: its open producers and consumers, and totals that include closed ones."""
 
     connections: int = 0
-    # Of messages waiting for their receipts, and received and waiting to be taken where that is limited.
+    # Payloads of messages without a receipt, and of receiver queues that scale.
     memory_used_bytes: int = 0
     memory_limit_bytes: int = 0
     total_msgs_sent: int = 0
@@ -97,7 +97,7 @@ class ClientStats:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerClose:
-    """How a producer ended, in messages: `left` were not confirmed in time, they failed and may still be stored."""
+    """Result of closing a producer, in messages; `left` had no receipt in time: they failed and may still be stored."""
 
     topic: str
     producer_name: str
@@ -108,12 +108,12 @@ class ProducerClose:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerClose:
-    """How a consumer ended. `queued` messages had arrived and were not taken; the broker delivers them again.
+    """Result of closing a consumer. `queued` messages had arrived and were not received; the broker redelivers them.
 
-    `acks_sent` and `acks_left` count the acknowledgements the closing found unsent: delivered to the broker, and lost
-    for want of a connection. `unacked` is the broker's count of messages given to this consumer in entries that are not
-    wholly acknowledged (0 on Exclusive and Failover subscriptions, where it keeps none), `backlog` that of the entries
-    the subscription still has to give or get acknowledged; None when it did not answer before the goodbye.
+    `acks_sent` and `acks_left` count the gathered acknowledgements: sent at closing, and lost for lack of a connection.
+    `unacked` is the broker's count of messages delivered to this consumer in entries not fully acknowledged (0 on
+    Exclusive and Failover subscriptions, for which it keeps no count); `backlog` is its count of the subscription's
+    entries that are not acknowledged. Both are None if the broker did not answer before the consumer was closed.
     """
 
     topic: str
@@ -128,7 +128,7 @@ class ConsumerClose:
 
 @dataclass(frozen=True, kw_only=True)
 class CloseReport:
-    """What closing a client, producer or consumer did: per topic or partition, and in sum."""
+    """Result of closing a client, producer or consumer: per topic or partition, and in total."""
 
     seconds: float = 0.0
     producers: tuple[ProducerClose, ...] = ()
@@ -136,27 +136,27 @@ class CloseReport:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was left: every message confirmed or failed, every acknowledgement sent."""
+        """True if every message has a receipt or failed, and every acknowledgement was sent."""
         return not self.left and not self.acks_left
 
     @property
     def sent(self) -> int:
-        """Messages that were waiting for their receipts and got them."""
+        """Number of pending messages that got their receipts."""
         return sum(each.sent for each in self.producers)
 
     @property
     def failed(self) -> int:
-        """Messages that failed meanwhile, by the broker's word or the send time-out."""
+        """Number of pending messages that failed, by the broker's error or the send time-out."""
         return sum(each.failed for each in self.producers)
 
     @property
     def left(self) -> int:
-        """Messages that had no receipt when the time was up."""
+        """Number of messages without a receipt at the time limit."""
         return sum(each.left for each in self.producers)
 
     @property
     def acks_left(self) -> int:
-        """Acknowledgements that could not be sent."""
+        """Number of acknowledgements that could not be sent."""
         return sum(each.acks_left for each in self.consumers)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Topic names: parsing, checking and the forms other parts need.
+"""Topic names: parsing, validation and derived forms.
 
 Rules: a name is checked completely here, before any I/O. The three accepted spellings are `topic`,
 `tenant/namespace/topic` and `{persistent|non-persistent}://tenant/namespace/topic`; the four-part form of old
@@ -48,22 +48,22 @@ class TopicName:
 
     @property
     def full(self) -> str:
-        """The full name, partition suffix included."""
+        """Full name, with the partition suffix."""
         return f"{self.domain}://{self.tenant}/{self.namespace_portion}/{self.local_name}"
 
     @property
     def is_persistent(self) -> bool:
-        """Whether the broker stores the topic's messages."""
+        """True if the broker stores the topic's messages."""
         return self.domain == PERSISTENT
 
     @property
     def is_partition(self) -> bool:
-        """Whether the name is that of one partition."""
+        """True if the name is that of one partition."""
         return self.partition >= 0
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic this is a partition of, or the name itself."""
+        """Partitioned topic of this partition, or the name itself."""
         if self.partition < 0:
             return self
         local = self.local_name[: self.local_name.rindex(_PARTITION_SUFFIX)]
@@ -79,7 +79,7 @@ class TopicName:
 
     @property
     def lookup_path(self) -> str:
-        """The path used by HTTP requests: `persistent/tenant/namespace/topic`, the last part percent-encoded."""
+        """Path for HTTP requests: `persistent/tenant/namespace/topic`, the last part percent-encoded."""
         return f"{self.domain}/{self.tenant}/{self.namespace_portion}/{quote(self.local_name, safe='')}"
 
     def __str__(self) -> str:

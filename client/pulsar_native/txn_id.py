@@ -1,4 +1,4 @@
-"""The identity of a transaction."""
+"""Transaction ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class TxnId(NamedTuple):
-    """A transaction's id: its coordinator's number, and the coordinator's count of transactions."""
+    """Id of a transaction: the coordinator's number and the coordinator's sequence number."""
 
     most_bits: int
     least_bits: int

@@ -1,1 +1,1 @@
-"""Hooks: a connection of type pulsar, opened."""
+"""Hooks: clients of a connection of type pulsar."""

@@ -1,7 +1,7 @@
-"""The hook: a connection of type pulsar, opened as a client, an asyncio client or an admin client.
+"""Hook for a connection of type pulsar, with a client, an asyncio client and an admin client.
 
-May not open a socket itself. Rules: nothing happens in the constructor; the connection is read once per hook; every
-secret it holds, or that is derived from it, is told to Airflow's masker before anything can log it.
+Opens no socket itself. Rules: the constructor has no effects. The connection is read once per hook. Every secret it
+holds, or that is derived from it, is masked before anything can log it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SECRET_FIELDS = frozenset(f.name for f in dataclasses.fields(Settings) if not f
 
 
 class PulsarHook(BaseHook):
-    """Reach the Pulsar cluster of an Airflow connection.
+    """Hook for the Pulsar cluster of an Airflow connection. Not thread-safe.
 
-    The plain methods block while Airflow is asked for the connection; the `a…` ones and `get_async_client` are for
-    running loops. Not thread-safe. What is wrong with the connection raises `AirflowException` naming the field.
+    The plain methods block while Airflow returns the connection; the `a…` ones and `get_async_client` are for running
+    loops. A wrong field of the connection raises `AirflowException` with its name.
     """
 
     conn_name_attr = "pulsar_conn_id"
@@ -48,55 +48,55 @@ class PulsarHook(BaseHook):
     # --- clients --------------------------------------------------------------------------------------------------
 
     def get_client(self) -> Client:
-        """Return a client, to be used as a context manager. It connects on first use; reading the connection blocks."""
+        """Return a client, for use as a context manager. It connects on first use; reading the connection blocks."""
         return Client.from_config(self.client_config())
 
     async def get_async_client(self) -> AsyncClient:
-        """Return an asyncio client for the running loop, to be used as an async context manager; starts no thread."""
+        """Return an asyncio client for the running loop, for use as an async context manager; starts no thread."""
         from pulsar_native.asyncio import Client as AsyncClient
 
         return AsyncClient.from_config(await self.aclient_config())
 
     def get_admin(self) -> AdminClient | None:
-        """Return a client of the admin interface, None where the connection names no admin URL. Its calls block."""
+        """Return an admin client, None if the connection has no admin URL. Its calls block."""
         return self._admin(self._read())
 
     async def aget_admin(self) -> AdminClient | None:
-        """Return what `get_admin` does, from within a loop. The calls of the admin client still block."""
+        """Return the admin client from within a loop. Its calls still block."""
         return self._admin(await self._aread())
 
     def get_conn(self) -> Client:
-        """Return `get_client()`: Airflow's common name for it."""
+        """Return `get_client()`, under Airflow's common name."""
         return self.get_client()
 
-    # --- descriptions ---------------------------------------------------------------------------------------------
+    # --- configuration --------------------------------------------------------------------------------------------
 
     def client_config(self) -> ClientConfig:
-        """Return the description of the client, checked. Blocks for reading the connection."""
+        """Return the checked configuration of the client. Blocks for reading the connection."""
         return self._read().client_config(self._authentication)
 
     async def aclient_config(self) -> ClientConfig:
-        """Return the description of the client from within a loop, as `client_config`."""
+        """Return the configuration of the client from within a loop, as `client_config`."""
         return (await self._aread()).client_config(self._authentication)
 
     def service_url(self) -> str:
-        """Return the service URL, also where the connection has host and port instead. Blocks like `client_config`."""
+        """Return the service URL, also of a connection with host and port. Blocks like `client_config`."""
         return self._read().service_url
 
     def deployment_id(self) -> str | None:
-        """Return the connection's name of this Airflow, None where it has none. Blocks like `client_config`."""
+        """Return the connection's deployment id, None without one. Blocks like `client_config`."""
         return self._read().deployment_id
 
     def connection_options(self) -> dict[str, str | int | bool]:
-        """Return what the connection says apart from secrets, by the names of its fields; blocks like `client_config`.
+        """Return the connection's settings without secrets, by field name; blocks like `client_config`.
 
-        Only what is set or has a default is there. Safe to log and to show.
+        Only fields that are set or have a default. Safe to log and to show.
         """
         values: dict[str, str | int | bool | None] = dataclasses.asdict(self._read())
         return {name: value for name, value in values.items() if value is not None and name not in _SECRET_FIELDS}
 
     def credentials(self) -> dict[str, str] | None:
-        """Return the credentials with their secrets, for handing over to a program of its own; None for none.
+        """Return the credentials with their secrets, for another program; None without any.
 
         Blocks for the connection and for a token file. Never log, template or push the result; every secret in it is
         masked in logs. The form is that of `credentialsRef` of the Spark source: {"method": "token", "token": …} etc.
@@ -114,9 +114,9 @@ class PulsarHook(BaseHook):
     # --- test -----------------------------------------------------------------------------------------------------
 
     def test_connection(self) -> tuple[bool, str]:
-        """Try the connection stage by stage and return whether it works and what was found, within 10 seconds.
+        """Test the connection stage by stage and return success and a message, within 10 seconds.
 
-        Blocking; needs no running loop. The first stage that fails ends the test and is named: settings, resolve, TCP,
+        Blocks; needs no running loop. The first stage that fails ends the test and is named: settings, resolve, TCP,
         TLS, credentials, CONNECT, authentication, lookup, admin.
         """
         from pulsar_native.diagnostics import diagnose
@@ -185,21 +185,21 @@ class PulsarHook(BaseHook):
 
 
 class _MaskedOauth2(AuthenticationOauth2):
-    """OAuth2 whose tokens are masked as they come: they are not known when the connection is read.
+    """OAuth2 plug-in that masks its tokens when they are fetched: they are unknown when the connection is read.
 
-    Called off the loop by both APIs, where Airflow's blocking way to tell the supervisor is the right one.
+    Both APIs call it off the loop, so that Airflow's blocking request to the supervisor is allowed.
     """
 
     _told: str = ""
 
     def auth_data(self) -> bytes:
-        """Return the access token, masked from now on."""
+        """Return the access token, masked in logs."""
         data = super().auth_data()
         self._tell(data.decode())
         return data
 
     def http_headers(self) -> dict[str, str]:
-        """Return the bearer header, its token masked from now on."""
+        """Return the bearer header, its token masked in logs."""
         headers = super().http_headers()
         self._tell(headers["Authorization"].partition(" ")[2])
         return headers

@@ -1,8 +1,8 @@
-"""What a connection of type pulsar says, checked: the standard fields and the extras as one typed value.
+"""Settings of a connection of type pulsar: the standard fields and the extras as one checked value.
 
-May not import Airflow or do I/O. Rules: the names of `Settings`' extras are the conn-fields of provider.yaml; every
-refusal names the field and the fix, never the value of a field that may be secret; texts, numbers and switches may all
-be written as texts, since connection URIs have nothing else.
+May not import Airflow or do I/O. Rules: the names of `Settings`' extras are the conn-fields of provider.yaml. Every
+error names the field and the fix, never the value of a field that may be secret. Texts, numbers and switches may all be
+texts, since connection URIs have nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 
 METHODS = ("none", "token", "token_file", "basic", "oauth2", "tls")
 _DEFAULT_TIMEOUT_SECONDS = 30
-# Names other tools use, which no likeness of letters would lead to ours.
+# Names of other tools that are not similar to ours.
 _KNOWN_AS = {
     "token_file": "jwt_file",
     "token_path": "jwt_file",
@@ -48,18 +48,18 @@ _KNOWN_AS = {
 
 
 def _checked_oauth2(parameters: str) -> Authentication:
-    """Return the plug-in; mistakes in its parameters are told here, where the connection is read."""
+    """Return the plug-in; errors in its parameters are raised here, where the connection is read."""
     made = AuthenticationOauth2(parameters)
     made.check()
     return made
 
 
-# What a task may have waiting for receipts: the worker's memory is shared with other tasks.
+# Memory limit of a task, which shares its worker with others.
 MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class AirflowConnection(Protocol):
-    """What is read of Airflow's connection object."""
+    """Fields of Airflow's connection object."""
 
     conn_type: str | None
     host: str | None
@@ -71,7 +71,7 @@ class AirflowConnection(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The checked connection. Its repr shows no secret; `None` is what was left empty."""
+    """The checked connection. Its repr has no secret; `None` is an empty field."""
 
     service_url: str
     login: str | None = None
@@ -102,11 +102,11 @@ class Settings:
 
     @property
     def reads_files(self) -> bool:
-        """Whether telling the secrets means reading a file."""
+        """True if returning the secrets means reading a file."""
         return self.auth_method == "token_file" or bool(self.oauth2_credentials_file)
 
     def client_config(self, authentication: Authentication | None) -> ClientConfig:
-        """Return the description of a client; raises `InvalidConfiguration` or `InvalidUrl`."""
+        """Return the configuration of a client; raises `InvalidConfiguration` or `InvalidUrl`."""
         # With the method tls the certificate belongs to the plug-in.
         own = self.auth_method != "tls"
         return ClientConfig(
@@ -124,7 +124,7 @@ class Settings:
         )
 
     def authentication(self, oauth2: Callable[[str], Authentication] = _checked_oauth2) -> Authentication | None:
-        """Return the plug-in of the method, None for none. `oauth2` makes the plug-in of that method."""
+        """Return the plug-in of the method, None without one. `oauth2` creates the plug-in of that method."""
         match self.auth_method:
             case "token":
                 return AuthenticationToken(self._needed("token", self.token or self.password))
@@ -145,10 +145,10 @@ class Settings:
         return None
 
     def credentials(self) -> dict[str, str] | None:
-        """Return the credentials to hand over to a program of its own, secrets included; None for none.
+        """Return the credentials for another program, secrets included; None without any.
 
-        Blocks for reading a token file or a key file, whose content is handed over: the other program may not see
-        this machine's files. Raises `ErrorGettingAuthenticationData`.
+        Blocks for reading a token file or a key file, whose content is returned: the other program may not have this
+        machine's files. Raises `ErrorGettingAuthenticationData`.
         """
         match self.auth_method:
             case "token" | "token_file":
@@ -202,7 +202,7 @@ EXTRA_FIELDS = tuple(f.name for f in dataclasses.fields(Settings) if f.name not 
 
 
 def read_settings(connection: AirflowConnection) -> Settings:
-    """Return what the connection says; raises `InvalidConfiguration` (or `InvalidUrl`) naming the field."""
+    """Return the checked settings; raises `InvalidConfiguration` (or `InvalidUrl`) naming the field."""
     extras = _extras(connection.extra)
     _refuse_unknown(extras)
     given = {name: value for name, raw in extras.items() if (value := _PARSERS[name](name, raw)) is not None}
@@ -211,7 +211,7 @@ def read_settings(connection: AirflowConnection) -> Settings:
     if "auth_method" not in given:
         given["auth_method"] = _evident_method(given)
     settings = Settings(**given)
-    settings.client_config(settings.authentication())  # refuses what does not fit together
+    settings.client_config(settings.authentication())  # Raises for fields that contradict each other.
     return settings
 
 
@@ -222,7 +222,7 @@ def _extras(text: str | None) -> dict[str, Any]:
         extras = json.loads(text)
     except ValueError:
         extras = None
-    if not isinstance(extras, dict):  # raised here: the parser's error would carry the text along
+    if not isinstance(extras, dict):  # Raised here: the parser's error would have the text.
         raise InvalidConfiguration("the field 'extra' is not a JSON object")
     return extras
 
@@ -294,7 +294,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {name: _SPECIAL.get(name, _text
 
 
 def _service_url(connection: AirflowConnection, url: str | None) -> str:
-    """Return the service URL of its own field or of the host; the port is that of the hosts that name none."""
+    """Return the service URL of its own field or of the host; the port is for hosts without one."""
     host = (connection.host or "").strip()
     if url is not None:
         if host:
@@ -321,7 +321,7 @@ def _with_port(url: str, port: int) -> str:
 
 
 def _evident_method(given: Mapping[str, Any]) -> str:
-    """Return the method the filled fields stand for, where the drop-down was left empty."""
+    """Return the method of the filled fields if the drop-down is empty."""
     signs = {
         "token": given.get("token") or (given["password"] and not given["login"]),
         "token_file": given.get("jwt_file"),

@@ -1,8 +1,7 @@
-"""spark-submit for a load: variables for the started process alone, its result read from the output, and no orphans.
+"""spark-submit of a load: environment variables for its process only, its result from the output, no orphans.
 
-Rules: what the started process must know and nobody else goes into its environment, never on a command line; a
-spark-submit whose task was killed (SIGKILL, where nothing can be said or done) ends with it on Linux, so that a retry
-finds nobody writing.
+Rules: secrets of the started process go into its environment, never on a command line. On Linux a spark-submit ends
+with its task, also after SIGKILL, so that a retry finds no other writer.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class SparkLoadHook(SparkSubmitHook):
-    """spark-submit with variables for the started process alone, and an eye on the load's last line.
+    """Spark submit hook with variables for the started process only, which reads the load's last line.
 
-    `process_env` may be filled until `submit`. `result` is what the load printed last, None where its driver runs
-    elsewhere or printed nothing.
+    `process_env` may be filled until `submit`. `result` is the load's last line, None if its driver runs elsewhere or
+    printed nothing.
     """
 
     def __init__(self, *, process_env: Mapping[str, str] | None = None, **kwargs: Any) -> None:
@@ -36,7 +35,7 @@ class SparkLoadHook(SparkSubmitHook):
 
     @classmethod
     def of(cls, plain: SparkSubmitHook, process_env: Mapping[str, str]) -> SparkLoadHook:
-        """Return a hook with the arguments of a plain one, which the base operator has built from its own."""
+        """Return a hook with the arguments of a plain one, which the base operator has created."""
         made = cls.__new__(cls)
         made.__dict__.update(plain.__dict__)
         made.process_env = dict(process_env)
@@ -45,16 +44,16 @@ class SparkLoadHook(SparkSubmitHook):
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and executors are one process tree on this machine."""
+        """True if driver and executors are one process tree on this machine."""
         return str(self._connection["master"]).startswith("local")
 
     @property
     def has_driver_here(self) -> bool:
-        """Whether the driver's output is that of spark-submit: every deploy mode but cluster."""
+        """True if the driver's output is that of spark-submit: every deploy mode but cluster."""
         return self.is_local or self._connection["deploy_mode"] != "cluster"
 
     def hand_over_file(self, path: str) -> None:
-        """Let Spark copy a file to the driver and every executor."""
+        """Add a file that Spark copies to the driver and every executor."""
         self._files = f"{self._files},{path}" if self._files else path
 
     def set_arguments(self, arguments: list[str]) -> None:
@@ -62,27 +61,27 @@ class SparkLoadHook(SparkSubmitHook):
         self._application_args = arguments
 
     def forget_variable(self, name: str) -> None:
-        """Remove a variable again that was meant for the started process."""
+        """Remove a variable of the started process."""
         self.process_env.pop(name, None)
         if self._env:
             self._env.pop(name, None)
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run spark-submit; it ends with this process, however that ends."""
+        """Run spark-submit; its process ends with this one."""
         if sys.platform == "linux":
             kwargs.setdefault("preexec_fn", _ending_with_parent())
         try:
             driver_id: str | None = super().submit(application, **kwargs)
             return driver_id
         finally:
-            # The base class leaves the pipe open. One that still runs is ended by `on_kill`, which needs it.
+            # The base class leaves the pipe open. A process still running is ended by `on_kill`, which needs it.
             process = self._submit_sp
             if process is not None and process.poll() is not None and process.stdout is not None:
                 process.stdout.close()
 
     def _build_spark_common_args(self) -> list[str]:
         args: list[str] = super()._build_spark_common_args()
-        # Only now: what the base class puts on the command line for some masters must not include these.
+        # Set here, because the base class puts its variables on the command line for some masters.
         self._env = {**(self._env or {}), **self.process_env}
         return args
 
@@ -99,8 +98,8 @@ class SparkLoadHook(SparkSubmitHook):
 
 
 def _ending_with_parent() -> Callable[[], None]:
-    """Return what makes the kernel kill a child process when the thread that started it has ended."""
-    # Looked up before the fork: the child of a process with threads may hardly do anything.
+    """Return the function that makes the kernel kill a child process when its parent thread has ended."""
+    # Looked up before the fork: few operations are safe in the child of a process with threads.
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def arrange() -> None:

@@ -1,8 +1,8 @@
-"""Consume a batch of a subscription into a JSONL or Parquet file: bounded, and acknowledged only when it is safe.
+"""ConsumeOperator: consumes a bounded batch of a subscription into a JSONL or Parquet file, then acknowledges it.
 
-The work is `pulsar_native.jobs.consuming`; here are Airflow's part of it: arguments and templates, the identity of the
-task, its state, its log, its XComs and its exceptions. Rules: nothing is received, written as final or acknowledged
-after a kill; a batch belongs to its run, whatever is done to the run.
+The work is `pulsar_native.jobs.consuming`; here is Airflow's part: arguments and templates, the task's identity, state,
+log, XComs and exceptions. Rules: nothing is received, completed or acknowledged after a kill. A batch belongs to its
+run, whatever is done to the run.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ CUT_KEY = "consume_cut_entries"
 
 
 class ConsumeBatchOperator(BaseOperator):
-    """Take a bounded batch of messages from a subscription, write it as JSONL or Parquet, and acknowledge it.
+    """Consume a bounded batch of messages of a subscription, write it as JSONL or Parquet, and acknowledge it.
 
-    What is acknowledged is in the output; of each run it is one batch. A try that fails before its batch is noted
+    Acknowledged messages are in the output, one batch per run. A try that fails before its batch is recorded
     acknowledges nothing, and the next one receives the same messages. After that every try (retry, cleared run, run
-    deleted and made again under its id, expired state) returns the same manifest; an output that is missing or changed
-    by then is written again from exactly those messages, as long as the topic still has them, else the task fails and
-    names them. The note is in the task's state, and beside the output in `_NAME.manifest.json`. Delivery is at least
-    once: messages come again in a later run if this one fails for good, or dies before the broker has confirmed.
+    deleted and recreated under its id, expired state) returns the same manifest; a missing or changed output is written
+    again from exactly those messages while the topic still has them, else the task fails and names them. The record is
+    in the task's state, and beside the output in `_NAME.manifest.json`. Delivery is at least once: messages are
+    redelivered to a later run if this one fails for good, or dies before the broker's receipts.
 
     :param topic: one topic, a list of them, or a compiled pattern (`re.compile`) as `topic_pattern`; partitioned topics
         are read as a whole. Exactly one of `topic` and `topic_pattern` is needed. Templated.
@@ -211,7 +211,7 @@ class ConsumeBatchOperator(BaseOperator):
     # ---- arguments ---------------------------------------------------------------------------------------------------
 
     def _check_plain(self) -> None:
-        """Check what no template can change, when the DAG file is read."""
+        """Check everything that no template can change, when the DAG file is parsed."""
         validation.choice("subscription_type", self.subscription_type, SUBSCRIPTION_TYPES)
         validation.choice("initial_position", self.initial_position, ("earliest", "latest"))
         validation.choice("if_exists", self.if_exists, IF_EXISTS)
@@ -236,7 +236,7 @@ class ConsumeBatchOperator(BaseOperator):
             validation.number("max_errors", self.max_errors, 0)
 
     def _format(self) -> str:
-        """Return the format of the output, whose path may be a template still when the DAG is read."""
+        """Return the format of the output, whose path may be a template when the DAG is parsed."""
         chosen = format_of(self.path, self.format)
         if chosen == "parquet":
             if self.path is None:
@@ -273,9 +273,9 @@ class ConsumeBatchOperator(BaseOperator):
             validation.refuse(f"topic_pattern={self.topic_pattern!r} is no regular expression: {error}")
 
     def _settings(self, context: Context, hook: PulsarHook) -> ConsumeSettings:
-        """Return what is asked for, templates rendered; raises ValueError for what they made wrong.
+        """Return the options of the job after rendering; raises ValueError for wrong results of templates.
 
-        Asks Airflow for the deployment id: another deployment's run of the same names has its own batch.
+        Gets the deployment id from Airflow: another deployment's run of the same names has its own batch.
         """
         from airflow_provider_pulsar.deployment import deployment_id
         from pulsar_native.jobs.batch import BatchLimits
@@ -334,7 +334,7 @@ class ConsumeBatchOperator(BaseOperator):
             properties={**identity.as_properties(), "airflow.deployment_id": deployment},
         )
 
-    # ---- the work ----------------------------------------------------------------------------------------------------
+    # ---- execution ---------------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Consume the batch and return its manifest."""
@@ -367,16 +367,16 @@ class ConsumeBatchOperator(BaseOperator):
             return job.run()
         except BaseException as error:
             self._report(job, error, context)
-            # What a function of the DAG raises goes through as it is.
+            # Exceptions of the DAG's functions pass unchanged.
             if isinstance(error, PulsarException | OSError) and job.stage != "process":
                 raise failure(error, action=self._action(), stage=job.stage) from error
             raise
 
     def _report(self, job: ConsumeJob, error: BaseException, context: Context) -> None:
-        """Log and push what the failed try had received. Where Airflow takes no XCom any more, the log has it."""
+        """Log and push the messages that the failed try had received. The log has them if Airflow rejects the XCom."""
         found = job.failure_manifest(error)
         self.log.error("%s failed: %s", self._action(), found)
-        # A time-out may have interrupted a call to Airflow half-way: nothing is said behind it.
+        # A time-out may have interrupted a request to Airflow: no further one is sent.
         if job.stage != "note":
             with suppress(Exception):
                 context["ti"].xcom_push(key=FAILURE_KEY, value=found)
@@ -407,16 +407,16 @@ class ConsumeBatchOperator(BaseOperator):
         )
 
     def on_kill(self) -> None:
-        """Stop, and drop the connection so that the broker gives the messages to others. Waits for nothing."""
+        """Stop, and drop the connection so that the broker redelivers the messages. Does not wait."""
         self._task_client.kill()
 
 
 def _bound(function: Callable[..., Any], name: str, context: Context) -> Callable[[Any], Any]:
-    """Return the function of one value, by position or by `name`, its other parameters taken from the context."""
+    """Return the function of one value, by position or by `name`, with its other parameters from the context."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:
-        # A function in C may not tell.
+        # A function in C may have no signature.
         return function
     values: Mapping[str, Any] = {**context, "context": context}
     by_name = next((each for each in parameters if each.name == name and each.kind is not each.POSITIONAL_ONLY), None)
@@ -436,7 +436,7 @@ def _bound(function: Callable[..., Any], name: str, context: Context) -> Callabl
 
 
 def _pulled(context: Context, key: str) -> object:
-    """Return what the latest earlier run of this task has pushed, None for nothing."""
+    """Return the XCom of the latest earlier run of this task, None without one."""
     ti: Any = context["ti"]
     pull = getattr(ti, "xcom_pull", None)
     if pull is None:

@@ -1,7 +1,7 @@
-"""Publish to a topic: every message confirmed by the broker, and there once however often the task is tried.
+"""PublishOperator: publishes messages, each with a receipt, and stored once however often the task is tried.
 
-Airflow's part: arguments and templates, identity and deployment, state, XComs, exceptions. The publication itself is
-`pulsar_native.jobs.publishing`, whose rules on deduplication and content hold here.
+Airflow's part: arguments and templates, identity and deployment, state, XComs, exceptions. The publication is
+`pulsar_native.jobs.publishing`, with its rules on deduplication and content.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SCHEMAS = ("string", "json", "avro")
 FAILURE_KEY = "publish_failure"
 STATE_KEY = "published"
-# Airflow's ways to end a task with another outcome than failed: they are the author's, and pass as they are.
+# Airflow's exceptions for another outcome than failed: raised by the author, they pass unchanged.
 _CONTROL = (
     AirflowSkipException,
     AirflowFailException,
@@ -55,7 +55,7 @@ _CONTROL = (
 
 
 class PublishFailed(AirflowException):
-    """Raised when not every message was stored; `manifest` says what was, and which failed."""
+    """Raised when not every message was stored; `manifest` lists the stored and the failed ones."""
 
     def __init__(self, message: str, manifest: dict[str, Any]) -> None:
         super().__init__(message)
@@ -63,14 +63,14 @@ class PublishFailed(AirflowException):
 
 
 class PublishNotRepeatable(PublishFailed, AirflowFailException):
-    """Raised when not every message was stored, and a retry would not store the rest."""
+    """Raised when not every message was stored and a retry cannot store the rest."""
 
 
 class PublishOperator(BaseOperator):
     """Publish messages to a topic and return a manifest of what the broker stored.
 
-    What is wrong in an argument raises ValueError when the DAG file is read, or before anything is sent where a
-    template, a file or another task gives it.
+    A wrong argument raises ValueError when the DAG file is parsed, or before anything is sent if a template, a file or
+    another task returns it.
 
     :param topic: the topic, in any spelling. Templated.
     :param messages: a list of values; a DataFrame of pandas or polars, an Arrow table, batch or reader, whose rows
@@ -169,7 +169,7 @@ class PublishOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.topic = topic
-        # Airflow would call a function in a templated field while rendering, and store what it returns.
+        # Airflow would call a function in a templated field while rendering, and store its result.
         self.messages = None if callable(messages) else messages
         self._supplier: Callable[..., Any] | None = messages if callable(messages) else None
         self.file = file
@@ -201,7 +201,7 @@ class PublishOperator(BaseOperator):
     # ---- arguments ---------------------------------------------------------------------------------------------------
 
     def _check_plain(self) -> None:
-        """Check what no template can change, when the DAG file is read."""
+        """Check everything that no template can change, when the DAG file is parsed."""
         if (self.messages is None and self._supplier is None) == (self.file is None):
             validation.refuse("PublishOperator needs exactly one of messages and file")
         self._check_choices()
@@ -274,7 +274,7 @@ class PublishOperator(BaseOperator):
         return Source.of(call_with_context(self._supplier, context, self.op_kwargs or {}))
 
     def _options(self, topic: str, is_persistent: bool, hook: PulsarHook, context: Context) -> PublishOptions:
-        """Return the options of the job; asks Airflow for the deployment id where deduplication needs it."""
+        """Return the options of the job; gets the deployment id from Airflow if deduplication needs it."""
         from airflow_provider_pulsar.deployment import deployment_id
 
         task = TaskIdentity.of(context)
@@ -302,10 +302,10 @@ class PublishOperator(BaseOperator):
             properties=properties,
         )
 
-    # ---- the work ----------------------------------------------------------------------------------------------------
+    # ---- execution ---------------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Publish everything and return the manifest."""
+        """Publish all messages and return the manifest."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
         from pulsar_native import PulsarException
 
@@ -345,19 +345,19 @@ class PublishOperator(BaseOperator):
         return PublishJob(options, codec, mapping, source, again, surroundings)
 
     def _check_not_persistent(self) -> None:
-        """Refuse what a topic that stores nothing cannot have."""
+        """Raise for options that a non-persistent topic does not support."""
         if self.deduplicate is True:
             validation.refuse("a non-persistent topic has no deduplication: pass deduplicate='auto' or False")
         if self.create_subscription or self.retention_minutes or self.retention_mb:
             validation.refuse("a non-persistent topic keeps nothing: leave create_subscription and retention out")
 
     def on_kill(self) -> None:
-        """Stop sending and drop the connection. Runs inside a signal handler, so it waits for nothing."""
+        """Stop sending and drop the connection. Runs inside a signal handler, so it does not wait."""
         self._task_client.kill()
 
 
 def _push(context: Context, manifest: dict[str, Any]) -> None:
-    """Keep the manifest of a publication that ended early; Airflow takes none of a task it has already ended."""
+    """Store the manifest of a publication that ended early; Airflow rejects XComs of a task that it has ended."""
     ti: Any = context.get("ti")
     if ti is not None:
         with suppress(Exception):

@@ -1,10 +1,10 @@
-"""The Spark load: one interval of a topic into one Parquet path, by spark-submit in Spark's own environment.
+"""Spark load operator: one interval of a topic into one Parquet path, by spark-submit in Spark's own environment.
 
-Rules: the interval is said, never guessed; the secret of the connection never reaches the command line, `--conf`, a
-log, a rendered field or XCom: local masters get it in the environment of the one process that needs it, all others as
-a private file that is handed to `--files` and removed afterwards; the request names only where it is. Everything is
-put together after templates were rendered, so nothing of it is stored. A retry replays the manifest of the same run.
-Success is what the load itself reports, in its output or in its manifest, never an exit code alone.
+Rules: the interval is explicit. The connection's secret never reaches the command line, `--conf`, a log, a rendered
+field or XCom: with a local master it is in the environment of the started process, otherwise in a private file passed
+by `--files` and removed afterwards; the request has its reference only. Everything is built after rendering, so nothing
+of it is stored. A retry replays the manifest of its run. Success is the load's own report, in its output or its
+manifest, never an exit code alone.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 VALUE_FORMATS = ("json", "avro", "raw")
 _VARIABLE = "PULSAR_CREDENTIALS"
 _STATE = "pulsar_load"
-# Exit codes of the load application that no retry mends: a wrong request or refused credentials, and lost data.
+# Exit codes of the load application without retries: wrong request or refused credentials, and data loss.
 _FINAL = {2: "the request or the credentials were refused", 3: "data the interval needs is no longer in the topic"}
 
-# Fields of the connection that the data source takes as options.
+# Fields of the connection that are options of the data source.
 _OPTIONS = {
     "service_url": "service.url",
     "admin_url": "admin.url",
@@ -51,7 +51,7 @@ _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime
 
 
 class PulsarSparkLoadOperator(SparkSubmitOperator):
-    """Load the messages of a topic that belong to an interval into Parquet, retried and cleared without a double row.
+    """Load the messages of an interval of a topic into Parquet; retries and cleared runs write each row once.
 
     :param topic: the topic; a partitioned one is read partition by partition. Templated, as are the parameters of
         paths, bounds, `commits` and `subscription`.
@@ -154,12 +154,12 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self.partition_by = list(partition_by)
         self.metadata = None if metadata is None else list(metadata)
         self.manifest = manifest
-        # A template of the whole mapping is only known after rendering.
+        # A template of the whole mapping is known only after rendering.
         self.source_options: Any = dict(source_options) if isinstance(source_options, Mapping) else source_options or {}
         self.verify_manifest = verify_manifest
         self.pulsar_conn_id = pulsar_conn_id
         self.spark_environment = spark_environment
-        # A bound that was given and renders to nothing is an error, one that was left out may be none.
+        # A given bound that renders to nothing is an error; a bound that is left out may be missing.
         self._has_start = interval_start is not None
         self._load_hook: SparkLoadHook | None = None
         self._credentials_file: Path | None = None
@@ -168,7 +168,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self._bounds(is_rendered=False)
 
     def render_template_fields(self, context: Context, jinja_env: jinja2.Environment | None = None) -> None:
-        """Render, and refuse a secret before Airflow stores the rendered fields."""
+        """Render the fields, and raise for a secret before Airflow stores them."""
         super().render_template_fields(context, jinja_env)
         self._check_secrets()
 
@@ -195,10 +195,10 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self._forget_job(context, state)
         return result
 
-    # ---- what is asked for -------------------------------------------------------------------------------------------
+    # ---- request -----------------------------------------------------------------------------------------------------
 
     def _check_secrets(self) -> None:
-        """Refuse secrets where they would reach a command line, a log or a stored field; no value is repeated."""
+        """Raise for secrets that would reach a command line, a log or a stored field; no value is repeated."""
         options = self.source_options
         if not isinstance(options, Mapping):
             if intervals.is_template(options):
@@ -218,7 +218,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self._check_sparks_options(key if kind == "conf" else None)
 
     def _check_sparks_options(self, key: str | None) -> None:
-        """Refuse Pulsar's secrets in what Spark is given; `key` is where the source looks for them in its conf."""
+        """Raise for Pulsar's secrets in Spark's options; `key` is the source's own configuration key for them."""
         for where, given in (("conf", self.conf), ("env_vars", self.env_vars)):
             if not isinstance(given, Mapping):
                 continue
@@ -230,10 +230,10 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
                 )
 
     def _bounds(self, *, is_rendered: bool) -> dict[str, str]:
-        """Return the bounds as options of the source; refuses what is no interval, as far as it can be known yet."""
+        """Return the bounds as options of the source; raises for an invalid interval, as far as it is known yet."""
         names = list(self.source_options) if isinstance(self.source_options, Mapping) else []
         starts, ends = ([name for name in names if name.lower() in known] for known in (_START_OPTIONS, _END_OPTIONS))
-        # What was given and has rendered to None is not the same as what was left out.
+        # A bound rendered to None differs from one that is left out.
         start = "None" if self._has_start and self.interval_start is None else self.interval_start
         bounds = intervals.Bounds(start, self.interval_end, self.interval, self.since, starts, ends)
         return bounds.options(is_rendered=is_rendered)
@@ -271,7 +271,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         return f"{folder}/.{self._identity['task']}.commits"
 
     def _identify(self, context: Context, state: TaskState) -> dict[str, str]:
-        """Return the names of this run, task and attempt; a job that is reconnected to keeps its attempt."""
+        """Return the names of this run, task and attempt; a reconnected job keeps its attempt."""
         ti: Any = context.get("ti")
         map_index = getattr(ti, "map_index", None)
         more = f".{map_index}" if map_index is not None and map_index >= 0 else ""
@@ -282,7 +282,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         dag_id = getattr(ti, "dag_id", "dag")
         return {"run": f"{context['run_id']}{more}", "task": f"{dag_id}.{self.task_id}{more}", "attempt": attempt}
 
-    # ---- how it went -------------------------------------------------------------------------------------------------
+    # ---- result ------------------------------------------------------------------------------------------------------
 
     def _failure(self, error: AirflowException) -> AirflowException:
         result = self._load_hook.result if self._load_hook is not None else None
@@ -296,7 +296,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         return AirflowException(text)
 
     def _verified_result(self) -> dict[str, Any]:
-        """Return what the load itself reports; raises when it reports nothing, whatever spark-submit said."""
+        """Return the load's own report; raises without one, whatever spark-submit returned."""
         hook = self._load_hook
         if hook is not None and hook.result is not None:
             if hook.result.get("exit_code") != 0:
@@ -317,7 +317,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         return self.manifest or beside(self.output_path.rstrip("/"))
 
     def _result_of_manifest(self) -> dict[str, Any]:
-        """Return the result of a driver that ran elsewhere, from the manifest it wrote."""
+        """Return the result of a remote driver from its manifest."""
         path = self._manifest_path()
         try:
             found = json.loads(storage_path(path).read_text())
@@ -344,7 +344,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         }
 
     def _forget_job(self, context: Context, state: TaskState) -> None:
-        """Forget the job of a load that is done: a cleared run must load again, not find its old job finished."""
+        """Forget the job of a finished load: a cleared run must load again instead of finding the finished job."""
         state.delete()
         store: Any = context.get("task_state_store")
         if store is not None:
@@ -354,13 +354,13 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
     # ---- spark-submit ------------------------------------------------------------------------------------------------
 
     def _get_hook(self) -> SparkLoadHook:
-        """Return the hook with the request. The base class asks once `conf` has everything it adds itself."""
+        """Return the hook with the request. The base class calls this after adding its own options to `conf`."""
         if self._load_hook is None:
             hook = SparkLoadHook.of(super()._get_hook(), self._process_env())
             self._load_hook = hook
             pulsar = PulsarHook(self.pulsar_conn_id)
             options = pulsar.connection_options()
-            # Where Spark has the credentials by its own means, Airflow need not hand them over, nor even know them.
+            # If Spark has the credentials itself, Airflow need not pass them, nor have them.
             own = options.get("spark_credentials_ref")
             reference = str(own) if own else self._hand_over(hook, pulsar.credentials())
             hook.set_arguments(["--request", json.dumps(self._request(options, reference))])
@@ -374,13 +374,13 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         if not os.path.exists(os.path.join(folder, "spark-submit")):
             validation.refuse(f"spark_environment: there is no spark-submit in {folder}; install pyspark there")
         env = {"PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}", "PYSPARK_DRIVER_PYTHON": python}
-        # The worker's own environment must not leak into Spark's: another pyspark may be on its path.
+        # The worker's environment must not reach Spark's: another pyspark may be on its path.
         env |= {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}
         homes = sorted(Path(self.spark_environment).glob("lib/python3*/site-packages/pyspark"))
         return {**env, "SPARK_HOME": str(homes[-1])} if homes else env
 
     def _hand_over(self, hook: SparkLoadHook, credentials: Mapping[str, str] | None) -> str | None:
-        """Bring the secret to where Spark can read it and return its reference, None without authentication."""
+        """Store the secret where Spark can read it and return its reference, None without authentication."""
         if credentials is None:
             return None
         secret = json.dumps(credentials)
@@ -399,7 +399,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             self._load_hook.forget_variable(_VARIABLE)
 
     def on_kill(self) -> None:
-        """Stop the load and remove the credentials handed over."""
+        """Stop the load and remove its credentials."""
         try:
             if self._load_hook is not None:
                 super().on_kill()
@@ -408,13 +408,13 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
 
 
 def _source_options(connection: Mapping[str, object]) -> dict[str, str]:
-    """Return the options of `format("pulsar")` for a connection's fields, as the texts Spark takes."""
+    """Return the options of `format("pulsar")` for a connection's fields, as texts."""
     found = {}
     for field, option in _OPTIONS.items():
         value = connection.get(field)
         if value not in (None, ""):
             found[option] = str(value).lower() if isinstance(value, bool) else str(value)
-    # The addresses as Spark sees them may differ from Airflow's.
+    # Spark may reach the brokers at other addresses than Airflow.
     for field, option in (("spark_service_url", "service.url"), ("spark_admin_url", "admin.url")):
         if connection.get(field):
             found[option] = str(connection[field])

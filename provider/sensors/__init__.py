@@ -1,1 +1,1 @@
-"""Sensors: wait for a topic and for what is in it."""
+"""Sensors: wait for a topic and its messages."""

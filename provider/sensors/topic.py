@@ -1,8 +1,8 @@
-"""Wait for a topic: that it exists, holds enough messages, or a recent enough one.
+"""Topic sensor: waits until a topic exists, has N messages, or has one newer than a time.
 
-Rules: poke, reschedule and deferrable look with the same code (`watch`); a broker that does not answer is waited for
-until the time-out, which then says at which stage it hung; refused credentials, a missing grant and a wrong name fail
-at once and without retries.
+Rules: poke, reschedule and deferrable mode share `pulsar_native.jobs.watching`. A broker that does not answer is waited
+for until the time-out, whose error names the stage; refused credentials, a missing permission and a wrong name fail at
+once and without retries.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from pulsar_native import ClientConfig
 
-# The trigger ends by itself and says why; Airflow's own limit is behind it, for a triggerer that stands still.
+# The trigger ends by itself with a reason; Airflow's own limit is later, for a triggerer that does not respond.
 _GRACE_SECONDS = 60
 _STATE = "pulsar_counted"
 
 
 class TopicSensor(BaseSensorOperator):
-    """Wait until a topic exists, holds a number of messages, or one published at or after a time.
+    """Wait until a topic exists, has a number of messages, or has one published at or after a time.
 
     :param topic: the topic, in any spelling; a partitioned one is looked at as a whole. Templated.
     :param messages: wait for at least so many stored messages. Templated.
@@ -48,8 +48,8 @@ class TopicSensor(BaseSensorOperator):
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
 
-    `timeout`, `mode` (poke, reschedule), `soft_fail` and so on are those of every sensor. A topic that is not there yet
-    is waited for. Returns topic, partitions, and messages or published_at.
+    `timeout`, `mode` (poke, reschedule), `soft_fail` and so on are those of every sensor. A missing topic is
+    waited for. Returns topic, partitions, and messages or published_at.
     """
 
     template_fields: Sequence[str] = ("topic", "messages", "published_since")
@@ -76,12 +76,12 @@ class TopicSensor(BaseSensorOperator):
         self._deadline: float | None = None
 
     def execute(self, context: Context) -> Any:
-        """Wait, and return what was found."""
+        """Wait, and return the result of the check."""
         with staged(f"Waiting for {self.topic}", "arguments"):
             self._watch = TopicWatcher(TopicCondition.of(self.topic, self.messages, self.published_since))
         self._watch.restore(self._kept(context))
         if self.reschedule:
-            # Every look is a process of its own; how long it all takes is the base class's to know.
+            # Each check is a process of its own; the base class knows the total time.
             self._deadline = None
         else:
             self._deadline = time.monotonic() + self.timeout
@@ -96,7 +96,7 @@ class TopicSensor(BaseSensorOperator):
             raise AirflowSensorTimeout(f"{error} Waited for {self._watch.wanted}; last: {self._watch.seen}") from error
 
     def _first_look(self, context: Context) -> PokeReturnValue:
-        """Look before deferring; what a look in the other modes may be skipped for, this one is, too."""
+        """Check before deferring; errors that other modes ignore in a check are ignored here too."""
         try:
             return self.poke(context)
         except AirflowException as error:
@@ -105,7 +105,7 @@ class TopicSensor(BaseSensorOperator):
             raise
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once. Raises only what waiting cannot mend."""
+        """Check once. Raises permanent errors only."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
         from pulsar_native import PulsarException
 
@@ -129,10 +129,10 @@ class TopicSensor(BaseSensorOperator):
             TaskState(context, _STATE).delete()
         return PokeReturnValue(found is not None, found)
 
-    # ---- what was counted, over the processes of one try -------------------------------------------------------------
+    # ---- counts over the processes of one try ------------------------------------------------------------------------
 
     def _kept(self, context: Context) -> Mapping[str, Any] | None:
-        """Return what an earlier process of this try counted: in reschedule mode every look is one of its own."""
+        """Return the counts of an earlier process of this try: in reschedule mode every check has its own process."""
         if not self.reschedule or self.deferrable or self.messages in (None, ""):
             return None
         kept = TaskState(context, _STATE).get()
@@ -173,7 +173,7 @@ class TopicSensor(BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
-        """Return what the trigger found, or raise what it met."""
+        """Return the trigger's result, or raise its error."""
         if event is None or "status" not in event:
             raise AirflowException(f"The trigger waiting for {self.topic} sent no event")
         if event["status"] == "found":
@@ -194,6 +194,6 @@ async def _look(watch: TopicWatcher, config: ClientConfig, seconds: float) -> di
             await client.close()
             return found
     except BaseException:
-        # What does not answer would not answer a goodbye either.
+        # A broker that does not answer would not answer closing commands either.
         client.shutdown()
         raise

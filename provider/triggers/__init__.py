@@ -1,1 +1,1 @@
-"""Triggers: the sensors' waiting, on the triggerer's event loop."""
+"""Triggers: the sensors' waiting on the triggerer's event loop."""

@@ -1,8 +1,7 @@
-"""Wait for a topic on the triggerer's event loop.
+"""Topic trigger: waits for a topic on the triggerer's event loop.
 
-Rules: one asyncio client for the trigger's life, replaced after a failure; no thread, nothing that blocks the loop;
-events hold only what JSON can hold, since anything else stops the whole triggerer; the trigger always ends with an
-event that says how it went.
+Rules: one asyncio client for the trigger's life, replaced after a failure. No thread, and nothing that blocks the loop.
+Events have JSON values only, since anything else stops the whole triggerer. The trigger always ends with an event.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from pulsar_native.jobs.watching import TopicCondition, TopicWatcher
 if TYPE_CHECKING:
     from pulsar_native.asyncio import Client
 
-# A look that sees the same as the one before is logged at least this often.
+# Interval of log records for an unchanged result, in seconds.
 _LOG_SECONDS = 60
 
 
 class TopicTrigger(BaseTrigger):
-    """Look at a topic every `poll_interval` seconds until it is as wanted, or `end_time` (seconds since 1970) passes.
+    """Check a topic every `poll_interval` seconds until the condition holds, or `end_time` (seconds since 1970) passes.
 
-    `counted` is what an earlier look of the same task counted (`TopicWatcher.state`).
-    Sends one event: {"status": "found", "found": {…}}, {"status": "timeout", "message": …}, or {"status": "error",
-    "message": …, "permanent": whether no retry helps}.
+    `counted` are the counts of an earlier check of the same task (`TopicWatcher.state`). Sends one event: {"status":
+    "found", "found": {…}}, {"status": "timeout", "message": …}, or {"status": "error", "message": …, "permanent": True
+    if no retry helps}.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class TopicTrigger(BaseTrigger):
         self._logged: tuple[str, float] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
+        """Return class path and arguments."""
         return (
             "airflow_provider_pulsar.triggers.topic.TopicTrigger",
             {
@@ -77,7 +76,7 @@ class TopicTrigger(BaseTrigger):
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # Anything that escaped would end the task without a word on what was being done.
+            # Any other exception would end the task without a reason.
             text = explain(error, action=f"Waiting for {self.topic}", stage=watch.stage if watch else "arguments")
             yield _event({"status": "error", "message": text, "permanent": is_permanent(error)})
 
@@ -111,7 +110,7 @@ class TopicTrigger(BaseTrigger):
                 client.shutdown()
 
     def _tell(self, watch: TopicWatcher) -> None:
-        """Log what the last look saw, if it is new or nothing was logged for a minute."""
+        """Log the last result if it changed or nothing was logged for a minute."""
         now = time.monotonic()
         if self._logged is None or self._logged[0] != watch.seen or now - self._logged[1] >= _LOG_SECONDS:
             self._logged = (watch.seen, now)
@@ -123,7 +122,7 @@ class TopicTrigger(BaseTrigger):
         return await PulsarHook(self.pulsar_conn_id).get_async_client()
 
     def _for_one_look(self) -> float | None:
-        # The last look comes when the time is over, and still gets its chance.
+        # The last check may begin when the time is over.
         left = self._left()
         return None if left is None else max(1.0, left)
 

@@ -1,8 +1,8 @@
 """Apache Pulsar as a PySpark data source: `spark.read.format("pulsar")`.
 
-Spark finds `DefaultSource` by this package's name when the package is installed for the driver; with `--py-files`
-call `register(spark)` first. Rules: importing this package imports nothing else, and a part that cannot be loaded
-makes only this source unknown: one broken package must not end Spark's search for all data sources.
+Spark finds `DefaultSource` by this package's name if the package is installed for the driver; with `--py-files` call
+`register(spark)` first. Rules: importing this package imports nothing else, and a part that cannot be loaded makes only
+this source unknown, since an ImportError would end Spark's search for all data sources.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def __getattr__(name: str) -> object:
     try:
         from pyspark_pulsar.source import DefaultSource
     except Exception as error:
-        # Spark's search asks with hasattr, which takes only an AttributeError for "no".
+        # Spark's search calls hasattr, which handles an AttributeError only.
         warnings.warn(f"The data source pulsar cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
         raise AttributeError(f"The data source pulsar cannot be loaded: {error}") from error
     return DefaultSource
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pulsar")` known to a session; needed after `--py-files` only. Blocking, quick."""
+    """Register `format("pulsar")` in a session; needed after `--py-files` only. Blocks briefly."""
     from pyspark.errors import AnalysisException
 
     from pyspark_pulsar.source import DefaultSource
@@ -39,16 +39,16 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(DefaultSource)
     except AnalysisException as error:
-        # Spark 4.0 refuses a name it has found by itself; later versions replace it.
+        # Spark 4.0 rejects a name that it has found itself; later versions replace it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 
 
 def share_credentials(spark: SparkSession, reference: str) -> str:
-    """Return a credentialsRef that tasks can resolve, for a `conf:KEY` that only the driver can.
+    """Return a credentialsRef that tasks can resolve, for a `conf:KEY` that only the driver can resolve.
 
-    The value goes into a private file that Spark ships to the executors and that ends with this process. Blocking;
-    call it in the driver.
+    The value goes into a private file that Spark ships to the executors and that is removed when this process ends.
+    Blocks; call it in the driver.
     """
     import atexit
 

@@ -1,8 +1,8 @@
-"""How far a micro-batch may go under maxMessagesPerTrigger and maxBytesPerTrigger.
+"""Admission control: end of a micro-batch under maxMessagesPerTrigger and maxBytesPerTrigger.
 
-The messages are counted, not estimated: the planner reads ahead what the limits allow, without keeping it, down to the
-index in a batch. Rules: partitions share a limit evenly, and what one leaves over goes to the others; at least one
-message is admitted, so that a message above the byte limit does not stop the query.
+Messages are counted, not estimated: the planner reads ahead up to the limits without keeping the messages, down to the
+index in a batch. Rules: partitions share a limit evenly, and the rest of one goes to the others. At least one message
+is admitted, so that a message above the byte limit does not stop the query.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _BATCH_ROWS = 10_000
 
 @dataclass(slots=True)
 class Budget:
-    """What is left of the limits of a micro-batch, in messages and in bytes of values."""
+    """Rest of the limits of a micro-batch, in messages and in bytes of values."""
 
     messages: int
     bytes: int
 
     def is_spent(self) -> bool:
-        """Whether nothing more is admitted."""
+        """True if nothing more is admitted."""
         return self.messages <= 0 or self.bytes <= 0
 
 
 def admit(broker: Broker, options: ReadOptions, start: Positions, end: Positions, turn: int) -> Positions:
-    """Return the ends that keep the limits, between `start` and `end`. Blocking: reads what it admits.
+    """Return the ends within the limits, between `start` and `end`. Blocks: reads the admitted messages.
 
-    `turn` says which partition comes first: where the limit is smaller than the partitions are many, each has its turn.
+    `turn` determines the first partition: with a limit below the number of partitions, they take turns.
     """
     total = Budget(options.max_messages_per_trigger or _UNLIMITED, options.max_bytes_per_trigger or _UNLIMITED)
     topics = [topic for topic, at in end.items() if at is not None and at != start.get(topic)]
@@ -61,7 +61,7 @@ def admit(broker: Broker, options: ReadOptions, start: Positions, end: Positions
 
 
 def _share_out(total: Budget, scans: Sequence[Scan]) -> None:
-    """Move the scans on, each by its share of what is left, until the budget or all of them are spent."""
+    """Advance the scans, each by its share of the rest, until the budget or all of them are used up."""
     is_first = True
     moving = True
     while moving and not total.is_spent():
@@ -77,12 +77,12 @@ def _share_out(total: Budget, scans: Sequence[Scan]) -> None:
             total.messages -= given.messages - share.messages
             total.bytes -= given.bytes - share.bytes
             is_first = is_first and not scan.has_moved
-            # Not when the next message of every partition is above its share of the byte limit.
+            # Not if the next message of every partition is above its share of the byte limit.
             moving = moving or scan.has_moved
 
 
 class Scan:
-    """Count the messages of one topic partition, from a position on. Blocking; for one thread."""
+    """Counter of the messages of one topic partition from a position on. Blocks; for one thread."""
 
     def __init__(
         self, broker: Broker, options: ReadOptions, topic: str, start: Position | None, end: Position | None
@@ -95,11 +95,11 @@ class Scan:
         self._batches = _batches(broker, options, topic, start, end)
         self._batch: pyarrow.RecordBatch | None = None
         self._row = 0
-        # The bytes of the values up to each row of the batch, where they are limited.
+        # Bytes of the values up to each row of the batch, if they are limited.
         self._ends: list[int] = []
 
     def advance(self, budget: Budget, *, force: bool) -> None:
-        """Move on as far as the budget goes, which is used up by it; with `force` by one message at least."""
+        """Advance within the budget and reduce it; with `force` by at least one message."""
         self.has_moved = False
         while self._fill():
             assert self._batch is not None
@@ -119,11 +119,11 @@ class Scan:
         self.is_done = True
 
     def close(self) -> None:
-        """Close the reader behind it."""
+        """Close the reader."""
         self._batches.close()
 
     def _fill(self) -> bool:
-        """Have a next message at hand; False when there is none."""
+        """Load the next message; False if there is none."""
         import pyarrow.compute
 
         while self._batch is None or self._row >= self._batch.num_rows:

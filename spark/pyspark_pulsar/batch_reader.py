@@ -1,9 +1,8 @@
-"""The batch reader: plans splits in the planner's process, reads them in the tasks, as Arrow record batches.
+"""Batch reader: plans splits in the planner's process and reads them in the tasks as Arrow record batches.
 
-The object is pickled into every task: it holds checked options, which have no secret. Rules: readers are made inside
-`partitions` and `read`, and closed there, whatever happens, while the client is the process's (`clients`); no Python
-object per row; a read that cannot be whole fails. `pushFilters` is not overridden, for that would force a Spark setting
-on every user.
+The object is pickled into every task: it holds checked options, without secrets. Rules: readers are created and closed
+inside `partitions` and `read`, while the client belongs to the process (`clients`). No Python object per row. A read
+that cannot be complete fails. `pushFilters` is not overridden, since that would require a Spark setting.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class Split(InputPartition):
-    """Say which messages of one topic partition a task reads; `range` is never empty.
+    """Split: the messages of one topic partition that a task reads; `range` is never empty.
 
-    Pickled into the plan: it holds positions and names, no options and no secret.
+    Pickled into the plan: positions and names, no options and no secret.
     """
 
     def __init__(self, range: Range) -> None:
@@ -37,43 +36,43 @@ class Split(InputPartition):
 
 
 def make_splits(ranges: Sequence[Range]) -> list[Split]:
-    """Return one split per range that holds something, in the same order.
+    """Return one split per non-empty range, in the same order.
 
-    An empty range makes none, for a task costs about 30 ms even when it reads nothing.
+    An empty range has none, since a task costs about 30 ms even without rows.
     """
     return [Split(item) for item in ranges if not item.is_empty]
 
 
 class PulsarBatchReader(DataSourceReader):
-    """Read frozen ranges of topic partitions."""
+    """Reader of frozen ranges of topic partitions."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one split per topic partition that holds messages of the range, or more where the options ask for it.
+        """Return one split per topic partition with messages in the range, or more by the options for splitting.
 
-        Blocking; the planner calls it.
+        Blocks; called by the planner.
         """
         return make_splits(split_ranges(self._options, plan(self._options)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Return the record batches of a split. Blocking while iterated; called in a task.
+        """Return the record batches of a split. Blocks while iterated; called in a task.
 
-        Raises `TopicNotFound` when the topic was deleted after the plan, `DataLoss` when messages of the split are
-        gone before or after reading, `Timeout` when the topic stalls.
+        Raises `TopicNotFound` if the topic was deleted after planning, `DataLoss` if messages of the split were removed
+        before or during reading, `Timeout` if no message arrives.
         """
         return read_split(self._options, partition)
 
 
 def read_split(options: ReadOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-    """Return the record batches of a split, none for Spark's stand-in for "no partitions"; see `read` for errors."""
+    """Return the record batches of a split, none for Spark's placeholder for no partitions; see `read` for errors."""
     return _batches(options, partition.range) if isinstance(partition, Split) else iter(())
 
 
 def _batches(options: ReadOptions, item: Range) -> Iterator[pyarrow.RecordBatch]:
     with Broker(options) as broker:
-        broker.partitions(item.topic)  # a reader of a topic that was deleted meanwhile would create it
+        broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
         _check(options, broker, item)
         reader = broker.reader(item.topic, item.start.message_id(item.partition))
         try:
@@ -85,7 +84,7 @@ def _batches(options: ReadOptions, item: Range) -> Iterator[pyarrow.RecordBatch]
             )
         finally:
             reader.close()
-        # Trimming may have overtaken the reader, which the broker does not tell.
+        # Messages may have been trimmed during the read, which the broker does not report.
         _check(options, broker, item)
 
 

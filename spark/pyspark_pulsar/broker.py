@@ -1,8 +1,8 @@
-"""Questions to the broker about one topic partition: where it begins and ends, and what stands at a time.
+"""Requests about one topic partition: first and last message, and the first one at a time.
 
-Asked through a non-durable reader, so nothing is left behind; the admin interface is not needed. Rules: the answers
-hold at the moment they are given, and every call is bounded by a time-out. GET_LAST_MESSAGE_ID names the last message
-that can be delivered (never a transaction's marker), so an end taken from it is always reached.
+They use a non-durable reader, which leaves nothing at the broker; the admin interface is not needed. Rules: an answer
+is valid at its time only, and every call has a time-out. GET_LAST_MESSAGE_ID names the last message that can be
+delivered (never a transaction marker), so that an end taken from it is always reached.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from pyspark_pulsar.offsets import Found, Probe, Range, resolve
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
-# How many partitions are asked about at once while planning.
+# Number of partitions queried at once while planning.
 _PARALLEL = 8
 
 
 class Broker:
-    """Use the process's client for a plan or a task; close it when done. Blocking and thread-safe; made where it is
-    used."""
+    """Use of the process's client for a plan or a task; close it when done. Blocks; thread-safe."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -40,13 +39,13 @@ class Broker:
 
     @property
     def client(self) -> Client:
-        """The process's client; raises `AlreadyClosed` after `close`, when it is for others to use."""
+        """The process's client; raises `AlreadyClosed` after `close`."""
         if self._is_closed:
             raise AlreadyClosed("This plan or task is over")
         return self._client
 
     def topics(self) -> list[str]:
-        """Return the topics the options name, or those that match their pattern now; `TopicNotFound` when none does."""
+        """Return the topics of the options, or the matches of their pattern; raises `TopicNotFound` for none."""
         pattern = self._options.topics_pattern
         if pattern is None:
             return list(self._options.topics)
@@ -58,13 +57,13 @@ class Broker:
         return found
 
     def partitions(self, topic: str) -> list[str]:
-        """Return the partitions of a topic, or itself; raises `TopicNotFound`, never creates it."""
+        """Return the partitions of a topic, or the topic itself; raises `TopicNotFound`, never creates it."""
         count = self.client.get_partition_count(topic)
         name = TopicName.parse(topic)
         return [name.with_partition(index).full for index in range(count)] if count else [name.full]
 
     def reader(self, topic: str, start: MessageId, queue_size: int | None = None) -> Reader:
-        """Return a non-durable reader that begins at `start`, that message included."""
+        """Return a non-durable reader from `start` on, inclusive."""
         return self.client.create_reader(
             topic,
             start,
@@ -76,8 +75,8 @@ class Broker:
 
     @contextmanager
     def probe(self, topic: str) -> Iterator[Probe]:
-        """Open a probe of one topic partition for the length of a `with` block."""
-        # The queue is the number of entries the broker sends ahead: only the first message is looked at.
+        """Open a probe of one topic partition, as a context manager."""
+        # The queue size is the number of entries sent ahead: only the first message is needed.
         reader = self.reader(topic, MessageId.earliest, queue_size=1)
         try:
             yield _ReaderProbe(topic, reader, self._options.poll_timeout_ms, self._admin)
@@ -85,17 +84,17 @@ class Broker:
             reader.close()
 
     def ledgers(self, topic: str) -> list[tuple[int, int]]:
-        """Return the ledgers of a topic partition in order, each with how many entries it has; needs admin.url."""
+        """Return the ledgers of a topic partition in order, with their numbers of entries; needs admin.url."""
         assert self._admin is not None
         stats = self._admin.internal_stats(topic)
         found = [(each["ledgerId"], each["entries"]) for each in stats["ledgers"]]
         if found and found[-1][1] == 0:
-            # The one that is written to is not counted in its own row.
+            # The current ledger is not counted in its own row.
             found[-1] = (found[-1][0], stats["currentLedgerEntries"])
         return found
 
     def close(self) -> None:
-        """Give the client back, which keeps its connections for the next task, and close the admin client."""
+        """Release the client, which keeps its connections for the next task, and close the admin client."""
         self._is_closed = True
         self._held.close()
 
@@ -121,7 +120,7 @@ def admin_client(options: ReadOptions, credentials: Authentication | None) -> Ad
 
 
 class _ReaderProbe:
-    """Answer by moving one reader about. Not thread-safe."""
+    """Probe that answers by seeking one reader. Not thread-safe."""
 
     def __init__(self, topic: str, reader: Reader, timeout_ms: int, admin: AdminClient | None) -> None:
         self._topic = topic
@@ -132,7 +131,7 @@ class _ReaderProbe:
 
     def last(self) -> Position | None:
         last = self._reader.get_last_message_id()
-        # An empty topic answers with -1; a ledger without an entry yet with entry -1.
+        # An empty topic answers with -1; a ledger without entries with entry -1.
         return None if last.ledger_id() < 0 or last.entry_id() < 0 else Position.of_message(last)
 
     def first(self) -> Found | None:
@@ -141,7 +140,7 @@ class _ReaderProbe:
         return self._next()
 
     def first_at(self, time_ms: int) -> Found | None:
-        # The broker takes time 0 and below for "no time given".
+        # The broker treats times of 0 and below as missing.
         self._reader.seek(max(1, time_ms))
         return self._next()
 
@@ -149,7 +148,7 @@ class _ReaderProbe:
         if self._admin is None:
             return False
         stats = self._admin.internal_stats(self._topic)
-        # The first counts from when the broker loaded the topic, so it can only say too little.
+        # The counter starts when the broker loads the topic, so that it may be too low.
         return stats["entriesAddedCounter"] > stats["numberOfEntries"]
 
     def _next(self) -> Found | None:
@@ -161,10 +160,10 @@ class _ReaderProbe:
 
 
 def plan(options: ReadOptions) -> list[Range]:
-    """Resolve what the options ask into one frozen range per topic partition, in order of topics and partitions.
+    """Resolve the options into one frozen range per topic partition, in order of topics and partitions.
 
-    Blocking: a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, or what
-    keeps the client from its broker.
+    Blocks for a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, and errors
+    of the connection.
     """
     with Broker(options) as broker:
         topics = [partition for topic in broker.topics() for partition in broker.partitions(topic)]

@@ -1,8 +1,8 @@
-"""Clients shared by the tasks of a process: one per configuration, kept between tasks, closed when idle.
+"""Client cache of a process: one client per configuration, kept between tasks, closed when idle.
 
-A Python worker runs one short task after another, and connecting costs more than a small task. Rules: a client is made
-on first use in the process that uses it and never crosses a fork; credentials are read at each use, and changed ones
-make a new client; secrets stay in memory.
+A Python worker runs many short tasks, and connecting costs more than a small task. Rules: a client is created on first
+use in its process and never crosses a fork. Credentials are read at each use, and changed ones create a new client.
+Secrets stay in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IDLE_SECONDS = 60.0
 
 
 class Connection(Protocol):
-    """The options that decide which client serves a read or a write."""
+    """Options that determine the client of a read or a write."""
 
     @property
     def credentials(self) -> CredentialsRef | None: ...
@@ -50,10 +50,10 @@ _entries: dict[tuple[Any, ...], _Entry] = {}
 
 @contextlib.contextmanager
 def shared_client(options: Connection) -> Iterator[tuple[Client, Authentication | None]]:
-    """Give the process's client for these options, and its credentials, for the length of a `with` block.
+    """Return the process's client for these options, and its credentials, as a context manager.
 
-    Blocking for a credentials file; raises `ErrorGettingAuthenticationData` when the credentials are not there.
-    Thread-safe. The client stays open for `IDLE_SECONDS` after its last use.
+    Blocks for a credentials file; raises `ErrorGettingAuthenticationData` if the credentials are missing. Thread-safe.
+    The client stays open for `IDLE_SECONDS` after its last use.
     """
     key = _key(options)
     with _lock:
@@ -73,7 +73,7 @@ def shared_client(options: Connection) -> Iterator[tuple[Client, Authentication 
 
 
 def close_clients() -> None:
-    """Close the clients nobody uses now. Blocking; the others are closed when they have been idle."""
+    """Close the clients that are not in use. Blocks; the others are closed when they become idle."""
     with _lock:
         idle = [key for key, entry in _entries.items() if not entry.users]
         closing = [_entries.pop(key) for key in idle]
@@ -113,7 +113,7 @@ def _close_idle(key: tuple[Any, ...], entry: _Entry) -> None:
 
 
 def _forget_after_fork() -> None:
-    """Drop the parent's clients in a child, without closing connections that are the parent's."""
+    """Drop the parent's clients in a child process without closing the parent's connections."""
     global _lock
     _lock = threading.Lock()
     _entries.clear()

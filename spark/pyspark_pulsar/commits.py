@@ -1,10 +1,10 @@
-"""The commit log of loads that follow each other: what each successful one covered, so that the next begins there.
+"""Commit log of successive loads: the ranges that each successful one covered, after which the next one begins.
 
-A folder on any filesystem Spark can reach, with one JSON document per load, numbered from 1; the last one says where
-the next load begins. Rules: a document is written before its rows are put in place and never changed, so that the
-order after a crash is: no document, and the next load covers those messages; or a document, and whoever comes next
-puts the staged rows in place (`recover`). A run that is in the log loads the same ranges whenever it runs again. Two
-loads that began at the same document cannot both be committed. It holds positions and counts, never a secret.
+A folder on any filesystem of Spark with one JSON document per load, numbered from 1. Rules: a document is written
+before its rows are moved to the output and never changed. So after a crash there is either no document, and the next
+load covers those messages; or a document, and the next load moves the staged rows (`recover`). A run in the log loads
+the same ranges whenever it is repeated. Of two loads that began at the same document only one is committed. Positions
+and counts only, never a secret.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ VERSION = 1
 
 
 class CommitConflict(PulsarException):
-    """Raised when another load was committed since this one began. A retry plans anew behind that one."""
+    """Raised when another load was committed since this one began. A retry plans again after that one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One successful load: its number, its run, where its rows are (and were staged), and the ranges it covers."""
+    """One successful load: number, run, path and staging path of its rows, and covered ranges."""
 
     number: int
     run: str | None
@@ -60,7 +60,7 @@ class Commit:
 
     @staticmethod
     def from_json(text: str, where: str) -> Commit:
-        """Return what a document says; raises `InvalidConfiguration` when it is not one of ours."""
+        """Return the commit of a document; raises `InvalidConfiguration` for another document."""
         try:
             found = json.loads(text)
             if found["version"] != VERSION:
@@ -76,12 +76,12 @@ class Commit:
             raise InvalidConfiguration(f"{where} is not the commit of a load ({type(error).__name__})") from error
 
     def ends(self) -> dict[str, Position]:
-        """Return where the next load begins, by topic partition."""
+        """Return the start of the next load, by topic partition."""
         return {item.topic: item.end for item in self.ranges}
 
 
 class CommitLog:
-    """The commits of one folder. Blocking; for the driver."""
+    """Commits of one folder. Blocks; for the driver."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
@@ -98,7 +98,7 @@ class CommitLog:
         return found
 
     def check(self, commits: Sequence[Commit], topics: Sequence[str], run: str | None, path: str) -> None:
-        """Refuse a log of other topics, and an output path that holds the rows of another run."""
+        """Raise for a log of other topics, and for an output path with the rows of another run."""
         if not commits:
             return
         known = {TopicName.parse(item.topic).base.full for item in commits[-1].ranges}
@@ -137,14 +137,14 @@ class CommitLog:
 
 
 def carried(previous: Mapping[str, Position], ranges: Sequence[Range]) -> list[Range]:
-    """Return the ranges with no end before an earlier one: an empty topic has none of its own."""
+    """Return the ranges with no end before an earlier one: an empty topic has no end."""
     return [
         Range(item.topic, item.start, max(item.end, previous.get(item.topic, item.end))) for item in ranges
     ]  # fmt: skip
 
 
 def recover(spark: SparkSession, commit: Commit) -> bool:
-    """Put the rows of a commit in place where a crash left them staged; return whether that was so."""
+    """Move the rows of a commit that a crash left staged; return True if there were any."""
     context: Any = spark.sparkContext
     paths = context._jvm.org.apache.hadoop.fs.Path
     staging, place = paths(commit.staging), paths(commit.path)

@@ -1,11 +1,11 @@
-"""Credentials by reference: where the secret is kept travels, the secret never does.
+"""Credentials by reference: the location of a secret is passed on, the secret is not.
 
-`env:VAR`, `file:NAME` (a file shipped with `--files`, or an absolute path that driver and executors both have) and
-`conf:KEY` (Spark configuration, in the driver only: `share` turns it into a file). Rules: a reference is resolved
-where the client is made, inside a task or a planner process, and again at each connection; no error repeats what was
-read; a KEY must be one that Spark's redaction knows, so that its value stays out of the event log and the UI.
+`env:VAR`, `file:NAME` (a file shipped with `--files`, or an absolute path on driver and executors) and `conf:KEY`
+(Spark configuration, in the driver only: `share` turns it into a file). Rules: a reference is resolved where the client
+is created, in a task or a planner process, and again at each connection. No error repeats the content. KEY must match
+Spark's redaction pattern, so that its value stays out of the event log and the UI.
 
-What is kept there is a token as plain text, or one JSON object: {"method": "token" | "basic" | "oauth2" | "tls", …}.
+The content is a token as plain text, or one JSON object: {"method": "token" | "basic" | "oauth2" | "tls", …}.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ADVICE = (
     "Hand the secret over by reference: credentialsRef=env:VARIABLE, file:NAME (shipped with --files) or conf:KEY. "
     "A literal would travel inside tasks and plans."
 )
-# What Spark's default spark.redaction.regex hides, where it is plainly a word of the key.
+# Words of a key that Spark's default spark.redaction.regex hides.
 _REDACTED = re.compile(r"(?i)secret|password|token|credential")
 _KINDS = ("env", "file", "conf")
 _METHODS = ("token", "basic", "oauth2", "tls")
@@ -44,14 +44,14 @@ _MAX_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CredentialsRef:
-    """Name the place of credentials; immutable, picklable, printable: it holds no secret."""
+    """Reference to credentials; immutable, picklable, printable: it holds no secret."""
 
     kind: str
     name: str
 
     @staticmethod
     def parse(text: str) -> CredentialsRef:
-        """Return the reference or raise `InvalidConfiguration`, which never repeats the text. Does no I/O."""
+        """Return the reference or raise `InvalidConfiguration`, which never repeats the text. No I/O."""
         kind, separator, name = text.strip().partition(":")
         if not separator or kind not in _KINDS or not name or "\0" in name:
             raise InvalidConfiguration(
@@ -70,14 +70,14 @@ class CredentialsRef:
         return f"{self.kind}:{self.name}"
 
     def read(self) -> str:
-        """Return what is kept there; blocking for a file; raises `ErrorGettingAuthenticationData`."""
+        """Return the content; blocks for a file; raises `ErrorGettingAuthenticationData`."""
         content = {"env": _read_variable, "file": _read_file, "conf": _read_conf}[self.kind](self.name).strip()
         if not content:
             raise ErrorGettingAuthenticationData(f"The credentials {self} are not there or empty: {_WHERE[self.kind]}")
         return content
 
     def resolve(self) -> Authentication:
-        """Return the authentication that is described there; blocking for a file. Call it where the client is made."""
+        """Return the authentication of the content; blocks for a file. Call it where the client is created."""
         kept = _described(self.read(), str(self))
         described = None if kept is None else _from_description(kept, str(self))
         return AuthenticationToken(self._token) if described is None else described
@@ -86,7 +86,7 @@ class CredentialsRef:
         content = self.read()
         kept = _described(content, str(self))
         token = content if kept is None else kept.get("token", "")
-        # The Java client's parameters for a token begin like this.
+        # Prefix of the Java client's parameters for a token.
         return token.removeprefix("token:")
 
 
@@ -98,11 +98,11 @@ _WHERE = {
 
 
 def share(spark: SparkSession, reference: CredentialsRef) -> tuple[CredentialsRef, Callable[[], None]]:
-    """Return a reference that Python workers can resolve, and what to call when the job is over.
+    """Return a reference that Python workers can resolve, and a function to call after the job.
 
-    For `conf:KEY` the value goes into a private file (0600) that Spark ships to the executors, as --files does; other
-    references come back as they are. Blocking; call it in the driver. For clusters: files are served by the driver,
-    encrypted only with spark.authenticate and spark.network.crypto.enabled or SSL.
+    The value of `conf:KEY` goes into a private file (0600) that Spark ships to the executors like --files; other
+    references are returned unchanged. Blocks; call it in the driver. On clusters the driver serves files, encrypted
+    only with spark.authenticate and spark.network.crypto.enabled or SSL.
     """
     if reference.kind != "conf":
         return reference, lambda: None
@@ -144,7 +144,7 @@ def _shipped(name: str) -> str:
 
     try:
         return str(SparkFiles.get(name))
-    except AssertionError as error:  # neither in a worker nor in a driver with a session
+    except AssertionError as error:  # Neither in a worker nor in a driver with a session.
         raise ErrorGettingAuthenticationData(f"The credentials file:{name} need a running Spark session") from error
 
 
@@ -162,7 +162,7 @@ def _read_conf(name: str) -> str:
 
 
 def _described(content: str, where: str) -> dict[str, str] | None:
-    """Return the JSON object of the credentials, None for a bare token; no error carries the content along."""
+    """Return the JSON object of the credentials, None for a plain token; no error has the content."""
     if not content.startswith("{"):
         return None
     kept = parse_json_object(content)
@@ -172,7 +172,7 @@ def _described(content: str, where: str) -> dict[str, str] | None:
 
 
 def _from_description(kept: dict[str, str], where: str) -> Authentication | None:
-    """Return the authentication that is described; None for a token, which is read again at each use."""
+    """Return the authentication of the parameters; None for a token, which is read again at each use."""
     method = kept.get("method", "")
     given = {name: value for name, value in kept.items() if name != "method"}
     try:

@@ -1,9 +1,8 @@
-"""The durable subscription of a streaming read (option predefinedSubscription), which makes the broker keep what is
-unread.
+"""Durable subscription of a streaming read (option predefinedSubscription), so that the broker keeps unread messages.
 
-It holds messages and delivers none: what is read follows from the checkpoint alone. Rules: it is moved only to what
-Spark has finished and logged, which Spark tells when it plans the batch after that, so it stays one batch behind; it
-never moves over a message that is to be read; it outlives the query.
+It holds messages and delivers none: the checkpoint alone determines the messages read. Rules: it is moved only to
+positions that Spark has finished and logged, which Spark reports when it plans the batch after that, so it is one batch
+behind. It never moves past a message to be read, and it outlives the query.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _log = logging.getLogger("pyspark_pulsar")
 
 
 class DurableCursor:
-    """Hold the subscription of every topic partition of a query. Blocking; for one thread; close it when done."""
+    """Subscription of every topic partition of a query. Blocks; for one thread; close it when done."""
 
     def __init__(self, client: Client, subscription: str) -> None:
         self._client = client
@@ -29,13 +28,13 @@ class DurableCursor:
         self._moved_to: dict[str, Position] = {}
 
     def hold(self, topics: Sequence[str]) -> None:
-        """Subscribe where it is not yet: from then on the broker keeps what is behind the cursor.
+        """Subscribe to new partitions: from then on the broker keeps the messages after the cursor.
 
-        Raises `ConsumerBusy` when another query uses the subscription.
+        Raises `ConsumerBusy` if another query uses the subscription.
         """
         for topic in topics:
             if topic not in self._consumers:
-                # A queue of 0 asks the broker for no message.
+                # With a queue of 0 the broker sends no message.
                 self._consumers[topic] = self._client.subscribe(
                     topic,
                     self._subscription,
@@ -49,7 +48,7 @@ class DurableCursor:
             self._consumers.pop(gone).close()
 
     def advance(self, positions: Mapping[str, Position | None]) -> None:
-        """Move behind everything before these positions; what fails is logged and made good by the next call."""
+        """Acknowledge all messages before these positions; failures are logged and repeated by the next call."""
         for topic, position in positions.items():
             consumer = self._consumers.get(topic)
             if consumer is None or position is None or self._moved_to.get(topic) == position:
@@ -75,5 +74,5 @@ class DurableCursor:
 
 
 def _before(position: Position, partition: int) -> MessageId:
-    """Return the entry before a position: acknowledged are whole entries, so one read in part is kept."""
+    """Return the entry before a position: whole entries are acknowledged, so a partly read one is kept."""
     return MessageId(partition, position.ledger, position.entry - 1)

@@ -1,8 +1,8 @@
-"""Turn the column `value` of a read into typed columns, inside Spark.
+"""Decoding of the column `value` of a read into typed columns, inside Spark.
 
-JSON goes through Spark's own parser; Avro through fastavro in an Arrow function, record batch by record batch,
-without pandas and without a package for the JVM. Rules: a value that does not parse fails the load, never becomes a
-row of nulls; a message without a value becomes a row of nulls.
+JSON is parsed by Spark's own parser; Avro by fastavro in an Arrow function per record batch, without pandas and without
+a JVM package. Rules: a value that cannot be parsed fails the load instead of becoming a row of nulls; a message without
+a value becomes a row of nulls.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array
         ]
         return pyarrow.array(rows, arrow_type)
 
-    # Spark reads the kind of function from its annotations.
+    # Spark reads the type of the function from its annotations.
     decode.__annotations__ = {"values": pyarrow.Array, "return": pyarrow.Array}
     return decode
 
 
 def without_times(avro: Any) -> Any:
-    """Return the definition with times of day as plain numbers: Spark has no column type for them everywhere."""
+    """Return the definition with times of day as plain numbers: not every Spark version has a column type for them."""
     if isinstance(avro, list):
         return [without_times(member) for member in avro]
     if not isinstance(avro, dict):

@@ -1,7 +1,7 @@
-"""The errors this package adds to the client's tree: data of a read that is gone, rows that could not be written.
+"""Exceptions of this package: removed messages of a read, and rows that could not be written.
 
-Rules: everything else is an error of `pulsar_native.exceptions`; no error holds a secret or the text of an option
-that may hold one. The class's name appears in what Spark reports of a failed task, and `load` knows it by that name.
+Rules: all other errors are `pulsar_native.exceptions`. No error has a secret or the text of an option that may have
+one. Spark's report of a failed task has the class name, by which `load` recognises it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ADVICE = (
 
 
 class DataLoss(PulsarException):
-    """Tell that messages of the asked range are no longer in the topic; trying again cannot help."""
+    """Raised when messages of the requested range are no longer in the topic. Not retryable."""
 
 
 class WriteFailed(PulsarException):
-    """Raised when rows of a write could not be published; it names the topic and the first such row of the task."""
+    """Raised when rows of a write could not be published; names the topic and the task's first such row."""
 
     def __init__(self, message: str = "", *, retryable: bool = False, **context: Any) -> None:
         super().__init__(message, **context)

@@ -1,12 +1,12 @@
-"""The load application: one bounded range of topics into one Parquet path, with a manifest, run by spark-submit.
+"""Load application: one bounded range of topics into one Parquet path, with a manifest, run by spark-submit.
 
     spark-submit … load.py --request '{"source": {…}, "output": {"path": …}}'
 
-Rules: the ends are frozen and written to the manifest before anything is read, so a second run of the same request
-reads the same messages and replaces the same path; what was written is counted on disk and compared with what was
-read; no secret is on the command line, in the manifest or in what is printed. Exit codes: 0 done, 1 failed and a
-retry may help, 2 the request or the credentials are wrong, 3 data loss. The last line of its own output is one JSON
-object that begins with {"pulsar_load":.
+Rules: the ends are frozen and written to the manifest before anything is read, so that a second run of the same request
+reads the same messages and replaces the same path. Written rows are counted on disk and compared with those read. No
+secret is on the command line, in the manifest or in the output. Exit codes: 0 done, 1 failed and a retry may help, 2
+wrong request or credentials, 3 data loss. The last line of its own output is one JSON object that begins with
+{"pulsar_load":.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSALS = (
     "ErrorGettingAuthenticationData",
     "OperationNotSupported",
 )
-# An error of a task or of the planner arrives as text that holds the traceback of the Python process, or Spark's own.
+# An error of a task or of the planner is a text with the traceback of the Python process, or Spark's own error.
 _OF_SPARK = re.compile(r"SparkException: (\[[A-Z_.]+\].*)")
 _LONGEST_MESSAGE = 2000
 _IN_TRACEBACK = re.compile(r"(?:pulsar_native\.exceptions|pyspark_pulsar\.errors)\.(\w+): ?(.*)")
@@ -54,7 +54,7 @@ def application() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a load ended; `exit_code` says what a scheduler should do about it, `stage` where it failed."""
+    """Result of a load; `exit_code` is for a scheduler, `stage` is the stage of a failure."""
 
     exit_code: int
     rows: int | None = None
@@ -67,19 +67,19 @@ class Outcome:
     stage: str | None = None
 
     def to_line(self) -> str:
-        """Return the one line of JSON that ends the output."""
+        """Return the line of JSON that ends the output."""
         status = "done" if self.exit_code == DONE else "failed"
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return json.dumps({"pulsar_load": {"status": status, **fields}})
 
 
 def say(text: str) -> None:
-    """Print one progress line at once."""
+    """Print one progress line and flush it."""
     print(f"pulsar-load: {text}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the load the arguments describe and return the exit code. Blocking; for a process of its own."""
+    """Run the load of the arguments and return the exit code. Blocks; for a process of its own."""
     started = time.monotonic()
     try:
         outcome = _run(request_text(arguments), started)
@@ -115,7 +115,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def judge(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the text for an error of the driver, or of a task as Spark tells of it."""
+    """Return exit code and text for an error of the driver, or of a task as Spark reports it."""
     name, message = type(error).__name__, str(error)
     ours, spark_s = _IN_TRACEBACK.findall(message), _OF_SPARK.search(message)
     if ours:
@@ -147,9 +147,9 @@ def _run(text: str, started: float) -> Outcome:
 
 
 class Load:
-    """Carry out one request in a session that is up. Blocking; used once.
+    """Execution of one request in a session. Blocks; used once.
 
-    `stage` says how far it has come: plan, read, commit, publish or complete.
+    `stage` is the current stage: plan, read, commit, publish or complete.
     """
 
     stage = "plan"
@@ -160,7 +160,7 @@ class Load:
         self._started = started
 
     def run(self) -> Outcome:
-        """Plan or replay, read, decode, write, count, put in place, and complete the manifest."""
+        """Plan or replay, read, decode, write, count, move to the output, and complete the manifest."""
         from pyspark_pulsar import register
         from pyspark_pulsar.credentials import share
 
@@ -205,7 +205,7 @@ class Load:
         return outcome
 
     def _plan(self, document: Document, source: dict[str, str]) -> Plan:
-        """Return what is to be read; the ranges go to the manifest before anything is read."""
+        """Return the ranges to read; they are written to the manifest first."""
         from pyspark_pulsar.options import ReadOptions
         from pyspark_pulsar.planning import make_plan
         from pyspark_pulsar.retained import hold
@@ -223,7 +223,7 @@ class Load:
         return plan
 
     def _frame(self, plan: Plan) -> DataFrame:
-        """Return what is to be written: the frozen ranges, decoded, with derived and metadata columns."""
+        """Return the frame to write: the frozen ranges, decoded, with derived and metadata columns."""
         from pyspark.sql import functions
 
         request = self._request
@@ -256,7 +256,7 @@ class Load:
         return decode_json(frame, registered_type(self._registered(plan, "JSON"), logical=False))
 
     def _registered(self, plan: Manifest, kind: str) -> str:
-        """Return the definition of the schema registered at the topics; blocking; it must be one for all of them."""
+        """Return the definition of the topics' registered schema, which must be equal; blocks."""
         from pulsar_native.topic import TopicName
         from pyspark_pulsar.topic_schema import registered_definition
 
@@ -277,7 +277,7 @@ class Load:
             )
 
     def _write(self, output: Output, frame: DataFrame) -> dict[str, Delivered]:
-        """Write and count the rows beside their place; return what was delivered by topic partition."""
+        """Write the rows to the staging folder, count them, and return the delivered rows by topic partition."""
         with Progress(self._spark):
             read = output.write(frame, self._request.partition_by)
         delivered = output.count()
@@ -287,7 +287,7 @@ class Load:
         return delivered
 
     def _check_rows(self, plan: Plan, source: dict[str, str], delivered: dict[str, Delivered]) -> None:
-        """Refuse too few rows, and none at all where messages may have been lost; the output stays as it was."""
+        """Raise for too few rows, and for none if messages may have been lost; the output stays unchanged."""
         from pyspark_pulsar.options import ReadOptions
         from pyspark_pulsar.retained import check_empty
 
@@ -296,13 +296,13 @@ class Load:
             raise RuntimeError(
                 f"{rows:,} rows are fewer than min_rows={wanted:,}: {self._request.path} stays as it was"
             )
-        # An empty load that is done again was judged when it was done first.
+        # A repeated empty load was checked the first time.
         if not rows and not self._request.allow_empty and not plan.manifest.was_empty and plan.own is None:
             options, ranges = ReadOptions.parse(source), plan.manifest.ranges
             check_empty(options, ranges, is_behind=plan.base is not None, subscription=self._request.subscription)
 
     def _commit(self, plan: Plan, output: Output, delivered: dict[str, Delivered]) -> None:
-        """Note in the commit log what this load covers, before its rows are put in place."""
+        """Write the ranges of this load to the commit log before its rows are moved to the output."""
         from pyspark_pulsar.commits import Commit, CommitLog
 
         request = self._request
@@ -328,7 +328,7 @@ class Load:
 
 
 class Progress:
-    """Print how many tasks are done while a write runs; a thread that lives as long as the `with` block."""
+    """Print the number of finished tasks during a write; a thread that lives as long as the `with` block."""
 
     def __init__(self, spark: SparkSession, every_seconds: float = 2.0) -> None:
         self._status = spark.sparkContext.statusTracker()
@@ -363,6 +363,6 @@ class Progress:
 
 
 if __name__ == "__main__":
-    # The folder of a script comes first on the path; ours holds modules, not packages others may import.
+    # A script's folder is first on the path; this one holds modules that others must not import as packages.
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != os.path.dirname(application())]
     sys.exit(main())

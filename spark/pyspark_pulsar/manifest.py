@@ -1,8 +1,8 @@
-"""The manifest of a load: which messages it covers, written beside the output before reading, completed afterwards.
+"""Manifest of a load: the covered messages, written beside the output before reading, completed afterwards.
 
-A JSON document on any filesystem Spark can reach. Rules: written to a temporary name and renamed, so a reader sees a
-whole document or none; it holds positions and counts, never a secret; a run with the same request and a manifest
-replays its ranges.
+A JSON document on any filesystem of Spark. Rules: written to a temporary name and renamed, so that a reader sees a
+whole document or none. Positions and counts only, never a secret. A run with the same request and a manifest replays
+its ranges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FRESH = ".new"
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What was written of one topic partition: how many rows, and the first and last message."""
+    """Rows written of one topic partition: their number, first and last message."""
 
     rows: int
     first: Position
@@ -35,9 +35,9 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The ranges of a load and, when it is done, what was delivered of them by topic partition.
+    """Ranges of a load and, when it is done, the delivered rows by topic partition.
 
-    `attempt` names the try that wrote it, as the request did; `was_empty` says that a finished load found no rows.
+    `attempt` names the try that wrote it, as in the request; `was_empty` is True for a finished load without rows.
     """
 
     request: Mapping[str, Any]
@@ -51,12 +51,12 @@ class Manifest:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows written, None before the load is done."""
+        """Number of rows written, None before the load is done."""
         return None if self.delivered is None else sum(part.rows for part in self.delivered.values())
 
     @property
     def time(self) -> datetime:
-        """When the ranges were frozen, by the driver's clock."""
+        """Time at which the ranges were frozen, by the driver's clock."""
         return datetime.fromisoformat(self.written_at)
 
     def to_json(self) -> str:
@@ -84,7 +84,7 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        """Return the request and the ranges of a document; raises `InvalidConfiguration` when it is not one of ours."""
+        """Return request and ranges of a document; raises `InvalidConfiguration` for another document."""
         try:
             document = json.loads(text)
             if document["version"] != VERSION:
@@ -111,20 +111,20 @@ class Manifest:
 
 
 class Document:
-    """A text on a filesystem of Spark's (Hadoop's FileSystem). Blocking; for the driver."""
+    """Text file on a filesystem of Spark (Hadoop's FileSystem). Blocks; for the driver."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        # py4j makes these at run time: there is nothing to check them against.
+        # py4j creates these at run time: types cannot be checked.
         context: Any = spark.sparkContext
         self._jvm = context._jvm
         self._path: Any = self._jvm.org.apache.hadoop.fs.Path(location)
         self._files: Any = self._path.getFileSystem(context._jsc.hadoopConfiguration())
 
     def read(self) -> str | None:
-        """Return the text, None when there is no such document."""
+        """Return the text, None if there is no such file."""
         if self._files.exists(self._path):
             return self._text(self._path)
-        # A crash between the two steps of `write`: the old text is gone, and the new one is whole or was the first.
+        # A crash between the two steps of `write`: the old text is gone, and the new one is complete.
         fresh = self._path.suffix(_FRESH)
         if not self._files.exists(fresh):
             return None
@@ -139,7 +139,7 @@ class Document:
             stream.close()
 
     def write(self, text: str) -> None:
-        """Put the text there in place of what was."""
+        """Write the text, replacing the file."""
         fresh = self._path.suffix(_FRESH)
         stream = self._files.create(fresh, True)
         try:
@@ -160,7 +160,7 @@ def _is_whole(text: str) -> bool:
 
 
 def folder_of(spark: SparkSession, location: str) -> list[str]:
-    """Return the names in a folder of Spark's filesystems, none where there is no such folder; ".new" is left off."""
+    """Return the names in a folder, none if it does not exist; without the suffix ".new"."""
     context: Any = spark.sparkContext
     path = context._jvm.org.apache.hadoop.fs.Path(location)
     files = path.getFileSystem(context._jsc.hadoopConfiguration())

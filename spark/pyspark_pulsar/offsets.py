@@ -1,10 +1,9 @@
-"""The plan of a read: both ends of every topic partition, resolved once and frozen before any task starts.
+"""Plan of a read: both ends of every topic partition, resolved once and frozen before any task starts.
 
-Rules: a range is `[start, end)` in order of positions; `latest` is the last message that can be delivered when the
-plan is made, so what is published later never enters; times narrow the range through the broker's search, widened by
-the slack, and the rows are filtered exactly by the task. What the range needs and the topic no longer holds is data
-loss: checked here, and again by the task (`check_retained`). A range whose ends are given as positions is read as it
-is, so a stored plan replays exactly.
+Rules: a range is `[start, end)` in order of positions. `latest` is the last message that can be delivered at planning,
+so that later ones are excluded. Times narrow the range by the broker's search, widened by the slack, and the task
+filters rows exactly. Messages of the range that the topic does not hold any more are data loss: checked here, and again
+by the task (`check_retained`). A range of positions is read unchanged, so that a stored plan replays exactly.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from pyspark_pulsar.errors import ADVICE, DataLoss
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Bound, Position
 
-# Both ends of a range in a topic without messages.
+# Both ends of a range in an empty topic.
 _NOWHERE = Position(0, 0)
 
 
 class Found(NamedTuple):
-    """A message the broker holds: where it begins and when it was published (ms).
+    """Message at the broker: its position and publish time (ms).
 
-    `number` counts the messages of the topic, from 0, where the broker counts them (its index interceptor), else None.
+    `number` is its index in the topic, from 0, if the broker has message indexes, else None.
     """
 
     position: Position
@@ -35,24 +34,24 @@ class Found(NamedTuple):
 
 
 class Probe(Protocol):
-    """What planning and checking ask about a topic partition; positions are those of messages that can be read."""
+    """Interface for requests about a topic partition; positions are those of messages that can be read."""
 
     def last(self) -> Position | None:
-        """Return the last message, None when there is none."""
+        """Return the last message, None if there is none."""
 
     def first(self) -> Found | None:
-        """Return the first message that is retained, None when there is none."""
+        """Return the first retained message, None if there is none."""
 
     def first_at(self, time_ms: int) -> Found | None:
-        """Return the first message of the first entry that the broker's search finds at or after a time, or None."""
+        """Return the first message of the first entry found by the broker's search at or after a time, or None."""
 
     def is_trimmed(self) -> bool:
-        """Return whether messages are known to have been removed since the broker loaded the topic."""
+        """Return True if messages were removed since the broker loaded the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The messages of one topic partition from `start` up to, and without, `end`; empty when both are equal."""
+    """Messages of one topic partition from `start` up to `end`, exclusive; empty if both are equal."""
 
     topic: str
     start: Position
@@ -60,17 +59,17 @@ class Range:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be read."""
+        """True if the range is empty."""
         return self.start >= self.end
 
     @property
     def partition(self) -> int:
-        """The partition's number, -1 for a topic without partitions."""
+        """Number of the partition, -1 for a topic without partitions."""
         return TopicName.parse(self.topic).partition
 
 
 def resolve(topic: str, options: ReadOptions, probe: Probe) -> Range:
-    """Return the frozen range of one topic partition. Blocking as the probe is."""
+    """Return the frozen range of one topic partition. Blocks like the probe."""
     start_bound, end_bound = options.starting_offsets.of(topic), options.ending_offsets.of(topic)
     if isinstance(start_bound, Position) and isinstance(end_bound, Position):
         if end_bound < start_bound:
@@ -79,7 +78,7 @@ def resolve(topic: str, options: ReadOptions, probe: Probe) -> Range:
             )
         if end_bound == start_bound:
             return Range(topic, start_bound, end_bound)
-    last = probe.last()  # before anything else: what comes later is not part of the plan
+    last = probe.last()  # First: later messages are not part of the plan.
     end = _end(topic, end_bound, last, options, probe)
     start = _start(topic, start_bound, end, options, probe)
     return Range(topic, min(start, end), end)
@@ -99,7 +98,7 @@ def _end(topic: str, bound: Bound, last: Position | None, options: ReadOptions, 
     if options.ending_time is None or last is None:
         return behind_last
     found = probe.first_at(options.ending_time + options.time_slack_ms)
-    # A message may have come between the two questions: the frozen end stays.
+    # A message may have arrived between the two requests: the frozen end stays.
     return behind_last if found is None else min(found.position.entry_start, behind_last)
 
 
@@ -118,10 +117,10 @@ def _start(topic: str, bound: Bound, end: Position, options: ReadOptions, probe:
 
 
 def _check_beginning(topic: str, starting_time: int, probe: Probe) -> None:
-    """Raise `DataLoss` when messages were trimmed and none is left from before the starting time.
+    """Raise `DataLoss` if messages were trimmed and none from before the starting time is left.
 
-    Nobody can say then whether the trimmed ones were in the interval. That messages were trimmed is known from the
-    first one's index or from the admin interface; without both it stays unknown.
+    The trimmed ones may have been in the interval. Trimming is known from the first message's index or from the admin
+    interface; without both it stays unknown.
     """
     first = probe.first()
     if first is not None and first.publish_time <= starting_time:
@@ -136,9 +135,9 @@ def _check_beginning(topic: str, starting_time: int, probe: Probe) -> None:
 
 
 def check_retained(topic: str, start: Position, first: Found | None) -> None:
-    """Raise `DataLoss` when messages from `start` on are gone: the first one retained lies behind it.
+    """Raise `DataLoss` if messages from `start` on are gone: the first retained one is after it.
 
-    Compares entries, for trimming removes whole ledgers from the front.
+    Compares entries, since whole ledgers are trimmed from the front.
     """
     if first is None:
         raise DataLoss(f"The messages from {start} on are gone: the topic holds none. {ADVICE}", topic=topic)
@@ -149,5 +148,5 @@ def check_retained(topic: str, start: Position, first: Found | None) -> None:
 
 
 def bounds(ranges: Sequence[Range]) -> tuple[dict[str, Position], dict[str, Position]]:
-    """Return the starts and the ends by topic, as `format_offsets` takes them."""
+    """Return starts and ends by topic for `format_offsets`."""
     return {item.topic: item.start for item in ranges}, {item.topic: item.end for item in ranges}

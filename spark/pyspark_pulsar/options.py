@@ -1,9 +1,8 @@
-"""The options of batch and streaming reads, checked before anything connects.
+"""Options of batch and streaming reads, checked before anything connects.
 
-Names are those of the JVM connector where it has them, else of the Java client. Spark folds the case of names, so they
-are matched without it. Rules: an unknown name is an error that tells the nearest right one; a name that could carry a
-secret is refused with advice and its value is never repeated; what later versions will read is refused as such, never
-ignored. Does no I/O.
+Names are the JVM connector's, else the Java client's. Spark ignores the case of names, so it is ignored here. Rules: an
+unknown name raises with the most similar known one. A name that may carry a secret raises with advice, and its value is
+never repeated. Unsupported known options raise instead of being ignored. No I/O.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _NAMES = (
     "maxEntriesPerPartition",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
 )
-# Of one kind of read only: each with the reason.
+# Options of one kind of read only, with the reason.
 _STREAM_ONLY = {
     "maxMessagesPerTrigger": "a batch read has no triggers; bound it with endingOffsets or endingTime",
     "maxBytesPerTrigger": "a batch read has no triggers; bound it with endingOffsets or endingTime",
@@ -69,7 +68,7 @@ _BATCH_ONLY = {
     "endingOffsets": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
     "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
 }
-# Understood, and refused: each with what to do instead.
+# Known options that raise, with the alternative.
 _REFUSED = {
     "path": "load() takes no path; name the topic with option topic",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
@@ -77,19 +76,19 @@ _REFUSED = {
 }
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 
-# pulsar.client.*: the Java client's configuration names, folded, and what they are in ClientConfig.
+# pulsar.client.*: the Java client's configuration names in lower case, with their names in ClientConfig.
 _Setting = tuple[str, Callable[[str, str], Any]]
 
 
 def integer(name: str, text: str) -> int:
-    """Return the whole number of an option; raises `InvalidConfiguration`."""
+    """Return an option as an integer; raises `InvalidConfiguration`."""
     if not re.fullmatch(r"[+-]?\d{1,18}", text.strip()):
         raise InvalidConfiguration(f"{name} must be a whole number, not {text[:60]!r}")
     return int(text)
 
 
 def flag(name: str, text: str) -> bool:
-    """Return the truth of an option; raises `InvalidConfiguration`."""
+    """Return an option as a boolean; raises `InvalidConfiguration`."""
     folded = text.strip().lower()
     if folded not in ("true", "false"):
         raise InvalidConfiguration(f"{name} must be true or false, not {text[:60]!r}")
@@ -97,7 +96,7 @@ def flag(name: str, text: str) -> bool:
 
 
 def text_value(name: str, text: str) -> str:
-    """Return the text of an option, which must not be blank; raises `InvalidConfiguration`."""
+    """Return the text of an option; raises `InvalidConfiguration` for a blank one."""
     if not text.strip():
         raise InvalidConfiguration(f"{name} is empty")
     return text.strip()
@@ -111,7 +110,7 @@ def _nanoseconds(name: str, text: str) -> int:
     return max(1, integer(name, text) // 1_000_000)
 
 
-# Over what waits for its receipts, and for tasks; the connector's own default.
+# Limit of the payloads without a receipt, per task; the connector's default.
 MEMORY_LIMIT_BYTES = 64 * 1024 * 1024
 
 _CLIENT: dict[str, _Setting] = {
@@ -138,14 +137,14 @@ _CLIENT_SETTINGS = {(CLIENT_PREFIX + name).lower(): (CLIENT_PREFIX + name, *entr
 
 @dataclass(frozen=True, slots=True)
 class TopicsPattern:
-    """Name the persistent topics of one namespace whose name matches as a whole; the expression is Python's."""
+    """Pattern of whole names of persistent topics in one namespace; a Python expression."""
 
     namespace: str
     expression: str
 
     @staticmethod
     def parse(text: str) -> TopicsPattern:
-        """Return the pattern of `expression`, `tenant/namespace/expression` or either behind `persistent://`."""
+        """Return the pattern of `expression`, `tenant/namespace/expression` or either after `persistent://`."""
         rest = text.strip().removeprefix("persistent://")
         parts = rest.split("/", 2)
         namespace, expression = ("public/default", rest) if len(parts) < 3 else ("/".join(parts[:2]), parts[2])
@@ -159,7 +158,7 @@ class TopicsPattern:
         return TopicsPattern(namespace, expression)
 
     def matches(self, topic: str) -> bool:
-        """Return whether the topic (not its partition) is one of the pattern's."""
+        """Return True if the pattern matches the topic (not its partition)."""
         name = TopicName.parse(topic)
         of_namespace = name.is_persistent and name.namespace == self.namespace
         return of_namespace and re.fullmatch(self.expression, name.local_name) is not None
@@ -167,7 +166,7 @@ class TopicsPattern:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Say what one batch or streaming read is about; immutable and picklable, without any secret.
+    """Options of one batch or streaming read; immutable and picklable, without secrets.
 
     Times are milliseconds.
     """
@@ -198,9 +197,9 @@ class ReadOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
-        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. Does no I/O.
+        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. No I/O.
 
-        `streaming` tells the kind of read; None takes the options of both, where the kind is not known yet.
+        `streaming` is the kind of read; None accepts the options of both, if the kind is not known yet.
         """
         given, settings = _sorted_out(options)
         _check_kind(given, streaming)
@@ -235,21 +234,21 @@ class ReadOptions:
             max_entries_per_partition=_limit("maxEntriesPerPartition", given),
             read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
         )
-        read.client_config()  # its own checks, before anything starts
+        read.client_config()  # The position's own checks, before anything starts.
         read._check()
         return read
 
     @property
     def finds_loss(self) -> bool:
-        """Whether messages missing at the start of a range fail the read; compaction removes them on purpose."""
+        """True if messages missing at the start of a range fail the read; compaction removes some on purpose."""
         return self.fail_on_data_loss and not self.read_compacted
 
     def client_config(self) -> ClientConfig:
-        """Return the client's configuration, still without credentials."""
+        """Return the client's configuration without credentials."""
         settings = {"memory_limit_bytes": MEMORY_LIMIT_BYTES, **dict(self.client_settings)}
         url = self.service_url
         if settings.get("use_tls") and url.startswith("pulsar://"):
-            # The client goes by the scheme alone.
+            # The client uses the scheme only.
             url = url.replace("pulsar://", "pulsar+ssl://", 1)
         return ClientConfig(service_url=url, **settings)
 
@@ -277,7 +276,7 @@ def _check_kind(given: Mapping[str, str], streaming: bool | None) -> None:
 
 
 def _starting_offsets(given: Mapping[str, str], streaming: bool | None) -> Offsets:
-    """Return where to start: a batch at the earliest message, a stream behind the latest, unless told otherwise."""
+    """Return the start: by default the earliest message for a batch, the end for a stream."""
     text = given.get("startingOffsets", "latest" if streaming else "earliest")
     return parse_offsets("startingOffsets", text, "earliest", *(() if streaming is False else ("latest",)))
 
@@ -287,7 +286,7 @@ def _limit(name: str, given: Mapping[str, str]) -> int | None:
 
 
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the options by their right names and the client's settings; refuse everything else."""
+    """Return the options by their canonical names and the client's settings; raise for others."""
     given, settings, _ = sort_options(options, _NAMES, _REFUSED, {})
     if given.get("valueFormat", "raw").strip().lower() != "raw":
         raise InvalidConfiguration(
@@ -303,10 +302,10 @@ def sort_options(
     refused: Mapping[str, str],
     more_settings: Mapping[str, tuple[str, Callable[[str, str], Any]]],
 ) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
-    """Return the options by their right names, the client's settings, and the settings of `more_settings`.
+    """Return the options by their canonical names, the client's settings, and the settings of `more_settings`.
 
-    `refused` are known names that are not taken, each with what to do instead. Raises `InvalidConfiguration` for those
-    and for unknown names, with the nearest right one. Does no I/O.
+    `refused` are known names that raise, with the alternative. Raises `InvalidConfiguration` for those and for unknown
+    names, with the most similar known one. No I/O.
     """
     folded_names = {name.lower(): name for name in names}
     folded_settings = {name.lower(): (name, *entry) for name, entry in more_settings.items()}
@@ -349,12 +348,12 @@ def service_url(given: Mapping[str, str]) -> str:
 
 
 def admin_url(given: Mapping[str, str]) -> str | None:
-    """Return the checked admin URL, None where there is none; raises `InvalidConfiguration`."""
+    """Return the checked admin URL, None if there is none; raises `InvalidConfiguration`."""
     url = given.get("admin.url")
     if url is None:
         return None
     if not re.fullmatch(r"https?://[^\s/@]+/?", url.strip()):
-        # Not repeated: it may hold a password.
+        # Not repeated: it may have a password.
         raise InvalidConfiguration(
             "admin.url must be http://host:8080 or https://host:8443, without user, password or path"
         )
@@ -365,7 +364,7 @@ _SELECTIONS = ("topic", "topics", "topicsPattern")
 
 
 def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the full names of the topics that are listed, none where a pattern is given."""
+    """Return the full names of the listed topics, none for a pattern."""
     chosen = [name for name in _SELECTIONS if name in given]
     if len(chosen) != 1:
         what = " and ".join(chosen) or "none"
@@ -390,10 +389,10 @@ def _pattern(given: Mapping[str, str]) -> TopicsPattern | None:
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return the milliseconds since 1970 of a number of them or of an ISO-8601 time with its zone.
+    """Return milliseconds since 1970 from a number of them or an ISO-8601 time with its zone.
 
-    A time without a zone is refused, since driver and executors may live in different ones; a fraction of a
-    millisecond rounds up, which keeps `[start, end)` exact for publish times that are whole milliseconds.
+    A time without a zone raises, since driver and executors may have different ones. A fraction of a millisecond is
+    rounded up, which keeps `[start, end)` exact for publish times in whole milliseconds.
     """
     text = text.strip()
     if re.fullmatch(r"\d{1,16}", text):
@@ -417,7 +416,7 @@ def _time(name: str, given: Mapping[str, str]) -> int | None:
 
 
 def at_least(minimum: int, name: str, given: Mapping[str, str], default: str) -> int:
-    """Return the whole number of an option, or its default; raises `InvalidConfiguration` below the minimum."""
+    """Return an option as an integer, or its default; raises `InvalidConfiguration` below the minimum."""
     value = integer(name, given.get(name, default))
     if value < minimum:
         raise InvalidConfiguration(f"{name} must be at least {minimum}, not {value}")
@@ -425,7 +424,7 @@ def at_least(minimum: int, name: str, given: Mapping[str, str], default: str) ->
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns in order: those of `columns`, else value and what includeMetadata adds to it."""
+    """Return the columns in order: those of `columns`, else value and the columns of includeMetadata."""
     if "columns" not in given:
         wanted = given.get("includeMetadata", "true").strip().lower()
         if wanted == "all":

@@ -1,10 +1,10 @@
-"""The Parquet a load writes: staged beside its place, counted, and only then put there.
+"""Parquet output of a load: staged beside the output path, counted, and then moved there.
 
-Rules: what was at the place stays until the new rows are on disk and counted, so a load that fails changes nothing;
-the place belongs to one load and is replaced as a whole. Staging and manifest have names that begin with a dot: those
-who read the folder above do not see them. Every try stages in a folder of its own, so that a try whose scheduler lost
-it cannot spoil the next one's; whoever finishes removes what others left. A rename is no single step on object stores;
-the manifest tells whether a load was finished.
+Rules: the old output stays until the new rows are on disk and counted, so that a failed load changes nothing. The
+output belongs to one load and is replaced as a whole. Names of staging folders and manifests begin with a dot, which
+readers of the parent folder ignore. Every try has its own staging folder, so that a lost try cannot damage the next
+one; the try that finishes removes those of others. A rename is not atomic on object stores; the manifest records
+whether a load was finished.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """The rows of one load at one path, on any filesystem Spark can reach. Blocking; for the driver."""
+    """Rows of one load at one path, on any filesystem of Spark. Blocks; for the driver."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
@@ -36,11 +36,11 @@ class Output:
 
     @property
     def staging(self) -> str:
-        """The folder the rows are written to before they are put in place."""
+        """Staging folder of the rows."""
         return str(self._staging.toString())
 
     def write(self, frame: DataFrame, partition_by: Sequence[str]) -> int:
-        """Write the frame beside the place and return how many rows were read."""
+        """Write the frame to the staging folder and return the number of rows read."""
         from pyspark.sql import Observation, functions
 
         read = Observation()
@@ -50,7 +50,7 @@ class Output:
         return int(read.get["rows"])
 
     def count(self) -> dict[str, Delivered]:
-        """Return what is on disk beside the place, by topic partition."""
+        """Return the rows in the staging folder by topic partition."""
         from pyspark.sql import functions
 
         place = functions.struct(*(functions.col(f"`{name}`") for name in IDENTITY[1:]))
@@ -66,10 +66,10 @@ class Output:
         }
 
     def publish(self, *, is_committed: bool = False) -> None:
-        """Put what was written in place of what was there.
+        """Replace the output by the staged rows.
 
-        `is_committed`: the rows are in a commit log, so another load may have put them in place already. Raises
-        `OSError` when they are gone, or cannot be renamed.
+        `is_committed`: the rows are in a commit log, so another load may have moved them already. Raises `OSError` if
+        they are gone, or cannot be renamed.
         """
         if not self._files.exists(self._staging):
             if is_committed and self._files.exists(self._place):
@@ -87,11 +87,11 @@ class Output:
         self._remove_left()
 
     def discard(self) -> None:
-        """Remove what was staged."""
+        """Remove the staged rows."""
         self._files.delete(self._staging, True)
 
     def _remove_left(self) -> None:
-        """Remove what tries of this place left staged: those that were killed, or that have been overtaken."""
+        """Remove staging folders of other tries of this output: killed ones, or those overtaken."""
         for status in self._files.listStatus(self._place.getParent()):
             if str(status.getPath().getName()).startswith(f"{self._staged}-"):
                 self._files.delete(status.getPath(), True)

@@ -1,7 +1,7 @@
-"""The plan of a load: its frozen ranges, fresh, replayed from a manifest, or behind the last committed load.
+"""Plan of a load: its frozen ranges, new, replayed from a manifest, or after the last committed load.
 
-Blocking; for the driver. Rules: a run that was loaded before keeps its ranges; nothing is skipped between two loads
-that follow each other, and a topic that ends before the place the last one reached is data loss.
+Blocks; for the driver. Rules: a repeated run keeps its ranges. Nothing is skipped between successive loads, and a topic
+that ends before the end of the last load is data loss.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ GONE = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be read: the manifest with its ranges, and the source's options that read just these.
+    """Plan: the manifest with its ranges, and the source's options for exactly these.
 
-    `base` is the commit the ranges begin behind, `own` that of an earlier try of the same run.
+    `base` is the commit after which the ranges begin, `own` that of an earlier try of the same run.
     """
 
     manifest: Manifest
@@ -46,7 +46,7 @@ class Plan:
 
 
 def make_plan(spark: SparkSession, request: LoadRequest, source: Mapping[str, str], document: Document) -> Plan:
-    """Return the plan of a load. Writes nothing; raises `TopicNotFound` with what to set where the topic is gone."""
+    """Return the plan of a load. Writes nothing; raises `TopicNotFound` with the option to set."""
     options = ReadOptions.parse(source)
     try:
         if request.interval == LAST_SUCCESS:
@@ -68,9 +68,9 @@ def _bounded(request: LoadRequest, source: Mapping[str, str], options: ReadOptio
 
 
 def _replays(request: LoadRequest, found: Manifest) -> bool:
-    """Return whether the ranges of a manifest are the ones to read.
+    """Return True if the ranges of a manifest are to be read.
 
-    They are when the request is the same, unless that run has ended well and its end was only "up to now".
+    That is so for the same request, unless its run has succeeded and its end was only "up to now".
     """
     same = found.request == request.canonical()
     if request.replay == "require" and not same:
@@ -119,8 +119,8 @@ def _check_start(request: LoadRequest, options: ReadOptions) -> None:
 
 
 def _ranges_behind(base: Commit, options: ReadOptions) -> list[Range]:
-    """Return the ranges from where the last load ended; a partition that is new begins at its first message."""
-    # A partition that was empty then begins at its first message, too.
+    """Return the ranges after the end of the last load; a new partition begins at its first message."""
+    # A partition that was empty then begins at its first message too.
     ends = {topic: end for topic, end in base.ends().items() if end > Position(0, 0)}
     start = Offsets("startingOffsets", "earliest", ends)
     found = plan(replace(options, starting_time=None, starting_offsets=start))
@@ -136,7 +136,7 @@ def _ranges_behind(base: Commit, options: ReadOptions) -> list[Range]:
 
 
 def frozen(source: Mapping[str, str], ranges: Sequence[Range]) -> dict[str, str]:
-    """Return the options that read exactly these ranges; the time bounds stay, for they filter rows."""
+    """Return the options for exactly these ranges; the time bounds stay, since they filter rows."""
     chosen = ("topic", "topics", "topicspattern", "startingoffsets", "endingoffsets")
     kept = {name: value for name, value in source.items() if name.lower() not in chosen}
     starts, ends = bounds(ranges)

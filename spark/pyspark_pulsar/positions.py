@@ -1,8 +1,8 @@
 """Positions in one topic partition: `ledger:entry[:batch index]`, and the offsets options made of them.
 
-Pure values: no I/O, no Spark. Rules: positions compare by order and never by contiguity, since ledger numbers jump; a
-position without a batch index stands before every message of its entry, so a range `[start, end)` may begin or end
-inside a batch. What the JVM connector writes (byte arrays of a serialised MessageIdData) is read, too.
+Pure values: no I/O, no Spark. Rules: positions compare by order and never by contiguity, since ledger numbers have
+gaps. A position without a batch index is before every message of its entry, so that a range `[start, end)` may begin or
+end inside a batch. The JVM connector's byte arrays (a serialised MessageIdData) are accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORM = 'write "ledger:entry" or "ledger:entry:batchIndex"'
 
 
 class Position(NamedTuple):
-    """Stand before a message: before the whole entry when `batch` is -1. Immutable; orders by ledger, entry, batch."""
+    """Position before a message; before the whole entry if `batch` is -1. Immutable; ordered."""
 
     ledger: int
     entry: int
@@ -40,18 +40,18 @@ class Position(NamedTuple):
 
     @staticmethod
     def of_message(message_id: MessageId) -> Position:
-        """Return where a message begins: a chunked one at its first chunk, though its id names the last."""
+        """Return the position of a message: of its first chunk if it is chunked, though its id names the last one."""
         first = message_id.first_chunk_message_id() or message_id
         return Position(first.ledger_id(), first.entry_id(), first.batch_index())
 
     @property
     def entry_start(self) -> Position:
-        """The position before the first message of the same entry."""
+        """Position before the first message of the same entry."""
         return Position(self.ledger, self.entry)
 
     @property
     def after_entry(self) -> Position:
-        """The position behind the last message of the same entry."""
+        """Position after the last message of the same entry."""
         return Position(self.ledger, self.entry + 1)
 
     def message_id(self, partition: int = -1) -> MessageId:
@@ -67,14 +67,14 @@ Bound = Position | Symbol
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What `startingOffsets` or `endingOffsets` says: one symbol for all partitions, or a bound for each by name."""
+    """Value of `startingOffsets` or `endingOffsets`: one symbol for all partitions, or a bound for each by name."""
 
     option: str
     default: Symbol | None
     by_topic: Mapping[str, Bound] = field(default_factory=dict)
 
     def of(self, topic: str) -> Bound:
-        """Return the bound of a topic partition (full name); raises `InvalidConfiguration` when it has none."""
+        """Return the bound of a topic partition (full name); raises `InvalidConfiguration` if it has none."""
         bound = self.by_topic.get(topic, self.default)
         if bound is None:
             known = ", ".join(sorted(self.by_topic))
@@ -82,7 +82,7 @@ class Offsets:
         return bound
 
     def check_names(self, topics: list[str]) -> None:
-        """Raise `InvalidConfiguration` when a named topic is not among the partitions that are read."""
+        """Raise `InvalidConfiguration` for a named topic that is not among the partitions read."""
         for name in self.by_topic:
             if name not in topics:
                 known = ", ".join(sorted(topics))
@@ -90,10 +90,10 @@ class Offsets:
 
 
 def parse_offsets(option: str, text: str, *symbols: Symbol) -> Offsets:
-    """Return what an offsets option says; `symbols` are the words it may hold: one in a batch read.
+    """Return the value of an offsets option; `symbols` are its allowed words.
 
-    The JSON form maps topic partitions to such a word, to a position, or to the JVM connector's array of bytes. Raises
-    `InvalidConfiguration` naming the option. Does no I/O.
+    The JSON form maps topic partitions to such a word, to a position, or to the JVM connector's byte array. Raises
+    `InvalidConfiguration` naming the option. No I/O.
     """
     symbol = _symbol(text, symbols)
     if symbol is not None:
@@ -111,7 +111,7 @@ def parse_offsets(option: str, text: str, *symbols: Symbol) -> Offsets:
 
 
 def format_offsets(bounds: Mapping[str, Position]) -> str:
-    """Return the option text that `parse_offsets` reads back to the same positions."""
+    """Return the option text that `parse_offsets` parses to the same positions."""
     return json.dumps({topic: str(position) for topic, position in bounds.items()})
 
 

@@ -1,18 +1,18 @@
-"""Publish the Arrow batches of one Spark task.
+"""Publisher of the Arrow batches of one Spark task.
 
-At least once: whole batches go through the client's producer, which routes and fills entries as it does for everybody.
+At least once: whole batches go through the client's producer, which routes messages and fills entries.
 
-Deduplicated: the same rows get the same producer name, partition and sequence id whenever the task is repeated, so the
-broker drops what it has. A name says who writes (query or job), which Spark partition and into how many topic
-partitions; an id is the batch id, shifted by 32 bits, plus the row's number among those for the same topic partition.
-So a repeated task in another number of topic partitions has other names: its rows may come twice, but are never taken
-for others. Rows with a key go where its hash says; rows without go to the partitions in turns of `BLOCK_ROWS`, counted
-per task. Deduplication must be on at the topic, which shows in what the broker keeps of the first row.
+Deduplicated: the same rows have the same producer name, partition and sequence id in every repetition of the task, so
+that the broker drops those it has. A producer name has the writer (query or job), the Spark partition and the number of
+topic partitions; a sequence id is the batch id, shifted by 32 bits, plus the row's number among those of the same topic
+partition. A repeated task with another number of topic partitions has other names: its rows may be stored twice, but
+are never mistaken for others. Rows with a key go to the partition of its hash; rows without one go to the partitions in
+turns of `BLOCK_ROWS`, counted per task. Deduplication must be enabled for the topic, which is checked by the broker's
+answer after the first row.
 
-Transactional: one transaction for the task, committed when its last row is stored.
+Transactional: one transaction per task, committed after its last row is stored.
 
-Rules: nothing is reported before the broker has confirmed it; after a failure nothing more is sent. Blocking; for one
-thread.
+Rules: nothing is reported before its receipt; after a failure nothing more is sent. Blocks; for one thread.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     import pyarrow
 
 BLOCK_ROWS = 1000
-# Rows of one batch in one topic partition; so a batch id and a row's number make one sequence id.
+# Number of rows of one batch in one topic partition, so that batch id and row number make one sequence id.
 _ROW_BITS = 32
-# How long a repeated task waits for the one before it to be disconnected.
+# Limit of a repeated task's wait for its predecessor to be disconnected.
 _BUSY_SECONDS = 60.0
 _BUSY_PAUSE_SECONDS = 0.2
 _MOST_HASHED = 100_000
-# Topics seen to deduplicate, by service URL: asked once per process.
+# Topics with deduplication, by service URL: checked once per process.
 _deduplicating: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes, for deduplication: a job or query, its Spark partition, and the batch."""
+    """Writer for deduplication: a job or query, its Spark partition, and the batch."""
 
     name: str
     partition: int
@@ -60,13 +60,13 @@ class Identity:
 
     @property
     def first_sequence_id(self) -> int:
-        """The sequence id of the first row in each topic partition."""
+        """Sequence id of the first row in each topic partition."""
         return self.batch_id << _ROW_BITS
 
 
 @dataclass(slots=True)
 class Published:
-    """What a task has published to one topic."""
+    """Rows that a task has published to one topic."""
 
     rows: int = 0
     duplicates: int = 0
@@ -76,7 +76,7 @@ class Published:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows for one topic, as the client takes them, and their numbers in the task."""
+    """Rows for one topic in the client's form, and their numbers in the task."""
 
     table: pyarrow.Table
     numbers: list[int] | range
@@ -91,7 +91,7 @@ class _Rows:
 
 
 class Publisher:
-    """Publish rows to the topics they name; a context manager: what is open is closed, or aborted, at its end."""
+    """Publish rows to their topics; a context manager that closes, or aborts, at its end."""
 
     def __init__(self, options: WriteOptions, columns: WriteColumns, identity: Identity | None = None) -> None:
         self._options = options
@@ -106,14 +106,14 @@ class Publisher:
         self.published: dict[str, Published] = {}
 
     def publish(self, batch: pyarrow.RecordBatch) -> None:
-        """Publish the rows of a batch and return when the broker has them; raises `WriteFailed`."""
+        """Publish the rows of a batch and return after their receipts; raises `WriteFailed`."""
         base, self._rows = self._rows, self._rows + batch.num_rows
         for topic, rows in self._by_topic(batch, base):
             for part, ids in self._sent(topic, rows):
                 _count(self.published.setdefault(topic, Published()), ids, len(part.numbers))
 
     def finish(self) -> None:
-        """Commit the transaction, if there is one; raises `WriteFailed`."""
+        """Commit the transaction if there is one; raises `WriteFailed`."""
         if self._transaction is not None:
             try:
                 self._transaction.commit()
@@ -134,7 +134,7 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After a failure nothing that fails in its wake may stand in its place.
+        # After a failure, later errors must not replace it.
         quiet = contextlib.suppress(PulsarException) if kind is not None else contextlib.nullcontext()
         with self._held:
             if self._transaction is not None:
@@ -185,7 +185,7 @@ class Publisher:
     # --- rows to messages -------------------------------------------------------------------------------------------
 
     def _by_topic(self, batch: pyarrow.RecordBatch, base: int) -> Iterator[tuple[str, _Rows]]:
-        """Yield the topics in the order they are first named, each with its rows in theirs."""
+        """Yield the topics in the order of their first rows, each with its rows in their order."""
         import pyarrow.compute as compute
 
         if not batch.num_rows:
@@ -215,7 +215,7 @@ class Publisher:
             raise WriteFailed(f"Row {row} of this task names a topic that cannot be: {error.message}") from error
 
     def _table(self, batch: pyarrow.RecordBatch, base: int) -> pyarrow.Table:
-        """Return the batch with the columns the client takes: value, key, properties and event_time."""
+        """Return the batch with the client's columns: value, key, properties and event_time."""
         import pyarrow
 
         columns = self._columns
@@ -276,7 +276,7 @@ def _send(producer: Producer, rows: _Rows, transaction: Transaction | None = Non
 
 
 class Sender:
-    """Publish rows to one topic, each once for each time it is asked to."""
+    """Publisher of rows to one topic, at least once."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class Sender:
         self._transaction = transaction
 
     def parts(self, rows: _Rows) -> Iterable[_Rows]:
-        """Return the rows as they are to be sent, one part after the other."""
+        """Return the rows to send, one part after the other."""
         return (rows,)
 
     def send(self, rows: _Rows) -> Any:
@@ -303,7 +303,7 @@ class Sender:
 
 
 class DeduplicatedSender:
-    """Publish rows to one topic under names and sequence ids that a repeated task has again."""
+    """Publisher of rows to one topic under producer names and sequence ids that a repeated task has again."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ class DeduplicatedSender:
         self._lanes: dict[int, _Lane] = {}
 
     def parts(self, rows: _Rows) -> Iterator[_Rows]:
-        """Return the rows by topic partition; the very first alone while deduplication is not seen to be on."""
+        """Return the rows by topic partition; the first one alone until deduplication is confirmed."""
         by_partition: dict[int, list[int]] = {}
         for at, partition in enumerate(self._route(rows)):
             by_partition.setdefault(partition, []).append(at)
@@ -341,7 +341,7 @@ class DeduplicatedSender:
                 yield part
 
     def send(self, rows: _Rows) -> Any:
-        """Publish rows of one part and return their ids; (-1, -1) for what the broker had."""
+        """Publish rows of one part and return their ids; (-1, -1) for duplicates."""
         lane = self._lanes.get(rows.partition)
         if lane is None:
             lane = self._lanes[rows.partition] = self._open(rows.partition, 0)
@@ -400,7 +400,7 @@ class DeduplicatedSender:
         return _Lane(producer, rows)
 
     def _check_deduplication(self, partition: int, lane: _Lane) -> None:
-        """Go on with another producer once the broker is seen to know the first one's rows."""
+        """Continue with another producer after the broker has confirmed the first one's sequence ids."""
         del self._lanes[partition]
         lane.producer.close()
         if self._stored(self._place(partition)) < 0:
@@ -413,12 +413,12 @@ class DeduplicatedSender:
         self._lanes[partition] = self._open(partition, lane.rows)
 
     def _stored(self, place: str) -> int:
-        """Return the highest sequence id that the broker keeps of this name, -1 for none."""
+        """Return the broker's highest sequence id of this name, -1 for none."""
         with self._create(place) as producer:
             return producer.last_sequence_id()
 
     def _create(self, place: str, **more: Any) -> Producer:
-        """Return a producer of the name, once the repeated task's predecessor has gone."""
+        """Return a producer of the name after the repeated task's predecessor was disconnected."""
         deadline = time.monotonic() + _BUSY_SECONDS
         while True:
             try:
@@ -435,7 +435,7 @@ class DeduplicatedSender:
 
 @dataclass(slots=True)
 class _Lane:
-    """The producer of one topic partition, and how many rows it was given."""
+    """Producer of one topic partition, and its number of rows."""
 
     producer: Producer
     rows: int

@@ -1,8 +1,7 @@
-"""What a load is asked to do: the JSON document given to `load`, checked before Spark starts.
+"""Load request: the JSON document given to `load`, checked before Spark starts.
 
-Pure values: no I/O, no Spark. Rules: unknown names are errors that tell the nearest right one; a request never holds
-a secret, since it stands on a command line and in the manifest; two requests are the same when their canonical text
-is.
+Pure values: no I/O, no Spark. Rules: unknown names raise with the most similar known one. A request never has a secret,
+since it is on a command line and in the manifest. Two requests are equal if their canonical text is.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _PARTS = (
     "source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run", "interval", "since",
     "commits", "subscription", "min_rows", "allow_empty", "attempt",
 )  # fmt: skip
-# What tells a row from every other one: always written, for merging and for checking what was written.
+# Columns that identify a row: always written, for merging and for checking the output.
 IDENTITY = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
 FORMATS = ("raw", "json", "avro")
 REPLAYS = ("auto", "never", "require")
@@ -34,11 +33,11 @@ _DEFAULT_METADATA = ("__key", "__publishTime", "__eventTime")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """Say what to read, how to decode it and where to write it. Immutable; `source` are options of the data source.
+    """Request of one load: source, decoding and output. Immutable; `source` are options of the data source.
 
-    `interval` is "bounded" (both ends are in `source`), "all", or "last_success": from where the last successful load
-    of the commit log `commits` ended up to the last message there is. `subscription` names a durable subscription the
-    load keeps; `min_rows` and `allow_empty` say which results are failures; `attempt` marks the manifest of one try.
+    `interval` is "bounded" (both ends are in `source`), "all", or "last_success": from the end of the last load in the
+    commit log `commits` to the last message at planning. `subscription` names a durable subscription of the load;
+    `min_rows` and `allow_empty` define failures; `attempt` marks the manifest of one try.
     """
 
     source: Mapping[str, str]
@@ -103,18 +102,18 @@ class LoadRequest:
         return ReadOptions.parse(self.source)
 
     def ended_before(self, planned_at: datetime) -> bool:
-        """Return whether the request itself says where to end, and a plan made then could see all up to that end."""
+        """Return True if the request has a fixed end, and the plan was made after that end."""
         options = self.read_options()
         if options.ending_time is not None:
             return planned_at.timestamp() * 1000 >= options.ending_time + options.time_slack_ms
         return options.ending_offsets.default is None
 
     def source_columns(self) -> tuple[str, ...]:
-        """Return the columns the data source must deliver."""
+        """Return the columns that the data source must return."""
         return ("value", *IDENTITY, *(name for name in self.metadata if name not in IDENTITY))
 
     def canonical(self) -> dict[str, Any]:
-        """Return what decides the rows of a load, for the manifest: the same request gives the same document."""
+        """Return the parts that determine the rows of a load, for the manifest: equal requests have equal documents."""
         return {
             "source": dict(sorted(self.source.items())),
             "value": {"format": self.value_format, "schema": self.value_schema},
@@ -128,13 +127,13 @@ class LoadRequest:
 
 
 def beside(path: str) -> str:
-    """Return the manifest's place where none is given: beside the output, hidden from those who read the folder."""
+    """Return the default place of the manifest: beside the output, hidden from readers of the folder."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.manifest.json"
 
 
 def _interval(top: Mapping[str, Any], source: Mapping[str, str]) -> str:
-    """Return the kind of the interval; refuses one that is missing at an end, empty, reversed, or said twice."""
+    """Return the kind of the interval; raises for a half-open, empty, reversed or doubly given one."""
     folded = {name.lower(): (name, value) for name, value in source.items()}
     starts, ends = ([folded[name] for name in names if name in folded] for names in (_STARTS, _ENDS))
     whole, since = top.get("interval"), top.get("since")

@@ -1,9 +1,9 @@
-"""Messages that must still be there: proof that an empty load lost none, and the subscription that holds them.
+"""Retention checks: proof that an empty load lost no messages, and the subscription that keeps them.
 
-A broker removes what no subscription holds and no retention keeps, by default at once, and a whole topic without
-subscription after a minute. So no rows may mean that nothing was published, or that everything is gone: what proves
-the first is a message from before the interval, a retention that reaches back over it, or, behind an earlier load, the
-last message that load read. Blocking; for the driver.
+A broker removes messages without a subscription or retention, by default at once, and a topic without a subscription
+after a minute. So a load without rows may mean that nothing was published or that everything is gone. Proof of the
+former is a message from before the interval, a retention that covers it, or, after an earlier load, the last message
+that load read. Blocks; for the driver.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MINUTE_MS = 60_000
 def check_empty(
     options: ReadOptions, ranges: Sequence[Range], *, is_behind: bool, subscription: str | None = None
 ) -> None:
-    """Raise `DataLoss` for the first topic partition that may have held messages of the interval.
+    """Raise `DataLoss` for the first topic partition that may have had messages of the interval.
 
-    `is_behind` says that the ranges begin behind an earlier load, else at the starting time of the options. A partition
-    without any message counts as never used where an earlier load or a subscription of the load's own has held the
-    topic, and another partition shows that it has.
+    `is_behind`: the ranges begin after an earlier load, else at the starting time of the options. A partition without
+    any message counts as unused if an earlier load or the load's own subscription has kept the topic, and another
+    partition shows that.
     """
     unused: list[tuple[Range, int | None]] = []
     shown = False
@@ -57,7 +57,7 @@ def check_empty(
 
 
 def _is_shown(item: Range, start: int | None, last: Position | None, first: Found | None) -> bool:
-    """Return whether a message from before the start, or the last one that was read, is still there."""
+    """Return True if a message from before the start, or the last one read, is still there."""
     if start is not None:
         return first is not None and first.publish_time <= start
     return last is not None and last.after_entry <= item.start
@@ -70,7 +70,7 @@ def _admin(options: ReadOptions) -> AdminClient | None:
 
 
 def _is_proven(admin: AdminClient | None, item: Range, start: int | None) -> bool:
-    """Return whether the admin interface shows that no message from the start on can have been removed."""
+    """Return True if the admin interface shows that no message from the start on was removed."""
     if admin is None:
         return False
     try:
@@ -79,7 +79,7 @@ def _is_proven(admin: AdminClient | None, item: Range, start: int | None) -> boo
             return True
         return start is None and _nothing_behind(admin.internal_stats(item.topic)["lastConfirmedEntry"], item.start)
     except (PulsarException, KeyError):
-        # Without the right to ask there is no proof.
+        # Without permission there is no proof.
         return False
 
 
@@ -104,10 +104,10 @@ def _unproven(item: Range, start: int | None, admin: AdminClient | None) -> str:
 
 
 def hold(options: ReadOptions, subscription: str) -> None:
-    """Make sure that a durable subscription holds the topics' messages; a new one holds what is there already."""
+    """Create the durable subscription of the topics unless it exists, at the earliest message."""
     with Broker(options) as broker:
         for topic in broker.topics():
-            broker.client.get_partition_count(topic)  # a topic that is not there is not created
+            broker.client.get_partition_count(topic)  # A missing topic is not created.
             broker.client.subscribe(
                 topic,
                 subscription,
@@ -120,10 +120,10 @@ def hold(options: ReadOptions, subscription: str) -> None:
 def advance(
     options: ReadOptions, subscription: str, ranges: Sequence[Range], delivered: Mapping[str, Delivered]
 ) -> list[str]:
-    """Let go of what has been loaded but for the last message of each partition, which shows that none was lost.
+    """Acknowledge the loaded messages except the last one of each partition, which proves that none was lost.
 
-    Returns the partitions whose subscription was moved. What is behind the end of the interval stays, and so do, where
-    the end is a time, the messages within the slack before it.
+    Returns the partitions whose subscription was moved. Messages after the end of the interval stay, and those within
+    the slack before an end that is a time.
     """
     moved = []
     with Broker(options) as broker:
@@ -144,7 +144,7 @@ def advance(
 
 
 def _before_slack(broker: Broker, options: ReadOptions, item: Range) -> Position:
-    """Return the entry before which everything belongs to this interval or an earlier one."""
+    """Return the entry before which all messages belong to this interval or an earlier one."""
     if options.ending_time is None:
         return item.end
     with broker.probe(item.topic) as probe:

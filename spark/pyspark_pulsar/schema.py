@@ -1,9 +1,8 @@
-"""The columns of a read, and Spark's types for a schema registered at a topic.
+"""Columns of a read, and Spark's types for a registered schema.
 
-Names and types of the first six metadata columns are the JVM connector's. The Arrow types Spark makes of
-`spark_schema` are those the client's record batches have; `batch_reader` checks nothing again. Rules: pyspark is
-imported in functions, so that this module loads where only the load is described; a registered type without a column
-type of its own is an error, never a guess.
+Names and types of the first six metadata columns are the JVM connector's. The Arrow types that Spark derives from
+`spark_schema` equal those of the client's record batches, which `batch_reader` does not check again. Rules: pyspark is
+imported in functions, so that this module loads without it. A registered type without a column type raises.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-# What the JVM connector adds to the value, in its order.
+# Columns that the JVM connector adds to the value, in its order.
 _JVM_METADATA = ("__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties")
 _MORE_METADATA = ("__partition", "__sequenceId", "__producerName", "__ledgerId", "__entryId", "__batchIndex")
 METADATA_COLUMNS = _JVM_METADATA + _MORE_METADATA
@@ -47,7 +46,7 @@ def ddl(columns: Sequence[str]) -> str:
 
 
 def check_schema(given: StructType, columns: Sequence[str]) -> None:
-    """Raise `InvalidConfiguration` unless the schema a user gave to `spark.read.schema` is that of the columns."""
+    """Raise `InvalidConfiguration` unless the schema given to `spark.read.schema` equals that of the columns."""
     wanted = [(name, _DDL[name].replace(" ", "").lower()) for name in columns]
     found = [(field.name, field.dataType.simpleString().replace(" ", "").lower()) for field in given.fields]
     if found != wanted or not all(field.nullable for field in given.fields):
@@ -73,11 +72,10 @@ def struct_of(text: str) -> StructType:
 
 
 def registered_type(definition: str, *, logical: bool) -> StructType:
-    """Return Spark's type for a record as registered at a topic (an Avro definition, which JSON schemas use, too).
+    """Return Spark's type for a registered record (an Avro definition, also of JSON schemas).
 
-    `logical` takes dates, timestamps and decimals by their Avro meaning; a JSON value holds their plain numbers.
-    Raises `InvalidConfiguration` for recursive records, for unions of several types, and for anything but a record.
-    Does no I/O.
+    `logical` uses Avro's logical types for dates, timestamps and decimals; a JSON value has their plain numbers. Raises
+    `InvalidConfiguration` for recursive records, for unions of several types, and for anything but a record. No I/O.
     """
     from pyspark.sql.types import StructType
 
@@ -92,7 +90,7 @@ def registered_type(definition: str, *, logical: bool) -> StructType:
 
 
 class _Types:
-    """Turn one Avro definition into Spark types, remembering the types it names."""
+    """Conversion of one Avro definition into Spark types, with its named types."""
 
     def __init__(self, logical: bool) -> None:
         self._logical = logical
@@ -144,7 +142,7 @@ class _Types:
             raise InvalidConfiguration(f"{where}: the record {name} contains itself, which no column type can")
         self._open.append(name)
         fields = avro.get("fields", [])
-        # All nullable: a message may lack its value, and JSON any field.
+        # All nullable: a message may have no value, and JSON may lack any field.
         made = [
             StructField(field["name"], self.of(field["type"], f"{where}.{field['name']}"), True) for field in fields
         ]

@@ -1,8 +1,8 @@
-"""The data source `pulsar` as Spark sees it.
+"""The data source `pulsar`.
 
-Spark makes it in planner processes and pickles it, options included, into plans and tasks: the options are checked
-before that, and none may hold a secret. Rules: nothing connects here; what is imported at the top must be there
-wherever PySpark is.
+Spark creates it in planner processes and pickles it with its options into plans and tasks: options are checked before
+that, and none may have a secret. Rules: nothing connects here; imports at the top are those that exist wherever PySpark
+is installed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Read and write Apache Pulsar topics, in batches and as streams.
+    """Data source of Apache Pulsar topics, for batch and streaming reads and writes.
 
     `spark.read.format("pulsar").option("service.url", …).option("topic", …).load()`; likewise `spark.readStream`,
-    `df.write.mode("append")…save()` and `df.writeStream…start()`. The option names are the JVM connector's and the Java
-    client's (see `options` and `write_options`); rows come in the order of the topic within a topic partition.
+    `df.write.mode("append")…save()` and `df.writeStream…start()`. Option names are the JVM connector's and the Java
+    client's (see `options` and `write_options`). Rows are in the order of the topic within a topic partition.
     """
 
     @classmethod
@@ -39,7 +39,7 @@ class DefaultSource(DataSource):
         """Return the columns as a Spark schema text; raises `InvalidConfiguration` for a wrong option. Does no I/O."""
         from pyspark_pulsar.schema import ddl
 
-        # Spark does not tell here whether it is for a batch or a stream.
+        # Spark does not pass the kind of read here.
         return ddl(self._read_options(None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

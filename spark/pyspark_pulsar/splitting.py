@@ -1,8 +1,8 @@
-"""Cut frozen ranges into pieces for more tasks than there are topic partitions (minPartitions, maxEntriesPerPartition).
+"""Splitting of frozen ranges for more tasks than topic partitions (minPartitions, maxEntriesPerPartition).
 
-Rules: cuts lie before an entry, never inside one; the pieces of a range cover it without gap or overlap, whatever the
-ledgers are said to hold, so wrong or outdated numbers can only make uneven pieces. Entries are counted, not messages: a
-batch is one entry, and markers of transactions count. Pure but for `split_ranges`, which asks the admin interface.
+Rules: a split begins at an entry, never inside one. The splits of a range cover it without gap or overlap whatever the
+ledger sizes are, so that wrong or outdated numbers only make them uneven. Entries are counted, not messages: a batch is
+one entry, and transaction markers count. Pure but for `split_ranges`, which queries the admin interface.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ledgers = Sequence[tuple[int, int]]
 
 
 def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
-    """Return the ranges, cut as the options say, in the same order. Blocking where there is something to cut."""
+    """Return the ranges split by the options, in the same order. Blocks if there is something to split."""
     filled = [item for item in ranges if not item.is_empty]
     if not filled or (options.min_partitions is None and options.max_entries_per_partition is None):
         return filled
@@ -37,7 +37,7 @@ def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
 
 
 def runs_of(item: Range, ledgers: Ledgers) -> list[tuple[int, int, int]]:
-    """Return the entries of a range by ledger: its id, the first entry, and how many there are."""
+    """Return the entries of a range by ledger: id, first entry and number."""
     found = []
     for ledger, entries in ledgers:
         first = item.start.entry if ledger == item.start.ledger else 0
@@ -50,7 +50,7 @@ def runs_of(item: Range, ledgers: Ledgers) -> list[tuple[int, int, int]]:
 
 
 def cut(item: Range, runs: Sequence[tuple[int, int, int]], size: int) -> list[Range]:
-    """Return the range in pieces of about equal numbers of entries, at most `size` each."""
+    """Return the range as splits of about equal numbers of entries, at most `size` each."""
     total = sum(count for _, _, count in runs)
     pieces = -(-total // size) if total else 1
     cuts = [_nth(runs, total * number // pieces) for number in range(1, pieces)]

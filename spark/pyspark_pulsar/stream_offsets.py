@@ -1,10 +1,10 @@
-"""Offsets of a streaming read as they stand in its checkpoint.
+"""Offsets of a streaming read in its checkpoint.
 
     {"version": 1, "positions": {"persistent://public/default/t-partition-0": "12:5", …}}
 
-A position is that of the next message to read, in order of ledger, entry and batch index; "earliest" stands for a
-partition that had no message yet. Pure values: no I/O. Rules: the same offsets always make the same text, since Spark
-compares texts; an unknown version is refused, never guessed.
+A position is that of the next message to read, in order of ledger, entry and batch index; "earliest" is that of a
+partition without messages. Pure values: no I/O. Rules: equal offsets have equal text, since Spark compares texts; an
+unknown version raises.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def to_document(positions: Mapping[str, Position | None]) -> dict[str, Any]:
 
 
 def from_document(document: object) -> Positions:
-    """Return the positions of a checkpoint's offset; raises `InvalidConfiguration` when it is not one of ours."""
+    """Return the positions of a checkpoint's offset; raises `InvalidConfiguration` for another document."""
     if not isinstance(document, dict) or "version" not in document:
         raise InvalidConfiguration("The checkpoint holds offsets of another source: use a checkpoint of its own")
     if document["version"] != VERSION:

@@ -1,10 +1,10 @@
-"""The streaming reader: decides in the planner's process how far each micro-batch goes, and reads it in the tasks.
+"""Streaming reader: determines the end of each micro-batch in the planner's process, and reads it in the tasks.
 
-The planner's process lives as long as the query: it holds one small non-durable reader per topic partition, which
-answers for both ends and leaves nothing at the broker. The object itself is pickled into every task and holds only
-checked options then. Rules: what a micro-batch reads follows from its two offsets alone, so a repeated one reads the
-same messages; a partition the start offset does not name begins at its first message; under AvailableNow nothing
-published, and no partition added, after the start of the query is read.
+The planner's process lives as long as the query. It holds one small non-durable reader per topic partition, which finds
+both ends and leaves nothing at the broker. The object is pickled into every task, with checked options only. Rules: the
+two offsets alone determine the messages of a micro-batch, so that a repeated one reads the same. A partition that the
+start offset does not name begins at its first message. Under AvailableNow no message published, and no partition added,
+after the start of the query is read.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ except ImportError:  # Spark before 4.2
     _HAS_LIMITS = False
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stand in for what older versions of Spark do not ask for."""
+        """Replacement of a class that older versions of Spark lack."""
 
 
-# How many partitions are asked about at once.
+# Number of partitions queried at once.
 _PARALLEL = 8
-# A query without new messages asks again at once; the broker is asked no more often than this.
+# A query without new messages plans again at once; the broker is queried no more often than this.
 _POLL_SECONDS = 0.1
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Read topic partitions in micro-batches from one offset to the next."""
+    """Reader of topic partitions in micro-batches from one offset to the next."""
 
     def __init__(self, options: ReadOptions) -> None:
         limits = (options.max_messages_per_trigger, options.max_bytes_per_trigger)
@@ -65,21 +65,21 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: StreamPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset of a query without a checkpoint, by startingOffsets or startingTime. Blocking."""
+        """Return the offset of a query without a checkpoint, by startingOffsets or startingTime. Blocks."""
         return to_document(self._planning().initial())
 
-    # Spark before 4.2 gives no arguments, and later versions look whether there are any.
+    # Spark before 4.2 passes no arguments, and later versions inspect the signature.
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Return how far the next micro-batch goes: up to the last message there is now, or to the limits. Blocking.
+        """Return the end of the next micro-batch: the last message at present, or the limits. Blocks.
 
-        Raises `DataLoss` when a topic partition of `start` is gone.
+        Raises `DataLoss` if a topic partition of `start` is gone.
         """
         known = from_document(start) if start is not None else None
         unlimited = not _HAS_LIMITS or isinstance(limit, ReadAllAvailable)
         return to_document(self._planning().latest(known, unlimited=unlimited))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit of the options; where both are given, both hold."""
+        """Return the limit of the options; if both are given, both apply."""
         if self._options.max_messages_per_trigger is not None:
             return ReadMaxRows(self._options.max_messages_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -87,27 +87,27 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Freeze the end of the query at the last messages, and the partitions, there are now. Blocking."""
+        """Freeze the end of the query at the present last messages and partitions. Blocks."""
         self._planning().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the ends of the partitions as last asked for, for the query's progress. Does not block."""
+        """Return the last known ends of the partitions, for the query's progress. Does not block."""
         ends = self._planning().ends
         return to_document(ends) if ends else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return one split per topic partition with messages between the offsets. Blocking.
+        """Return one split per topic partition with messages between the offsets. Blocks.
 
-        Raises `DataLoss` when some of them are no longer there.
+        Raises `DataLoss` if some of them are gone.
         """
         return make_splits(self._planning().ranges(from_document(start), from_document(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Return the record batches of a split, as `PulsarBatchReader.read` does. Blocking while iterated."""
+        """Return the record batches of a split, as `PulsarBatchReader.read` does. Blocks while iterated."""
         return read_split(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Advance the predefined subscription, if any, to what Spark has finished. Blocking; never fails the query."""
+        """Advance the predefined subscription, if any, to the finished offset. Blocks; never fails the query."""
         self._planning().commit(from_document(end))
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class StreamPlanner:
-    """Answer for the ends of all topic partitions of one query. Blocking; for one thread."""
+    """Ends of all topic partitions of one query. Blocks; for one thread."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -140,12 +140,12 @@ class StreamPlanner:
         self._polled_at = float("-inf")
         self._is_idle = False
         self._turn = 0
-        # The ends under AvailableNow, None for a query that goes on.
+        # Ends under AvailableNow, None for an unbounded query.
         self._frozen: Positions | None = None
         self.ends: Positions = {}
 
     def initial(self) -> Positions:
-        """Return where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         topics = self._current_topics()
         self._options.starting_offsets.check_names(topics)
         found = dict(zip(topics, self._pool.map(self._begin, topics), strict=True))
@@ -155,7 +155,7 @@ class StreamPlanner:
         return found
 
     def latest(self, start: Positions | None, *, unlimited: bool) -> Positions:
-        """Return where the next micro-batch ends."""
+        """Return the end of the next micro-batch."""
         if self._is_idle and self._frozen is None:
             time.sleep(max(0.0, self._polled_at + _POLL_SECONDS - time.monotonic()))
         ends = self._frozen if self._frozen is not None else self._ask()
@@ -173,11 +173,11 @@ class StreamPlanner:
         return reached
 
     def freeze(self) -> None:
-        """Let the query end at the last messages there are now."""
+        """End the query at the present last messages."""
         self._frozen = self._ask()
 
     def ranges(self, start: Positions, end: Positions) -> list[Range]:
-        """Return what lies between two offsets, by topic partition."""
+        """Return the ranges between two offsets by topic partition."""
         wanted = [topic for topic, at in end.items() if at is not None and at != start.get(topic)]
         found = self._pool.map(lambda topic: self._range(topic, start.get(topic), end[topic]), wanted)
         return [item for item in found if item is not None]

@@ -1,10 +1,10 @@
-"""The streaming writer: publishes each micro-batch, so that a repeated one need not be published twice.
+"""Streaming writer: publishes each micro-batch, with deduplication of repeated ones.
 
-Spark repeats a micro-batch that it could not note as finished, with the same batch id. Deduplicated, a row's producer
-name comes from the query and its Spark partition, and its sequence id from the batch id and its number: ids only grow
-from batch to batch, in whatever number of partitions each is written, and a repeated batch has those it had. The rows
-of a Spark partition and their order must then be the same as before: a plan that is repeated from the same offsets
-without a shuffle in between, or with one that is sorted within partitions, has that.
+Spark repeats a micro-batch that it could not record as finished, with the same batch id. Deduplicated, a row's producer
+name comes from the query and its Spark partition, and its sequence id from the batch id and the row's number: ids
+increase from batch to batch whatever the number of partitions, and a repeated batch has the same ids. The rows of a
+Spark partition and their order must then be the same as before: that holds for a plan repeated from the same offsets
+without a shuffle, or with one that is sorted within partitions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ except ImportError:  # Spark 4.0
     DataSourceStreamArrowWriter = DataSourceStreamWriter  # type: ignore[assignment, misc]
 
 _log = logging.getLogger("pyspark_pulsar")
-# What Spark tells the tasks of a streaming query.
+# Local properties of a streaming query in its tasks.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class PulsarStreamWriter(DataSourceStreamArrowWriter):
-    """Append the rows of each micro-batch to topics."""
+    """Writer of the rows of each micro-batch to topics."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -46,9 +46,9 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         self._columns = check_columns(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish the rows of a task; returns when the broker has confirmed them all. Blocking; called in a task.
+        """Publish the rows of a task and return after their receipts. Blocks; called in a task.
 
-        Raises `WriteFailed` naming topic and row, and what keeps the client from its broker.
+        Raises `WriteFailed` naming topic and row, and errors of the connection.
         """
         from pyspark import TaskContext
 
@@ -61,16 +61,16 @@ class PulsarStreamWriter(DataSourceStreamArrowWriter):
         return publish(self._options, self._columns, identity, partition, batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log what was published. Called in the driver when every task of the batch has succeeded."""
+        """Log the published rows. Called in the driver after all tasks of the batch have succeeded."""
         _log.info("Batch %d: wrote %s", batchId, summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Log what was published before a task failed: it stays. Called in the driver."""
+        """Log the rows published before a task failed, which stay. Called in the driver."""
         _log.warning("Batch %d has failed. What finished tasks have published stays: %s", batchId, summary(messages))
 
 
 def identity_of(context: TaskContext | None, producer_name: str | None) -> Identity:
-    """Return who writes in this task; raises `OperationNotSupported` where Spark does not tell query and batch."""
+    """Return the writer of this task; raises `OperationNotSupported` if Spark does not pass query and batch."""
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
     name = producer_name or (f"spark-{query}" if query else None)

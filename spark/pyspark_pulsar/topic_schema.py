@@ -1,7 +1,7 @@
-"""The schema registered at the topics of a load, for decoding their values.
+"""Registered schema of a load's topics, for decoding their values.
 
-Asked over the admin interface. Rules: the topics of one load must agree; a kind of schema other than the asked one is
-an error that names both.
+Read from the admin interface. Rules: the schemas of a load's topics must be equal; a schema of another type than
+requested raises with both types.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pyspark_pulsar.options import ReadOptions
 
 
 def registered_definition(options: ReadOptions, topics: Sequence[str], kind: str) -> str:
-    """Return the definition (an Avro schema in JSON) registered at all the topics, of kind JSON or AVRO.
+    """Return the definition (an Avro schema in JSON) registered at all the topics, of type JSON or AVRO.
 
-    Blocking. Raises `InvalidConfiguration` when there is none or not one for all, and for Avro
-    `OperationNotSupported` when the schema has changed since the first version: the rows do not say which one they
-    were written with.
+    Blocks. Raises `InvalidConfiguration` if there is none or the topics differ, and for Avro `OperationNotSupported` if
+    the schema has changed since its first version, since rows do not have their schema version.
     """
     if options.admin_url is None:
         raise InvalidConfiguration("Decoding by the registered schema needs admin.url, or give value.schema")

@@ -42,7 +42,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """Say which column is what; None where there is none. `definition` is the record's as an Avro definition."""
+    """Column of each message field; None if there is none. `definition` is the record's Avro definition."""
 
     value: tuple[str, ...]
     is_record: bool
@@ -55,7 +55,7 @@ class WriteColumns:
 
     @staticmethod
     def of(schema: StructType, value_format: str) -> WriteColumns:
-        """Return what the columns of a DataFrame are; raises `InvalidConfiguration` naming the column and the fix."""
+        """Return the message fields of a DataFrame's columns; raises `InvalidConfiguration` naming column and fix."""
         from pyspark.sql.types import StructType
 
         names = [field.name for field in schema.fields]
@@ -144,12 +144,12 @@ def _check_raw(kind: DataType, value_format: str) -> None:
 
 
 def record_definition(record: StructType, value_format: str) -> dict[str, Any]:
-    """Return the Avro definition of a record; raises `InvalidConfiguration` for a type the format does not have."""
+    """Return the Avro definition of a record; raises `InvalidConfiguration` for an unsupported type."""
     return _Definitions(value_format).record(record, "value")
 
 
 class _Definitions:
-    """Turn Spark types into an Avro definition; every record gets a name of its own, from its place."""
+    """Conversion of Spark types into an Avro definition; every record is named after its path."""
 
     def __init__(self, value_format: str) -> None:
         self._format = value_format
@@ -211,7 +211,7 @@ _AVRO_TYPES = {
 
 
 class EncodedSchema(Schema[bytes]):
-    """A record's schema for the broker, at a producer that gets values already encoded."""
+    """Schema of a record for a producer of encoded values."""
 
     def __init__(self, kind: SchemaType, definition: Mapping[str, object]) -> None:
         super().__init__(bytes, kind, dict(definition), kind.name)
@@ -226,7 +226,7 @@ class EncodedSchema(Schema[bytes]):
 
 
 class RecordEncoder:
-    """Encode the records of one write, as Arrow gives them. Thread-safe; made in the task."""
+    """Encoder of the records of one write, from Arrow values. Thread-safe; created in the task."""
 
     def __init__(self, columns: WriteColumns) -> None:
         assert columns.definition is not None
@@ -238,12 +238,12 @@ class RecordEncoder:
         self._convert = _converter(self.definition, is_avro)
 
     def encode(self, record: Mapping[str, Any] | None) -> bytes | None:
-        """Return the bytes of a record, None for none; raises `InvalidRecord`."""
+        """Return the bytes of a record, None for null; raises `InvalidRecord`."""
         return None if record is None else self._encode(self._convert(record))
 
 
 def _converter(definition: Any, is_avro: bool) -> Callable[[Any], Any]:
-    """Return what turns a value as Arrow gives it into one that the schema takes; a null stays one."""
+    """Return the conversion of an Arrow value to the schema's; null stays null."""
     if isinstance(definition, list):
         convert = _converter(definition[1], is_avro)
         return convert if convert is _same else lambda value: None if value is None else convert(value)
@@ -258,7 +258,7 @@ def _converter(definition: Any, is_avro: bool) -> Callable[[Any], Any]:
         return lambda value: [item(each) for each in value]
     if kind == "map":
         item = _converter(definition["values"], is_avro)
-        # Arrow gives a map as pairs.
+        # Arrow returns a map as pairs.
         return lambda value: {key: item(each) for key, each in dict(value).items()}
     return _same if is_avro else _IN_JSON.get(str(definition.get("logicalType")), _same)
 

@@ -1,7 +1,7 @@
-"""The options of batch and streaming writes, checked before anything connects.
+"""Options of batch and streaming writes, checked before anything connects.
 
-Names of producer settings are the Java client's configuration names behind `pulsar.producer.`. Rules: as in `options`:
-an unknown name is an error that tells the nearest right one, and none may carry a secret. Does no I/O.
+Names of producer settings are the Java client's configuration names after `pulsar.producer.`. Rules: as in `options`:
+an unknown name raises with the most similar known one, and none may carry a secret. No I/O.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REFUSED = {
     "pulsar.producer.topicName": "name the topic with option topic or a column topic",
     "pulsar.producer.initialSequenceId": "sequence ids follow from batch and row; see deliveryGuarantee",
 }
-# Spark's own options of a streaming write, which it hands to the sink, too.
+# Spark's own options of a streaming write, which it also passes to the sink.
 _OF_SPARK = ("checkpointLocation", "queryName", "outputMode")
 _NAME = re.compile(r"[^\s\x00-\x1f]{1,200}")
 
@@ -94,7 +94,7 @@ _SETTINGS = {PRODUCER_PREFIX + name: entry for name, entry in _PRODUCER.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Say what one write is about; immutable and picklable, without any secret."""
+    """Options of one write; immutable and picklable, without secrets."""
 
     service_url: str
     admin_url: str | None
@@ -110,7 +110,7 @@ class WriteOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. Does no I/O."""
+        """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. No I/O."""
         own = {name: value for name, value in options.items() if name.lower() not in _FOLDED_OF_SPARK}
         given, client, producer = sort_options(own, _NAMES, _REFUSED, _SETTINGS)
         write = WriteOptions(
@@ -126,13 +126,13 @@ class WriteOptions:
             client_settings=tuple(sorted(client.items())),
             producer_settings=tuple(sorted(producer.items())),
         )
-        write.client_config()  # their own checks, before anything starts
+        write.client_config()  # The configurations' own checks, before anything starts.
         ProducerConfig(topic=write.topic or "any", **{"batching_enabled": True, **producer})
         write._check(given, streaming)
         return write
 
     def client_config(self) -> ClientConfig:
-        """Return the client's configuration, still without credentials."""
+        """Return the client's configuration without credentials."""
         return ClientConfig(service_url=self.service_url, **dict(self.client_settings))
 
     def _check(self, given: Mapping[str, str], streaming: bool) -> None:

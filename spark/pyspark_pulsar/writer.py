@@ -1,8 +1,8 @@
-"""The batch writer: checks the columns in the driver, publishes in the tasks, tells in the driver what was published.
+"""Batch writer: checks columns in the driver, publishes in the tasks, and logs the published rows in the driver.
 
-The object is pickled into every task and holds checked options, which have no secret. Rules: a topic can only be
-appended to; what a task has published stays, whatever becomes of the job, unless the broker drops it as a duplicate of
-an earlier attempt or a transaction kept it from view.
+The object is pickled into every task with checked options, which have no secret. Rules: rows are appended to a topic.
+Rows published by a task stay whatever the result of the job, unless the broker drops them as duplicates of an earlier
+attempt or their transaction was aborted.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _ROWS = 10_000
 
 @dataclass(slots=True)
 class PublishedRows(WriterCommitMessage):
-    """What one task has published, by topic: rows, duplicates the broker dropped, and the first and last id."""
+    """Rows published by one task, by topic: number, dropped duplicates, first and last id."""
 
     partition: int
     topics: dict[str, Published]
 
 
 class PulsarBatchWriter(DataSourceArrowWriter):
-    """Append the rows of a DataFrame to topics."""
+    """Writer of the rows of a DataFrame to topics."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._columns = check_columns(options, schema)
-        # One for all attempts of all tasks of this write, and for a repeated job where it is given.
+        # One id for all attempts of all tasks of this write, and for a repeated job if the user gives it.
         self._job = options.producer_name or f"spark-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish the rows of a task; returns when the broker has confirmed them all. Blocking; called in a task.
+        """Publish the rows of a task and return after their receipts. Blocks; called in a task.
 
-        Raises `WriteFailed` naming topic and row, and what keeps the client from its broker.
+        Raises `WriteFailed` naming topic and row, and errors of the connection.
         """
         from pyspark import TaskContext
 
@@ -70,16 +70,16 @@ class PulsarBatchWriter(DataSourceArrowWriter):
         return publish(self._options, self._columns, identity, partition, batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was published. Called in the driver when every task has succeeded."""
+        """Log the published rows. Called in the driver after all tasks have succeeded."""
         _log.info("Wrote %s", summary(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what was published before a task failed: it stays. Called in the driver."""
+        """Log the rows published before a task failed, which stay. Called in the driver."""
         _log.warning("The write has failed. What finished tasks have published stays: %s", summary(messages))
 
 
 def check_columns(options: WriteOptions, schema: StructType) -> WriteColumns:
-    """Return what the columns are; raises `InvalidConfiguration` when a row would have no topic or no value."""
+    """Return the message fields of the columns; raises `InvalidConfiguration` if a row would have no topic or value."""
     columns = WriteColumns.of(schema, options.value_format)
     if columns.topic is None and options.topic is None:
         raise InvalidConfiguration("Name the topic with option topic, or add a column topic (STRING) to the DataFrame")
@@ -93,7 +93,7 @@ def publish(
     partition: int,
     batches: Iterable[pyarrow.RecordBatch],
 ) -> PublishedRows:
-    """Publish the batches of a task and return what was published. Blocking."""
+    """Publish the batches of a task and return their rows. Blocks."""
     with Publisher(options, columns, identity) as publisher:
         for batch in batches:
             publisher.publish(batch)
@@ -102,7 +102,7 @@ def publish(
 
 
 def as_batches(rows: Iterable[Any], schema: StructType) -> Iterator[pyarrow.RecordBatch]:
-    """Return rows as record batches of the schema, for versions of Spark that give rows only."""
+    """Return rows as record batches of the schema, for Spark versions that pass rows only."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -118,7 +118,7 @@ def as_batches(rows: Iterable[Any], schema: StructType) -> Iterator[pyarrow.Reco
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> str:
-    """Return, in words, what tasks have published, by topic."""
+    """Return a text of the rows that tasks have published, by topic."""
     found: list[str] = []
     done = [message for message in messages if isinstance(message, PublishedRows)]
     for topic in dict.fromkeys(topic for message in done for topic in message.topics):

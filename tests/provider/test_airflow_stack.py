@@ -38,7 +38,7 @@ def process_ids(airflow: AirflowStack, title: str) -> set[int]:
     return {pid for pid, found in airflow.processes.processes() if title in found}
 
 
-def test_run_gives_states_xcom_rendered_and_log(airflow: AirflowStack) -> None:
+def test_run_returns_states_xcom_rendered_and_log(airflow: AirflowStack) -> None:
     conn_id = airflow.define_connection("stack_reads", host="somewhere", service_url="pulsar://somewhere:1")
     airflow.add_variable("stack_reads", "a value")
     airflow.write_dag(
@@ -245,7 +245,7 @@ def test_backfill_has_real_intervals(airflow: AirflowStack) -> None:
     ]
 
 
-def test_no_process_of_another_is_found(airflow: AirflowStack) -> None:
+def test_processes_of_others_are_not_found(airflow: AirflowStack) -> None:
     assert os.getpid() not in {pid for pid, _ in airflow.processes.processes()}
     titles = [title for _, title in airflow.processes.processes()]
     assert sum("LocalExecutor" in title for title in titles) == 4

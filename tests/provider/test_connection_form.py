@@ -92,9 +92,7 @@ def expected_fields() -> dict[str, set[str]]:
 @pytest.mark.airflow
 @pytest.mark.proves("K1", "A1", "A2")
 @pytest.mark.timeout(300)
-def test_the_form_is_what_provider_yaml_says_and_the_test_button_tells_the_stages(
-    broker: Broker, airflow_home: Path, tmp_path: Path
-) -> None:
+def test_connection_form_fields_and_test_button(broker: Broker, airflow_home: Path, tmp_path: Path) -> None:
     imports = Imports(tmp_path)
     pictures = ROOT / ".results"
     pictures.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ def flights() -> Iterator[ModuleType]:
     yield module
 
 
-def test_a_month_is_what_the_data_set_says(flights: ModuleType) -> None:
+def test_month_of_data_set(flights: ModuleType) -> None:
     january = list(flights.flights_of("2013-01-01T00:00:00+00:00", "2013-02-01T00:00:00+00:00"))
     assert len(january) == 27_004
     assert {flight["month"] for flight in january} == {1}
@@ -31,12 +31,12 @@ def test_a_month_is_what_the_data_set_says(flights: ModuleType) -> None:
     assert late == [flight for flight in january if (flight["arr_delay"] or 0) > 120]
 
 
-def test_december_ends_with_the_year(flights: ModuleType) -> None:
+def test_month_december_ends_with_the_year(flights: ModuleType) -> None:
     december = list(flights.flights_of("2013-12-01T00:00:00+00:00", "2014-01-01T00:00:00+00:00"))
     assert {flight["month"] for flight in december} == {12}
 
 
-def test_the_tasks_depend_on_each_other_as_told(flights: ModuleType) -> None:
+def test_example_task_dependencies(flights: ModuleType) -> None:
     dag = flights.dag
     assert dag.task_dict["load_flights"].upstream_task_ids == {"wait_for_flights"}
     assert dag.task_dict["compare"].upstream_task_ids >= {"load_flights", "consume_late_flights"}
@@ -44,7 +44,7 @@ def test_the_tasks_depend_on_each_other_as_told(flights: ModuleType) -> None:
     assert dag.task_dict["remove_subscriptions"].upstream_task_ids == {"compare"}
 
 
-def test_runs_have_intervals(flights: ModuleType) -> None:
+def test_example_runs_have_intervals(flights: ModuleType) -> None:
     from airflow.sdk import CronDataIntervalTimetable
 
     assert isinstance(flights.dag.timetable, CronDataIntervalTimetable)

@@ -31,17 +31,17 @@ def connection_type() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("schema", ["provider_info.schema.json", "provider.yaml.schema.json"])
-def test_both_schemas_of_airflow_accept_it(schema: str) -> None:
+def test_provider_info_fits_airflows_schemas(schema: str) -> None:
     validator = jsonschema.Draft7Validator(json.loads((_AIRFLOW / schema).read_text()))
     assert [error.message for error in validator.iter_errors(get_provider_info())] == []
 
 
-def test_provider_yaml_is_the_single_source() -> None:
+def test_provider_info_equals_provider_yaml() -> None:
     path = Path(airflow_provider_pulsar.__file__).with_name("provider.yaml")
     assert get_provider_info() == yaml.safe_load(path.read_text())
 
 
-def test_the_entry_point_leads_here_and_needs_no_airflow() -> None:
+def test_provider_info_entry_point_needs_no_airflow() -> None:
     (entry,) = importlib.metadata.entry_points(group="apache_airflow_provider", module=get_provider_info.__module__)
     assert entry.load() is get_provider_info
     code = (
@@ -52,7 +52,7 @@ def test_the_entry_point_leads_here_and_needs_no_airflow() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_name_and_version_are_those_of_the_distribution() -> None:
+def test_provider_info_name_and_version() -> None:
     info = get_provider_info()
     assert importlib.metadata.version(info["package-name"]) == info["versions"][0]
 
@@ -71,7 +71,7 @@ def classes_and_modules(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", sorted(set(classes_and_modules(get_provider_info()))))
-def test_every_path_imports(path: str) -> None:
+def test_provider_info_paths_import(path: str) -> None:
     head, _, last = path.rpartition(".")
     if last[0].isupper():
         assert isinstance(getattr(importlib.import_module(head), last), type)
@@ -79,7 +79,7 @@ def test_every_path_imports(path: str) -> None:
         importlib.import_module(path)
 
 
-def test_every_module_with_operators_hooks_sensors_or_triggers_is_listed() -> None:
+def test_provider_info_lists_every_module() -> None:
     root = Path(airflow_provider_pulsar.__file__).parent
     listed = set(classes_and_modules(get_provider_info()))
     public = {"operators": "Operator", "hooks": "Hook", "sensors": "Sensor", "triggers": "Trigger"}
@@ -91,16 +91,16 @@ def test_every_module_with_operators_hooks_sensors_or_triggers_is_listed() -> No
                 assert module.__name__ in listed
 
 
-def test_the_conn_fields_are_exactly_the_extras_the_hook_reads() -> None:
+def test_conn_fields_are_the_extras_of_the_hook() -> None:
     assert list(connection_type()["conn-fields"]) == list(EXTRA_FIELDS)
 
 
-def test_the_choices_of_the_method_are_those_the_hook_knows() -> None:
+def test_conn_fields_method_choices_are_the_hooks() -> None:
     assert tuple(connection_type()["conn-fields"]["auth_method"]["schema"]["enum"]) == METHODS
 
 
 @pytest.mark.proves("A3")
-def test_airflow_hides_the_secret_fields_by_their_names_and_no_others() -> None:
+def test_conn_fields_hidden_are_the_secret_ones() -> None:
     from airflow.sdk._shared.secrets_masker import should_hide_value_for_key
 
     for name, field in connection_type()["conn-fields"].items():
@@ -109,7 +109,7 @@ def test_airflow_hides_the_secret_fields_by_their_names_and_no_others() -> None:
         assert secret is any(word in name for word in _SECRET_WORDS), name
 
 
-def test_airflow_has_read_it() -> None:
+def test_provider_info_is_read_by_airflow() -> None:
     from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
     hook = ProvidersManagerTaskRuntime().hooks["pulsar"]

@@ -137,7 +137,7 @@ def test_backfill_of_a_day_loads_each_row_once(stack: AirflowStack, default_brok
     assert rows(tmp_path) == list(range(72))
 
 
-def test_plain_hourly_schedule_is_refused(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
+def test_plain_hourly_schedule_raises(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
     topic = new_topic(default_broker, "plain")
     publish(default_broker, topic, range(3))
     dag_id = load_dag(
@@ -288,7 +288,7 @@ def test_two_loads_at_once_leave_one_whole_output(stack: AirflowStack, default_b
 
 
 @pytest.mark.proves("A27")
-def test_deleted_topic_is_no_green_zero(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
+def test_deleted_topic_fails_instead_of_zero_rows(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
     topic = new_topic(default_broker, "deleted", held=False)
     start = datetime.now(UTC)
     publish(default_broker, topic, range(5))

@@ -38,7 +38,7 @@ _LOGIN = base64.b64encode(b"me:password-of-basic").decode()
 @pytest.mark.airflow
 @pytest.mark.proves("A3")
 @pytest.mark.timeout(400)
-def test_a_real_task_log_shows_no_secret(airflow_home: Path, tmp_path: Path) -> None:
+def test_task_log_shows_no_secret(airflow_home: Path, tmp_path: Path) -> None:
     def issue(asked: Asked) -> Answer:
         found = {"token_endpoint": f"{issuer.url}/token", "access_token": "token-of-the-issuer", "expires_in": 60}
         return Answer(body=json.dumps(found).encode())

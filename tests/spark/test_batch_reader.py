@@ -39,12 +39,12 @@ def read_split(reader: PulsarBatchReader, split: InputPartition) -> list[bytes]:
     return [value for batch in reader.read(split) for value in batch["value"].to_pylist()]
 
 
-def test_spark_s_stand_in_for_no_partitions_reads_nothing(broker: Broker, topic: NewTopic) -> None:
+def test_read_without_partitions_returns_no_rows(broker: Broker, topic: NewTopic) -> None:
     assert list(reader_of(broker, topic()).read(InputPartition(None))) == []
 
 
 @pytest.mark.proves("S2")
-def test_rows_come_as_record_batches_with_the_chosen_columns(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_read_yields_batches_of_chosen_columns(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     import pyarrow
 
     name = topic()
@@ -58,7 +58,7 @@ def test_rows_come_as_record_batches_with_the_chosen_columns(broker: Broker, top
     assert table.to_pydict() == {"value": [b"a", b"b", b"c"], "__topic": [name] * 3}
 
 
-def test_the_end_is_frozen_when_the_plan_is_made(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_partitions_end_is_frozen_at_planning(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, ["1", "2"], ["3"])
     reader = reader_of(broker, name)
@@ -70,9 +70,7 @@ def test_the_end_is_frozen_when_the_plan_is_made(broker: Broker, topic: NewTopic
 
 
 @pytest.mark.proves("S3")
-def test_each_topic_partition_is_one_split_and_one_partition_can_be_read_alone(
-    broker: Broker, topic: NewTopic, publish: Publish
-) -> None:
+def test_partitions_one_split_per_topic_partition(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name, plain = topic("many", partitions=3), topic("plain")
     for index in range(3):
         publish(f"{name}-partition-{index}", [f"p{index}"])
@@ -85,7 +83,7 @@ def test_each_topic_partition_is_one_split_and_one_partition_can_be_read_alone(
 
 
 @pytest.mark.proves("S3")
-def test_a_pattern_takes_the_topics_of_its_namespace_that_are_there(
+def test_partitions_pattern_takes_existing_topics(
     broker: Broker, publish: Publish, topic: NewTopic, namespace: Callable[[], str]
 ) -> None:
     space = namespace()
@@ -104,14 +102,14 @@ def test_a_pattern_takes_the_topics_of_its_namespace_that_are_there(
         matching(f"{space}/a")
 
 
-def test_an_empty_partition_makes_no_split(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_partitions_empty_topic_partition_has_no_split(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic(partitions=3)
     publish(f"{name}-partition-2", ["only"])
     assert [split.value for split in reader_of(broker, name).partitions()] == [f"{name}-partition-2"]
 
 
 @pytest.mark.proves("D4")
-def test_an_end_that_no_entry_has_is_passed_by_order(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_read_end_without_an_entry_is_passed_by_order(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     first = publish(name, ["1"], ["2"])[-1]
     broker.admin("PUT", f"{name.replace('://', '/')}/unload")
@@ -122,7 +120,7 @@ def test_an_end_that_no_entry_has_is_passed_by_order(broker: Broker, topic: NewT
 
 
 @pytest.mark.proves("D4", "D5")
-def test_a_range_whose_entries_are_gone_ends_at_once_with_data_loss_or_what_is_left(
+def test_read_of_trimmed_range_is_data_loss_or_rest(
     broker: Broker, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
 ) -> None:
     name = topic(namespace=trimmable)
@@ -140,7 +138,7 @@ def test_a_range_whose_entries_are_gone_ends_at_once_with_data_loss_or_what_is_l
 
 
 @pytest.mark.proves("S9")
-def test_messages_trimmed_between_plan_and_task_fail_the_task_before_its_first_row(
+def test_read_trimmed_before_task_fails_before_first_row(
     broker: Broker, publish: Publish, namespace: Callable[[], str]
 ) -> None:
     space = namespace()
@@ -172,7 +170,7 @@ def drop_closed_ledgers(broker: Broker, space: str, topic: str, closed: int) -> 
 
 
 @pytest.mark.proves("S9")
-def test_messages_trimmed_while_a_task_reads_fail_it_at_the_end(
+def test_read_trimmed_while_reading_fails_at_the_end(
     broker: Broker, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
 ) -> None:
     name = topic(namespace=trimmable)
@@ -186,7 +184,7 @@ def test_messages_trimmed_while_a_task_reads_fail_it_at_the_end(
         list(batches)
 
 
-def test_messages_trimmed_before_the_first_one_of_an_interval_are_data_loss(
+def test_read_trimmed_before_interval_is_data_loss(
     broker: Broker, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
 ) -> None:
     name = topic(namespace=trimmable)
@@ -199,7 +197,7 @@ def test_messages_trimmed_before_the_first_one_of_an_interval_are_data_loss(
     assert values(reader_of(broker, name, failOnDataLoss="false", **timed)) == [b"kept"]
 
 
-def test_a_topic_whose_messages_are_all_gone_is_empty_or_data_loss(
+def test_read_of_trimmed_topic_is_empty_or_data_loss(
     broker: Broker, publish: Publish, namespace: Callable[[], str]
 ) -> None:
     space = namespace()
@@ -215,9 +213,7 @@ def test_a_topic_whose_messages_are_all_gone_is_empty_or_data_loss(
         ).partitions()
 
 
-def test_a_topic_deleted_between_plan_and_task_fails_the_task_and_stays_deleted(
-    broker: Broker, topic: NewTopic, publish: Publish
-) -> None:
+def test_read_of_deleted_topic_fails_without_creating_it(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name, many = topic(), topic("many", partitions=1)
     publish(name, ["1"])
     publish(f"{many}-partition-0", ["1"])
@@ -233,7 +229,7 @@ def test_a_topic_deleted_between_plan_and_task_fails_the_task_and_stays_deleted(
 
 
 @pytest.mark.proves("D7")
-def test_connections_that_break_while_a_task_reads_lose_and_double_nothing(
+def test_read_over_broken_connections_gives_rows_once(
     broker: Broker, topic: NewTopic, publish: Publish, relay: NewRelay
 ) -> None:
     name = topic()
@@ -259,9 +255,7 @@ def test_connections_that_break_while_a_task_reads_lose_and_double_nothing(
     assert found == [value.encode() for group in groups for value in group]
 
 
-def test_a_broker_that_goes_silent_fails_the_task_within_the_time_out(
-    broker: Broker, topic: NewTopic, publish: Publish, relay: NewRelay
-) -> None:
+def test_read_from_silent_broker_times_out(broker: Broker, topic: NewTopic, publish: Publish, relay: NewRelay) -> None:
     name = topic()
     publish(name, *([f"{batch}" * 1000] * 500 for batch in range(20)))
     between = relay(broker.service_url)
@@ -278,7 +272,7 @@ def test_a_broker_that_goes_silent_fails_the_task_within_the_time_out(
     assert time.monotonic() - started < 20
 
 
-def test_a_task_that_is_given_up_closes_its_client(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_read_abandoned_closes_its_client(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, *(["x" * 1000] * 20 for _ in range(20)))
     reader = reader_of(broker, name)
@@ -290,7 +284,7 @@ def test_a_task_that_is_given_up_closes_its_client(broker: Broker, topic: NewTop
     assert isinstance(stats, dict) and stats["subscriptions"] == {}
 
 
-def test_what_travels_to_the_tasks_holds_no_secret(
+def test_partitions_pickled_hold_no_secret(
     broker: Broker, topic: NewTopic, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSAR_TEST_CREDENTIALS", "s3cret-value")
@@ -303,7 +297,7 @@ def test_what_travels_to_the_tasks_holds_no_secret(
 
 
 @pytest.mark.proves("S16")
-def test_read_compacted_gives_the_newest_of_each_key(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_read_compacted_returns_newest_of_each_key(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     ids = []
     for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", ""), ("a", "3")):
@@ -320,7 +314,7 @@ def test_read_compacted_gives_the_newest_of_each_key(broker: Broker, topic: NewT
 PREFIX = "persistent://public/default/t-partition-"
 
 
-def test_there_is_one_split_per_range_that_is_not_empty_and_it_pickles() -> None:
+def test_splits_of_ranges_pickle() -> None:
     ranges = [Range(f"{PREFIX}{i}", Position(1, 0), Position(1, end)) for i, end in enumerate((5, 0, 7))]
     splits = make_splits(ranges)
     assert [split.range for split in splits] == [ranges[0], ranges[2]]
@@ -329,5 +323,5 @@ def test_there_is_one_split_per_range_that_is_not_empty_and_it_pickles() -> None
     assert repr(splits[0]) == f"Split({PREFIX}0 [1:0, 1:5))"
 
 
-def test_an_empty_plan_has_no_splits() -> None:
+def test_splits_of_empty_plan_are_none() -> None:
     assert make_splits([]) == []

@@ -22,9 +22,7 @@ def connected(broker: Broker, topic: str, **options: str) -> live.Broker:
     return live.Broker(ReadOptions.parse({"service.url": broker.service_url, "topic": topic, **options}))
 
 
-def test_a_topic_tells_its_first_and_last_message_and_those_at_a_time(
-    broker: Broker, topic: NewTopic, publish: Publish
-) -> None:
+def test_broker_first_last_and_time_positions(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     ids = publish(name, ["1", "2"])
     time.sleep(1)
@@ -43,7 +41,7 @@ def test_a_topic_tells_its_first_and_last_message_and_those_at_a_time(
         assert probe.first() == found, "whatever was asked before"
 
 
-def test_an_empty_topic_has_neither(broker: Broker, topic: NewTopic) -> None:
+def test_broker_empty_topic_has_no_positions(broker: Broker, topic: NewTopic) -> None:
     name = topic()
     broker.admin("PUT", name.replace("://", "/"))
     with connected(broker, name) as asked, asked.probe(name) as probe:
@@ -51,14 +49,14 @@ def test_an_empty_topic_has_neither(broker: Broker, topic: NewTopic) -> None:
         assert not probe.is_trimmed()
 
 
-def test_trimming_shows_in_the_admin_interface(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_broker_trimming_is_visible_to_admin(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, ["1"])
     with connected(broker, name, **{"admin.url": broker.admin_url}) as asked, asked.probe(name) as probe:
         assert not probe.is_trimmed()
 
 
-def test_asking_for_partitions_never_creates_a_topic(broker: Broker, topic: NewTopic) -> None:
+def test_broker_partitions_create_no_topic(broker: Broker, topic: NewTopic) -> None:
     name, many = topic("absent"), topic("many", partitions=2)
     with connected(broker, name) as asked:
         assert asked.partitions(many) == [f"{many}-partition-0", f"{many}-partition-1"]
@@ -69,9 +67,7 @@ def test_asking_for_partitions_never_creates_a_topic(broker: Broker, topic: NewT
     assert name not in str(broker.admin("GET", "persistent/public/default"))
 
 
-def test_readers_have_names_of_their_own_with_the_prefix_asked_for_and_are_gone_when_closed(
-    broker: Broker, topic: NewTopic, publish: Publish
-) -> None:
+def test_broker_reader_names_have_prefix_and_end(broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, ["1"])
     with connected(broker, name, subscriptionPrefix="my-job") as asked:
@@ -84,7 +80,7 @@ def test_readers_have_names_of_their_own_with_the_prefix_asked_for_and_are_gone_
     assert broker.admin("GET", f"{name.replace('://', '/')}/subscriptions") == []
 
 
-def test_a_closed_broker_connection_refuses_to_work(broker: Broker, topic: NewTopic) -> None:
+def test_broker_closed_raises(broker: Broker, topic: NewTopic) -> None:
     asked = connected(broker, topic())
     asked.close()
     with pytest.raises(pulsar_native.AlreadyClosed):

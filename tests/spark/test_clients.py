@@ -47,7 +47,7 @@ def test_tasks_of_a_process_share_a_client(broker: Broker, topic: NewTopic, publ
     assert way.count(Command.CONNECT) == 1
 
 
-def test_idle_client_is_closed_and_made_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_client_is_closed_and_recreated(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.05)
     read = options(broker.service_url)
     with shared_client(read) as (first, _), shared_client(read) as (same, _):
@@ -58,7 +58,7 @@ def test_idle_client_is_closed_and_made_again(broker: Broker, monkeypatch: pytes
         assert second is not first
 
 
-def test_changed_credentials_make_another_client(broker: Broker, tmp_path: Path) -> None:
+def test_changed_credentials_create_another_client(broker: Broker, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
     read = options(broker.service_url, credentialsRef=f"file:{file}")
@@ -73,7 +73,7 @@ def test_changed_credentials_make_another_client(broker: Broker, tmp_path: Path)
         assert credentials is None and anonymous is not second
 
 
-def test_forked_process_makes_its_own_client(broker: Broker) -> None:
+def test_forked_process_creates_its_own_client(broker: Broker) -> None:
     read = options(broker.service_url)
     with shared_client(read) as (client, _):
         client.get_partition_count("persistent://public/default/none", auto_create=True)

@@ -16,7 +16,7 @@ OAUTH2 = {"issuer_url": "https://issuer", "client_id": "me", "client_secret": "s
 
 
 @pytest.mark.parametrize("text", ["env:A", "file:token.txt", "file:/run/secrets/token", "conf:spark.pulsar.token"])
-def test_a_reference_is_kept_as_written_and_pickles(text: str) -> None:
+def test_reference_is_unchanged_and_pickles(text: str) -> None:
     reference = CredentialsRef.parse(text)
     assert str(reference) == text
     assert pickle.loads(pickle.dumps(reference)) == reference
@@ -32,7 +32,7 @@ def test_a_reference_is_kept_as_written_and_pickles(text: str) -> None:
         ("conf:spark.s3cret-without-the-word", "needs a KEY with token, secret"),
     ],
 )
-def test_other_references_are_refused(text: str, message: str) -> None:
+def test_reference_of_other_scheme_raises(text: str, message: str) -> None:
     if text.startswith("conf:"):
         text = "conf:spark.pulsar.jwt"
     with pytest.raises(InvalidConfiguration, match=message) as refused:
@@ -43,14 +43,14 @@ def test_other_references_are_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     "content", ["abc.def", " abc.def\n", "token:abc.def", '{"method": "token", "token": "abc.def"}']
 )
-def test_a_token_is_read_from_a_variable(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_from_environment_variable(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSAR_TEST_CREDENTIALS", content)
     found = CredentialsRef.parse("env:PULSAR_TEST_CREDENTIALS").resolve()
     assert found.method_name == "token"
     assert found.auth_data() == b"abc.def"
 
 
-def test_a_rotated_token_is_taken_up_at_the_next_connection(tmp_path: Path) -> None:
+def test_token_rotated_is_used_at_next_connection(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("first")
     found = CredentialsRef.parse(f"file:{file}").resolve()
@@ -59,7 +59,7 @@ def test_a_rotated_token_is_taken_up_at_the_next_connection(tmp_path: Path) -> N
     assert found.auth_data() == b"second"
 
 
-def test_other_methods_are_described_in_json(tmp_path: Path) -> None:
+def test_other_methods_from_json(tmp_path: Path) -> None:
     file = tmp_path / "credentials"
     reference = CredentialsRef.parse(f"file:{file}")
     file.write_text(json.dumps({"method": "basic", "username": "me", "password": "s3cret"}))
@@ -85,7 +85,7 @@ def test_other_methods_are_described_in_json(tmp_path: Path) -> None:
         ('{"method": "oauth2", "client_secret": "s3cret"}', "has no issuer_url"),
     ],
 )
-def test_wrong_descriptions_are_refused_without_repeating_them(
+def test_wrong_parameters_raise_without_repeating_them(
     kept: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PULSAR_TEST_CREDENTIALS", kept)
@@ -102,12 +102,12 @@ def test_wrong_descriptions_are_refused_without_repeating_them(
         ("file:/no/such/file", "file:/no/such/file cannot be read: No such file"),
     ],
 )
-def test_what_is_not_there_is_named(reference: str, message: str) -> None:
+def test_missing_source_is_named(reference: str, message: str) -> None:
     with pytest.raises(ErrorGettingAuthenticationData, match=message):
         CredentialsRef.parse(reference).resolve()
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_not_text_raises(tmp_path: Path) -> None:
     file = tmp_path / "credentials"
     file.write_bytes(b"\xff\xfe\x00s3cret")
     with pytest.raises(ErrorGettingAuthenticationData, match="not UTF-8") as refused:

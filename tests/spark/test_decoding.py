@@ -27,7 +27,7 @@ def values(spark: SparkSession, *payloads: bytes | None) -> DataFrame:
     )
 
 
-def test_json_values_become_typed_columns_and_a_missing_value_a_row_of_nulls(spark: SparkSession) -> None:
+def test_decode_json_to_typed_columns(spark: SparkSession) -> None:
     frame = values(spark, b'{"a": 1, "b": {"c": ["x", "\xc3\xa9"]}, "other": 5}', b'{"a": null}', None)
     decoded = decode_json(frame, struct_of("a BIGINT, b STRUCT<c: ARRAY<STRING>>")).select("value.*")
     assert [row.asDict(recursive=True) for row in decoded.collect()] == [
@@ -38,7 +38,7 @@ def test_json_values_become_typed_columns_and_a_missing_value_a_row_of_nulls(spa
 
 
 @pytest.mark.parametrize("payload", [b'{"a": "no number"}', b'{"a": 1', b"\xff\xfe", b"[1"])
-def test_a_value_that_is_no_such_json_fails_the_read(spark: SparkSession, payload: bytes) -> None:
+def test_decode_wrong_json_fails_the_read(spark: SparkSession, payload: bytes) -> None:
     decoded = decode_json(values(spark, b'{"a": 1}', payload), struct_of("a INT"))
     with pytest.raises((Py4JError, PySparkException), match="MALFORMED_RECORD_IN_PARSING"):
         decoded.collect()
@@ -60,7 +60,7 @@ DEFINITION: dict[str, Any] = {
 }
 
 
-def test_avro_values_become_typed_columns_by_their_logical_types(spark: SparkSession) -> None:
+def test_decode_avro_to_typed_columns(spark: SparkSession) -> None:
     at = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
     row = {
         "id": 7,
@@ -81,7 +81,7 @@ def test_avro_values_become_typed_columns_by_their_logical_types(spark: SparkSes
     assert all(value is None for value in second)
 
 
-def test_bytes_that_are_no_such_avro_fail_the_read(spark: SparkSession) -> None:
+def test_decode_wrong_avro_fails_the_read(spark: SparkSession) -> None:
     decoded = decode_avro(values(spark, b"\x02"), json.dumps(DEFINITION))
     with pytest.raises(PySparkException):
         decoded.collect()

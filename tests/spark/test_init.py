@@ -16,7 +16,7 @@ def run(code: str, *blocked: str) -> str:
     return done.stdout.strip()
 
 
-def test_importing_the_package_or_the_load_description_imports_nothing_heavy() -> None:
+def test_import_loads_no_heavy_package() -> None:
     code = "import pyspark_pulsar, pyspark_pulsar.load as load\nprint(load.application())\n"
     heavy = "print([name for name in ('pyspark', 'pyarrow', 'pulsar_native') if name in sys.modules])"
     path, modules = run(code + heavy).splitlines()
@@ -24,19 +24,19 @@ def test_importing_the_package_or_the_load_description_imports_nothing_heavy() -
     assert modules == "[]"
 
 
-def test_a_request_can_be_checked_without_pyspark() -> None:
+def test_request_checks_without_pyspark() -> None:
     request = '{"source": {"service.url": "pulsar://h", "topic": "t"}, "interval": "all", "output": {"path": "/x"}}'
     code = f"from pyspark_pulsar.request import LoadRequest\nprint(LoadRequest.parse({request!r}).path)"
     assert run(code, "pyspark", "pyarrow") == "/x"
 
 
 @pytest.mark.parametrize("blocked", ["pyspark", "pyspark.sql.datasource"])
-def test_a_part_that_is_missing_makes_only_this_source_unknown(blocked: str) -> None:
+def test_source_with_missing_part_is_unknown(blocked: str) -> None:
     code = "import pyspark_pulsar\nprint(hasattr(pyspark_pulsar, 'DefaultSource'), hasattr(pyspark_pulsar, 'other'))"
     assert run(code, blocked) == "False False"
 
 
-def test_the_source_is_found_even_when_the_client_is_broken_and_says_so_when_used() -> None:
+def test_source_with_broken_client_fails_when_used() -> None:
     code = (
         "import pyspark_pulsar\n"
         "source = pyspark_pulsar.DefaultSource({})\n"

@@ -87,9 +87,7 @@ def loads(spark: SparkSession, broker: Broker, tmp_path: Path) -> Loads:
 # ---- what is written -------------------------------------------------------------------------------------------------
 
 
-def test_json_becomes_parquet_by_day_with_every_row_once_and_a_manifest(
-    loads: Loads, topic: NewTopic, publish: Publish
-) -> None:
+def test_load_json_to_parquet_by_day_with_manifest(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic(partitions=2)
     first = publish(f"{name}-partition-0", flights(0, 20), flights(20, 10), partition_key="k")
     last = publish(f"{name}-partition-1", flights(30, 12))
@@ -126,7 +124,7 @@ def test_json_becomes_parquet_by_day_with_every_row_once_and_a_manifest(
 
 
 @pytest.mark.parametrize("kind", ["JSON", "AVRO"])
-def test_the_registered_schema_decodes_the_values(
+def test_load_decodes_by_registered_schema(
     loads: Loads, topic: NewTopic, publish: Publish, broker: Broker, kind: str
 ) -> None:
     import io
@@ -150,7 +148,7 @@ def test_the_registered_schema_decodes_the_values(
         loads.run(name, {"admin.url": broker.admin_url}, value={"format": other})
 
 
-def test_a_missing_schema_is_an_error_that_says_what_to_give(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+def test_load_without_schema_error_names_the_option(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, flights(0, 1))
     with pytest.raises(InvalidConfiguration, match=r"has no registered schema: give value\.schema"):
@@ -159,7 +157,7 @@ def test_a_missing_schema_is_an_error_that_says_what_to_give(loads: Loads, topic
         loads.run(name, value={"format": "json"})
 
 
-def test_raw_values_are_written_as_they_are(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+def test_load_writes_raw_values(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, [b"\x00\xff", b""])
     output = {"path": f"file://{loads.folder}/raw"}
@@ -169,7 +167,7 @@ def test_raw_values_are_written_as_they_are(loads: Loads, topic: NewTopic, publi
     assert "__messageProperties" in frame.columns and "__key" not in frame.columns
 
 
-def test_an_interval_without_messages_is_an_empty_output(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+def test_load_empty_interval_writes_empty_output(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, flights(0, 3))
     assert loads.run(name).rows == 3
@@ -181,9 +179,7 @@ def test_an_interval_without_messages_is_an_empty_output(loads: Loads, topic: Ne
     assert (loads.folder / "interval=1" / "_SUCCESS").exists()
 
 
-def test_a_secret_of_the_driver_s_configuration_is_shared_for_the_load_only(
-    loads: Loads, secure_broker: Standalone
-) -> None:
+def test_load_shares_driver_secret_for_the_load_only(loads: Loads, secure_broker: Standalone) -> None:
     name = f"persistent://public/default/shared-{time.time_ns()}"
     token = secure_broker.token()
     with pulsar_native.Client(secure_broker.service_url, pulsar_native.AuthenticationToken(token)) as client:
@@ -204,9 +200,7 @@ def shared_files() -> set[Path]:
 # ---- again -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_load_up_to_now_takes_what_is_new_and_one_with_an_end_replays(
-    loads: Loads, topic: NewTopic, publish: Publish
-) -> None:
+def test_load_open_end_is_new_fixed_end_replays(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, flights(0, 5))
     assert loads.run(name).rows == 5
@@ -224,9 +218,7 @@ def test_a_load_up_to_now_takes_what_is_new_and_one_with_an_end_replays(
     assert loads.run(name, bounded, run="another").replayed is False
 
 
-def test_a_load_that_was_broken_off_is_done_again_with_the_same_messages(
-    loads: Loads, topic: NewTopic, publish: Publish
-) -> None:
+def test_load_repeated_after_abort_has_same_messages(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, flights(0, 5), ["no json"])
     with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING") as failed:
@@ -242,7 +234,7 @@ def test_a_load_that_was_broken_off_is_done_again_with_the_same_messages(
     assert loads.run(name, value={"format": "raw"}, output={"path": f"file://{loads.folder}/raw"}).rows == 11
 
 
-def test_a_load_that_fails_leaves_what_was_there(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+def test_load_failed_leaves_output_unchanged(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, flights(0, 5))
     loads.run(name)
@@ -252,7 +244,7 @@ def test_a_load_that_fails_leaves_what_was_there(loads: Loads, topic: NewTopic, 
     assert loads.delays() == list(range(5))
 
 
-def test_a_replay_of_messages_that_are_gone_is_data_loss(
+def test_load_replay_of_trimmed_messages_is_data_loss(
     loads: Loads, topic: NewTopic, publish: Publish, trimmable: str, trim: Callable[[str], object]
 ) -> None:
     name = topic(namespace=trimmable)
@@ -267,9 +259,7 @@ def test_a_replay_of_messages_that_are_gone_is_data_loss(
     assert loads.delays() == list(range(5)), "what was loaded stays"
 
 
-def test_a_required_replay_needs_the_manifest_of_the_same_request(
-    loads: Loads, topic: NewTopic, publish: Publish
-) -> None:
+def test_load_required_replay_needs_same_manifest(loads: Loads, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, flights(0, 1))
     with pytest.raises(InvalidConfiguration, match="there is no manifest at"):
@@ -292,7 +282,7 @@ def test_a_required_replay_needs_the_manifest_of_the_same_request(
         ({"value": {"format": "json", "schema": "a INTEGRAL"}}, "is not a list of columns"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_before_reading(
+def test_load_wrong_columns_raise_before_reading(
     loads: Loads, topic: NewTopic, publish: Publish, parts: dict[str, Any], message: str | None
 ) -> None:
     name = topic()
@@ -304,7 +294,7 @@ def test_columns_that_do_not_fit_are_refused_before_reading(
         loads.run(name, **parts)
 
 
-def test_the_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "request.json"
     file.write_text("{}")
     assert load.request_text(["--request", "{1}"]) == "{1}"
@@ -340,12 +330,12 @@ def test_the_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("", load.FAILED, "RuntimeError"),
     ],
 )
-def test_an_error_told_by_spark_is_judged_by_the_error_below_it(text: str, code: int, message: str) -> None:
+def test_load_exit_code_of_wrapped_spark_error(text: str, code: int, message: str) -> None:
     found = load.judge(RuntimeError(text))
     assert found[0] == code and found[1].startswith(message)
 
 
-def test_an_error_of_the_driver_is_judged_by_its_class() -> None:
+def test_load_exit_code_of_driver_error() -> None:
     assert load.judge(InvalidConfiguration("x"))[0] == load.REFUSED
     assert load.judge(PulsarException("x"))[0] == load.FAILED
     assert load.judge(OSError("x")) == (load.FAILED, "x")
@@ -423,9 +413,7 @@ def command_lines() -> set[str]:
 
 @pytest.mark.timeout(400)
 @pytest.mark.proves("D10")
-def test_spark_submit_loads_with_a_token_that_shows_up_nowhere(
-    submit: Submit, secure_broker: Standalone, tmp_path: Path
-) -> None:
+def test_spark_submit_never_shows_the_token(submit: Submit, secure_broker: Standalone, tmp_path: Path) -> None:
     token = secure_broker.token()
     name = f"persistent://public/default/submitted-{time.time_ns()}"
     with pulsar_native.Client(secure_broker.service_url, pulsar_native.AuthenticationToken(token)) as client:
@@ -462,9 +450,7 @@ def test_spark_submit_loads_with_a_token_that_shows_up_nowhere(
 
 
 @pytest.mark.timeout(400)
-def test_spark_submit_ends_with_the_code_that_says_what_to_do(
-    submit: Submit, secure_broker: Standalone, tmp_path: Path
-) -> None:
+def test_spark_submit_exit_codes(submit: Submit, secure_broker: Standalone, tmp_path: Path) -> None:
     shipped = tmp_path / "pulsar.token"
     shipped.write_text(expired := secure_broker.token(lifetime_seconds=-60))
     request = {

@@ -174,9 +174,7 @@ def test_two_loads_at_once_cannot_both_commit(chain: Chain, publish: Publish, mo
     assert [commit.run for commit in chain.log().commits()] == ["b", "a"]
 
 
-def test_rows_put_in_place_by_the_next_load_stay(
-    chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_rows_of_the_next_load_stay(chain: Chain, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(f"{chain.topic}-partition-0", texts(0, 5))
     put = Output.publish
 
@@ -193,7 +191,7 @@ def test_rows_put_in_place_by_the_next_load_stay(
     assert chain.values() == texts(0, 10)
 
 
-def test_one_path_for_several_runs_is_refused(chain: Chain, publish: Publish) -> None:
+def test_path_of_several_runs_raises(chain: Chain, publish: Publish) -> None:
     publish(f"{chain.topic}-partition-0", texts(0, 5))
     output = {"path": f"file://{chain.folder}/run=one"}
     chain.run("a", output=output)
@@ -202,7 +200,7 @@ def test_one_path_for_several_runs_is_refused(chain: Chain, publish: Publish) ->
     assert chain.run("a", output=output).rows == 5
 
 
-def test_commit_log_of_another_topic_is_refused(chain: Chain, publish: Publish, topic: NewTopic) -> None:
+def test_commit_log_of_another_topic_raises(chain: Chain, publish: Publish, topic: NewTopic) -> None:
     publish(f"{chain.topic}-partition-0", texts(0, 5))
     chain.run("a")
     other = topic()
@@ -289,7 +287,7 @@ def test_no_rows_after_trimming_is_data_loss(
     assert bounded(spark, broker, tmp_path, {**source, "failOnDataLoss": "false"}).rows == 0
 
 
-def test_no_rows_with_an_earlier_message_is_fine(
+def test_no_rows_with_an_earlier_message_succeeds(
     spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, trimmable: str, publish: Publish
 ) -> None:
     name = topic(namespace=trimmable)
@@ -310,7 +308,9 @@ def test_min_rows_keeps_the_output(
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
-def test_missing_topic_names_what_to_set(spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic) -> None:
+def test_missing_topic_error_names_the_option(
+    spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic
+) -> None:
     with pytest.raises(TopicNotFound, match=r"set a retention .* keep a subscription"):
         bounded(spark, broker, tmp_path, {"topic": topic()}, interval="all")
 
@@ -339,7 +339,7 @@ def test_subscription_holds_until_loaded(
     assert chain.run("d", subscription="load").rows == 0
 
 
-def test_subscription_keeps_what_is_behind_the_interval(
+def test_subscription_keeps_messages_after_interval(
     spark: SparkSession, broker: Broker, tmp_path: Path, topic: NewTopic, publish: Publish
 ) -> None:
     name = topic()

@@ -22,13 +22,13 @@ RANGES = [Range(f"{T}0", Position(3, 0), Position(4, 5, 2)), Range(f"{T}1", Posi
 PLAN = Manifest({"source": {"topic": "t"}}, RANGES)
 
 
-def test_a_plan_is_read_back_as_it_was() -> None:
+def test_plan_round_trip() -> None:
     found = Manifest.from_json(PLAN.to_json())
     assert found == PLAN
     assert not found.is_done and found.rows is None
 
 
-def test_a_finished_load_tells_rows_and_ids_by_partition() -> None:
+def test_manifest_has_rows_and_ids_by_partition() -> None:
     delivered = {f"{T}0": Delivered(9, Position(3, 0), Position(4, 5, 1))}
     done = replace(PLAN, delivered=delivered, seconds=1.5, is_done=True)
     document = json.loads(done.to_json())
@@ -52,7 +52,7 @@ def test_a_finished_load_tells_rows_and_ids_by_partition() -> None:
         {"partitions": [{"topic": "t", "start": "x", "end": "1:2"}]},
     ],
 )
-def test_other_documents_are_refused(change: dict[str, object]) -> None:
+def test_manifest_of_other_document_raises(change: dict[str, object]) -> None:
     document = {**json.loads(PLAN.to_json()), **change}
     with pytest.raises(InvalidConfiguration):
         Manifest.from_json(json.dumps(document))
@@ -60,7 +60,7 @@ def test_other_documents_are_refused(change: dict[str, object]) -> None:
         Manifest.from_json("{")
 
 
-def test_a_document_is_written_whole_replaced_and_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_manifest_write_replaces_whole_document(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "out.manifest.json"
     document = Document(spark, f"file://{place}")
     assert document.read() is None

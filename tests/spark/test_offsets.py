@@ -71,16 +71,16 @@ def planned(topic: Topic, **options: str) -> str:
         ({"startingTime": "200", "startingOffsets": '{"t": "3:0"}', "endingOffsets": '{"t": "3:2"}'}, "3:0 3:2"),
     ],
 )
-def test_both_ends_are_resolved(options: dict[str, str], range_: str) -> None:
+def test_offsets_resolve_both_ends(options: dict[str, str], range_: str) -> None:
     assert planned(Topic(*FIVE), **options) == range_
 
 
-def test_an_empty_topic_gives_an_empty_range() -> None:
+def test_offsets_of_empty_topic_are_empty_range() -> None:
     assert planned(Topic()).endswith("empty")
     assert planned(Topic(), startingTime="5", endingTime="10").endswith("empty")
 
 
-def test_a_message_that_comes_while_planning_stays_out() -> None:
+def test_offsets_exclude_messages_after_planning() -> None:
     assert planned(Topic(*FIVE, late=("5:1", 500))) == "3:0 5:1"
     assert planned(Topic(*FIVE, late=("5:1", 500)), endingTime="450") == "3:0 5:1"
     assert planned(Topic(late=("5:1", 500))).endswith("empty")
@@ -94,23 +94,21 @@ def test_a_message_that_comes_while_planning_stays_out() -> None:
         ({"startingOffsets": '{"t": "2:0"}', "endingOffsets": '{"t": "3:1"}'}, "Messages from 2:0 on are gone"),
     ],
 )
-def test_a_range_that_is_no_longer_whole_fails_and_is_cut_only_on_request(
-    options: dict[str, str], message: str
-) -> None:
+def test_offsets_trimmed_range_fails_or_is_cut(options: dict[str, str], message: str) -> None:
     with pytest.raises(DataLoss, match=message) as lost:
         planned(Topic(*FIVE), **options)
     assert "failOnDataLoss=false" in str(lost.value) and lost.value.topic == T
     assert planned(Topic(*FIVE), failOnDataLoss="false", **options)
 
 
-def test_an_empty_topic_that_should_hold_messages_is_data_loss() -> None:
+def test_offsets_of_emptied_topic_are_data_loss() -> None:
     with pytest.raises(DataLoss, match="it holds no message"):
         planned(Topic(), endingOffsets='{"t": "3:1"}')
     with pytest.raises(DataLoss, match="the topic holds none"):
         check_retained(T, Position(3, 0), None)
 
 
-def test_trimming_before_the_starting_time_is_fine_and_after_it_is_data_loss() -> None:
+def test_offsets_trimmed_after_start_time_are_data_loss() -> None:
     trimmed = Topic(*FIVE, trimmed=True)
     assert planned(trimmed, startingTime="100") == "3:0 5:1"
     with pytest.raises(DataLoss, match="The topic was trimmed and the first message left is of 100 ms"):
@@ -128,19 +126,19 @@ def test_trimming_before_the_starting_time_is_fine_and_after_it_is_data_loss() -
     assert planned(counted, startingTime="99") == "3:0 5:1"
 
 
-def test_ends_in_the_wrong_order_are_refused() -> None:
+def test_offsets_reversed_raise() -> None:
     with pytest.raises(InvalidConfiguration, match=r"endingOffsets of .*t \(3:0\) is before startingOffsets \(3:1\)"):
         planned(Topic(*FIVE), startingOffsets='{"t": "3:1"}', endingOffsets='{"t": "3:0"}')
 
 
-def test_a_start_inside_the_first_batch_is_no_loss() -> None:
+def test_offsets_start_inside_first_batch_is_no_loss() -> None:
     check_retained(T, Position(3, 1), Found(Position(3, 1, 0), 5))
     check_retained(T, Position(3, 1, 4), Found(Position(3, 1, 0), 5))
     with pytest.raises(DataLoss):
         check_retained(T, Position(3, 1, 4), Found(Position(3, 2), 5))
 
 
-def test_bounds_and_partitions_of_ranges() -> None:
+def test_ranges_bounds_and_partitions() -> None:
     ranges = [Range(f"{T}-partition-2", Position(1, 2), Position(1, 3)), Range(T, Position(4, 0), Position(4, 0))]
     starts, ends = bounds(ranges)
     assert starts == {f"{T}-partition-2": Position(1, 2), T: Position(4, 0)}

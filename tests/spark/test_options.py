@@ -15,7 +15,7 @@ URL = {"service.url": "pulsar://localhost:6650"}
 MINIMUM = {**URL, "topic": "t"}
 
 
-def test_the_defaults() -> None:
+def test_options_defaults() -> None:
     options = ReadOptions.parse(MINIMUM)
     assert options.topics == ("persistent://public/default/t",)
     assert options.starting_offsets.of("any") == "earliest"
@@ -27,12 +27,12 @@ def test_the_defaults() -> None:
 
 
 @pytest.mark.proves("D5")
-def test_data_loss_fails_unless_the_user_says_otherwise() -> None:
+def test_options_fail_on_data_loss_default() -> None:
     assert ReadOptions.parse(MINIMUM).fail_on_data_loss is True
     assert ReadOptions.parse({**MINIMUM, "failOnDataLoss": "FALSE"}).fail_on_data_loss is False
 
 
-def test_names_are_matched_without_case_as_spark_folds_them() -> None:
+def test_option_names_ignore_case() -> None:
     given = {
         "service.url": "pulsar+ssl://a:1,b:2",
         "topics": "t, tenant/ns/u-partition-3,t",
@@ -63,7 +63,7 @@ def test_names_are_matched_without_case_as_spark_folds_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["t-.", "public/default/t-.", "persistent://public/default/t-."])
-def test_a_pattern_matches_whole_names_of_its_namespace(text: str) -> None:
+def test_topics_pattern_matches_whole_names(text: str) -> None:
     pattern = ReadOptions.parse({**URL, "topicsPattern": text, "admin.url": "http://h:8080"}).topics_pattern
     assert pattern is not None
     names = ["t-1", "t-12", "at-1", "public/other/t-1", "non-persistent://public/default/t-1"]
@@ -79,7 +79,7 @@ def test_a_pattern_matches_whole_names_of_its_namespace(text: str) -> None:
         ({"columns": "__topic, VALUE ,__ledgerid"}, ("__topic", "value", "__ledgerId")),
     ],
 )
-def test_columns_are_chosen_by_an_option(extra: dict[str, str], columns: tuple[str, ...]) -> None:
+def test_options_choose_columns(extra: dict[str, str], columns: tuple[str, ...]) -> None:
     assert ReadOptions.parse({**MINIMUM, **extra}).columns == columns
 
 
@@ -121,13 +121,13 @@ def test_columns_are_chosen_by_an_option(extra: dict[str, str], columns: tuple[s
         ({**MINIMUM, "pulsar.client.useTls": "1"}, "pulsar.client.useTls must be true or false"),
     ],
 )
-def test_a_wrong_option_is_refused_with_the_way_out(options: dict[str, str], message: str) -> None:
+def test_options_wrong_value_raises_with_fix(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         ReadOptions.parse(options)
 
 
 @pytest.mark.parametrize("url", ["http://localhost:8080/path", "localhost:6650", "", "pulsar://user:secret@host:1"])
-def test_a_wrong_service_url_is_refused_without_repeating_a_password(url: str) -> None:
+def test_service_url_wrong_raises_without_password(url: str) -> None:
     with pytest.raises(InvalidUrl) as refused:
         ReadOptions.parse({"service.url": url, "topic": "t"})
     assert "secret" not in str(refused.value)
@@ -146,14 +146,14 @@ def test_a_wrong_service_url_is_refused_without_repeating_a_password(url: str) -
         "credentials",
     ],
 )
-def test_a_literal_secret_is_refused_with_advice_and_never_repeated(name: str) -> None:
+def test_options_literal_secret_raises_without_it(name: str) -> None:
     with pytest.raises(PulsarException) as refused:
         ReadOptions.parse({**MINIMUM, name: "token:s3cret-value"})
     assert "credentialsRef=env:VARIABLE, file:NAME" in str(refused.value)
     assert "s3cret-value" not in str(refused.value)
 
 
-def test_a_secret_in_place_of_the_reference_is_not_repeated() -> None:
+def test_options_secret_as_reference_is_not_repeated() -> None:
     with pytest.raises(InvalidConfiguration, match="must be env:VARIABLE, file:NAME or conf:KEY") as refused:
         ReadOptions.parse({**MINIMUM, "credentialsRef": "token:s3cret-value"})
     assert "s3cret" not in str(refused.value)
@@ -178,7 +178,7 @@ def test_a_secret_in_place_of_the_reference_is_not_repeated() -> None:
         ("2013-01-01T00:00:00.001Z", 1356998400001),
     ],
 )
-def test_milliseconds_and_iso_times_with_a_zone_are_read_and_round_up(text: str, milliseconds: int) -> None:
+def test_times_iso_and_milliseconds_round_up(text: str, milliseconds: int) -> None:
     assert parse_time("startingTime", text) == milliseconds
 
 
@@ -195,6 +195,6 @@ def test_milliseconds_and_iso_times_with_a_zone_are_read_and_round_up(text: str,
         ('{"t": 5}', "one time for all partitions"),
     ],
 )
-def test_other_times_are_refused_with_the_right_form(text: str, message: str) -> None:
+def test_times_wrong_form_raises_with_right_form(text: str, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         parse_time("endingTime", text)

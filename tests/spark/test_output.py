@@ -20,7 +20,7 @@ def rows(spark: SparkSession, *places: tuple[str, int, int, int]) -> DataFrame:
     return spark.createDataFrame(list(places), "__topic STRING, __ledgerId LONG, __entryId LONG, __batchIndex INT")
 
 
-def test_rows_are_counted_by_topic_with_the_first_and_last_by_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_output_counts_rows_and_ends_by_topic(spark: SparkSession, tmp_path: Path) -> None:
     output = Output(spark, f"file://{tmp_path}/table/day=1")
     frame = rows(spark, ("t", 9, 1, -1), ("t", 10, 0, 0), ("t", 10, 0, 11), ("t", 10, 0, 2), ("u", 3, 4, -1))
     assert output.write(frame, []) == 5
@@ -30,9 +30,7 @@ def test_rows_are_counted_by_topic_with_the_first_and_last_by_order(spark: Spark
     }
 
 
-def test_nothing_is_visible_before_it_is_published_and_then_it_replaces_all(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_output_is_replaced_when_published(spark: SparkSession, tmp_path: Path) -> None:
     table, path = f"file://{tmp_path}/table", f"file://{tmp_path}/table/day=1"
     output = Output(spark, path)
     output.write(rows(spark, ("t", 1, 0, -1), ("t", 1, 1, -1)), ["__entryId"])
@@ -48,7 +46,7 @@ def test_nothing_is_visible_before_it_is_published_and_then_it_replaces_all(
     assert (left["__ledgerId"], left["__entryId"], left["day"]) == (2, 7, 1)
 
 
-def test_a_write_that_fails_leaves_the_place_and_the_next_one_starts_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_output_failed_write_leaves_place_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     path = f"file://{tmp_path}/out"
     output = Output(spark, path)
     output.write(rows(spark, ("t", 1, 0, -1)), [])

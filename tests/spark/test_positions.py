@@ -17,36 +17,36 @@ T0 = "persistent://public/default/t-partition-0"
     ("text", "position"),
     [("12:0", Position(12, 0)), ("12:7:3", Position(12, 7, 3)), (" 0:0:0 ", Position(0, 0, 0))],
 )
-def test_a_position_is_read_and_written(text: str, position: Position) -> None:
+def test_position_round_trip(text: str, position: Position) -> None:
     assert Position.parse(text) == position
     assert Position.parse(str(position)) == position
 
 
 @pytest.mark.parametrize("text", ["", "12", "12:", "a:b", "-1:0", "1:2:3:4", "1:2:-1", "1.5:2", "1:2:x"])
-def test_what_is_no_position_is_refused(text: str) -> None:
+def test_position_invalid_raises(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="ledger:entry"):
         Position.parse(text)
 
 
-def test_positions_order_by_ledger_entry_and_batch_index_and_an_entry_begins_before_its_messages() -> None:
+def test_positions_order() -> None:
     ordered = ["1:9", "2:0", "2:0:0", "2:0:1", "2:0:10", "2:1", "10:0"]
     assert [str(position) for position in sorted(map(Position.parse, reversed(ordered)))] == ordered
     assert Position(2, 0, 5).entry_start == Position(2, 0)
     assert Position(2, 0, 5).after_entry == Position(2, 1)
 
 
-def test_a_message_id_gives_its_position_and_a_chunked_one_that_of_its_first_chunk() -> None:
+def test_position_of_message_id_and_first_chunk() -> None:
     assert Position.of_message(MessageId(3, 5, 6, 7)) == Position(5, 6, 7)
     assert Position.of_message(MessageId(3, 5, 9, -1, first_chunk=MessageId(3, 5, 6, -1))) == Position(5, 6)
     assert Position(5, 6, 7).message_id(3) == MessageId(3, 5, 6, 7)
 
 
-def test_one_word_holds_for_every_topic() -> None:
+def test_offsets_word_is_for_every_topic() -> None:
     assert parse_offsets("startingOffsets", "Earliest", "earliest").of(T0) == "earliest"
     assert parse_offsets("endingOffsets", " latest ", "latest").of(T0) == "latest"
 
 
-def test_json_names_topics_in_short_or_full() -> None:
+def test_offsets_json_has_short_or_full_topics() -> None:
     offsets = parse_offsets("endingOffsets", '{"t-partition-0": "4:5:6", "public/default/u": "latest"}', "latest")
     assert offsets.of(T0) == Position(4, 5, 6)
     assert offsets.of("persistent://public/default/u") == "latest"
@@ -54,7 +54,7 @@ def test_json_names_topics_in_short_or_full() -> None:
         offsets.of("persistent://public/default/v")
 
 
-def test_the_byte_arrays_of_the_jvm_connector_are_read() -> None:
+def test_offsets_byte_arrays_of_the_jvm_connector() -> None:
     message_id = MessageId(2, 300, 4, 5, batch_size=9)
     signed = [byte - 256 if byte > 127 else byte for byte in message_id.serialize()]
     assert any(byte < 0 for byte in signed)
@@ -84,14 +84,12 @@ def test_the_byte_arrays_of_the_jvm_connector_are_read() -> None:
         ("startingOffsets", '{"a/b": "1:2"}', "earliest", "startingOffsets: Invalid short topic name"),
     ],
 )
-def test_wrong_offsets_are_refused_with_the_option_and_the_reason(
-    option: str, text: str, symbol: str, message: str
-) -> None:
+def test_offsets_wrong_raise_with_option_and_reason(option: str, text: str, symbol: str, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         parse_offsets(option, text, symbol)  # type: ignore[arg-type]
 
 
-def test_a_topic_that_is_not_read_may_not_be_named() -> None:
+def test_offsets_of_other_topic_raise() -> None:
     offsets = parse_offsets("startingOffsets", '{"t-partition-9": "1:2"}', "earliest")
     with pytest.raises(
         InvalidConfiguration, match=r"t-partition-9, which is not read; the partitions are .*partition-0"
@@ -99,7 +97,7 @@ def test_a_topic_that_is_not_read_may_not_be_named() -> None:
         offsets.check_names([T0])
 
 
-def test_formatted_offsets_are_read_back_to_the_same_positions() -> None:
+def test_offsets_formatted_round_trip() -> None:
     bounds = {T0: Position(1, 2, 3), "persistent://a/b/c": Position(4, 5)}
     offsets = parse_offsets("startingOffsets", format_offsets(bounds), "earliest")
     assert dict(offsets.by_topic) == bounds

@@ -240,7 +240,7 @@ def test_write_error_names_topic_and_row(
         write("value string", [("a",)] * 5 + [("x" * 6_000_000,)], topic=good)
 
 
-def test_write_of_rows_serves_spark_4_0(broker: Broker, topic: NewTopic, stored: Any) -> None:
+def test_write_rows_of_spark_4_0(broker: Broker, topic: NewTopic, stored: Any) -> None:
     from pyspark.sql import Row
 
     import pyspark_pulsar.writer as module

@@ -21,7 +21,7 @@ def parse(**parts: Any) -> LoadRequest:
     return LoadRequest.parse(json.dumps({"source": SOURCE, "output": OUTPUT, **whole, **parts}))
 
 
-def test_the_defaults() -> None:
+def test_request_defaults() -> None:
     request = parse()
     assert (request.path, request.manifest) == ("file:///data/out", "file:///data/.out.manifest.json")
     assert (request.value_format, request.value_schema, request.replay) == ("raw", None, "auto")
@@ -33,7 +33,7 @@ def test_the_defaults() -> None:
     assert request.read_options().topics == ("persistent://public/default/t",)
 
 
-def test_everything_can_be_said() -> None:
+def test_request_with_all_options() -> None:
     request = parse(
         value={"format": "json", "schema": "a INT"},
         derive={"b": "a + 1"},
@@ -70,31 +70,31 @@ def test_everything_can_be_said() -> None:
         ({"source": {"topic": 5}}, "request.source must be a JSON object of texts"),
     ],
 )
-def test_a_wrong_request_is_refused_with_the_part(parts: dict[str, Any], message: str) -> None:
+def test_request_wrong_part_raises_with_its_name(parts: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         parse(**parts)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "5"])
-def test_what_is_no_json_object_is_refused(text: str) -> None:
+def test_request_not_a_json_object_raises(text: str) -> None:
     with pytest.raises(InvalidConfiguration):
         LoadRequest.parse(text)
 
 
-def test_a_literal_secret_in_the_request_is_refused_and_not_repeated() -> None:
+def test_request_literal_secret_raises_without_it() -> None:
     with pytest.raises(PulsarException, match="Hand the secret over by reference") as refused:
         parse(source={**SOURCE, "pulsar.client.authParams": "token:s3cret"})
     assert "s3cret" not in str(refused.value)
 
 
-def test_the_same_request_has_the_same_canonical_document_and_another_run_another() -> None:
+def test_request_canonical_document_identifies_run() -> None:
     reordered = dict(reversed(SOURCE.items()))
     again = parse(source=reordered, interval="all", replay="never", min_rows=5, allow_empty=True, attempt="x")
     assert json.loads(json.dumps(parse().canonical())) == again.canonical()
     assert parse(run="a").canonical() != parse(run="b").canonical()
 
 
-def test_a_plan_is_final_only_when_the_end_was_past_by_the_slack() -> None:
+def test_plan_is_final_after_end_and_slack() -> None:
     def at(seconds: int) -> datetime:
         return datetime.fromtimestamp(seconds, UTC)
 
@@ -108,7 +108,7 @@ def test_a_plan_is_final_only_when_the_end_was_past_by_the_slack() -> None:
 HOUR = {"startingTime": "2026-01-01T00:00:00Z", "endingTime": "2026-01-01T01:00:00Z"}
 
 
-def test_interval_kinds_are_told_apart() -> None:
+def test_interval_kinds() -> None:
     assert parse(source={**SOURCE, **HOUR}).interval == "bounded"
     assert parse(source={**SOURCE, "startingOffsets": "earliest", "endingOffsets": "latest"}).interval == "bounded"
     assert parse(source=SOURCE, interval="all").interval == "all"
@@ -136,6 +136,6 @@ def test_interval_kinds_are_told_apart() -> None:
         ({}, {"interval": "all", "allow_empty": "yes"}, "allow_empty must be true or false"),
     ],
 )
-def test_interval_that_is_none_is_refused(source: dict[str, str], parts: dict[str, Any], message: str) -> None:
+def test_interval_invalid_raises(source: dict[str, str], parts: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         parse(source={**SOURCE, **source}, **parts)

@@ -18,7 +18,7 @@ def record(*fields: Any, name: str = "R") -> str:
     return json.dumps({"type": "record", "name": name, "fields": made})
 
 
-def test_the_columns_are_those_of_the_jvm_connector_and_more_on_request() -> None:
+def test_schema_columns_are_those_of_the_jvm_connector() -> None:
     assert ddl(DEFAULT_COLUMNS) == (
         "`value` BINARY, `__key` BINARY, `__topic` STRING, `__messageId` BINARY, `__publishTime` TIMESTAMP, "
         "`__eventTime` TIMESTAMP, `__messageProperties` MAP<STRING, STRING>"
@@ -53,7 +53,7 @@ def test_the_columns_are_those_of_the_jvm_connector_and_more_on_request() -> Non
         ({"type": "long", "logicalType": "timestamp-millis"}, "bigint"),
     ],
 )
-def test_every_avro_type_of_a_json_schema_has_a_column_type(avro: Any, ddl_type: str) -> None:
+def test_schema_avro_types_have_column_types(avro: Any, ddl_type: str) -> None:
     found = registered_type(record(avro), logical=False)
     assert found.simpleString() == f"struct<a:{ddl_type}>"
     assert found["a"].nullable
@@ -74,11 +74,11 @@ def test_every_avro_type_of_a_json_schema_has_a_column_type(avro: Any, ddl_type:
         ({"type": "long", "logicalType": "of-tomorrow"}, "bigint"),
     ],
 )
-def test_avro_values_have_the_meaning_of_their_logical_type(avro: Any, ddl_type: str) -> None:
+def test_schema_avro_logical_types(avro: Any, ddl_type: str) -> None:
     assert registered_type(record(avro), logical=True).simpleString() == f"struct<a:{ddl_type}>"
 
 
-def test_a_type_may_be_used_again_by_its_name() -> None:
+def test_schema_named_type_is_reused() -> None:
     enum = {"type": "enum", "name": "E", "symbols": ["A"]}
     inner = {"type": "record", "name": "N", "fields": [{"name": "x", "type": "int"}]}
     found = registered_type(record(enum, ["null", "E"], inner, {"type": "array", "items": "N"}), logical=False)
@@ -97,13 +97,13 @@ def test_a_type_may_be_used_again_by_its_name() -> None:
         (record("Unknown"), "the type 'Unknown' has no column type"),
     ],
 )
-def test_what_has_no_column_type_is_refused_with_its_place(definition: str, message: str) -> None:
+def test_schema_without_column_type_raises_with_path(definition: str, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         registered_type(definition, logical=True)
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_schema_given_to_spark_must_be_that_of_the_columns() -> None:
+def test_schema_given_by_user_must_match_columns() -> None:
     right = _parse_datatype_string(ddl(DEFAULT_COLUMNS))
     assert isinstance(right, StructType)
     check_schema(right, DEFAULT_COLUMNS)
@@ -115,7 +115,7 @@ def test_a_schema_given_to_spark_must_be_that_of_the_columns() -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_schema_text_is_read_by_spark_and_refused_with_its_reason() -> None:
+def test_schema_text_is_parsed_or_raises() -> None:
     assert struct_of("a INT, `b c` STRING").simpleString() == "struct<a:int,b c:string>"
     for wrong in ("a INTEGRAL", "INT", "a INT,,"):
         with pytest.raises(InvalidConfiguration, match="is not a list of columns"):

@@ -51,15 +51,13 @@ def publish_times(client: pulsar_native.Client, topic: str, count: int) -> list[
 
 
 @pytest.mark.proves("S1")
-def test_spark_finds_the_installed_source_by_itself(
-    read: Read, texts: Texts, topic: NewTopic, publish: Publish
-) -> None:
+def test_source_is_discovered_by_spark(read: Read, texts: Texts, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, TEN)
     assert texts(read(name)) == TEN
 
 
-def test_a_session_can_be_told_about_it(
+def test_source_registers_at_a_session(
     spark: SparkSession, broker: Broker, texts: Texts, topic: NewTopic, publish: Publish
 ) -> None:
     from pyspark_pulsar import register
@@ -76,7 +74,7 @@ def test_a_session_can_be_told_about_it(
 
 
 @pytest.mark.proves("S11")
-def test_every_column_holds_what_was_published(
+def test_source_columns_hold_published_values(
     spark: SparkSession, read: Read, topic: NewTopic, publish: Publish, client: pulsar_native.Client
 ) -> None:
     name = topic(partitions=2)
@@ -107,7 +105,7 @@ def test_every_column_holds_what_was_published(
 
 
 @pytest.mark.proves("S11")
-def test_metadata_columns_are_the_jvm_connector_s_and_a_matter_of_options(read: Read, topic: NewTopic) -> None:
+def test_source_metadata_columns_by_option(read: Read, topic: NewTopic) -> None:
     name = topic()
     jvm = ["value", "__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties"]
     assert read(name).columns == jvm
@@ -115,7 +113,7 @@ def test_metadata_columns_are_the_jvm_connector_s_and_a_matter_of_options(read: 
     assert read(name, columns="__batchIndex,value").columns == ["__batchIndex", "value"]
 
 
-def test_many_rows_in_several_partitions_are_all_there_once(read: Read, topic: NewTopic, publish: Publish) -> None:
+def test_source_reads_rows_of_partitions_once(read: Read, topic: NewTopic, publish: Publish) -> None:
     name = topic(partitions=4)
     groups = [[f"{batch}-{index}" for index in range(500)] for batch in range(40)]
     for partition in range(4):
@@ -130,9 +128,7 @@ def test_many_rows_in_several_partitions_are_all_there_once(read: Read, topic: N
 
 
 @pytest.mark.proves("S4", "D3")
-def test_bounds_by_id_are_inclusive_then_exclusive_inside_batches_too(
-    read: Read, texts: Texts, topic: NewTopic, publish: Publish
-) -> None:
+def test_source_id_bounds_inside_batches(read: Read, texts: Texts, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     ids = publish(name, TEN[:4], TEN[4:7], TEN[7:])
     for start, end in ((0, 10), (0, 2), (2, 4), (1, 6), (4, 7), (5, 9), (9, 10), (3, 4)):
@@ -145,9 +141,7 @@ def test_bounds_by_id_are_inclusive_then_exclusive_inside_batches_too(
 
 
 @pytest.mark.proves("S4", "D3")
-def test_a_range_of_one_whole_entry_and_the_byte_arrays_of_the_jvm_connector(
-    read: Read, texts: Texts, topic: NewTopic, publish: Publish
-) -> None:
+def test_source_id_bounds_of_the_jvm_connector(read: Read, texts: Texts, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     ids = publish(name, TEN[:4], TEN[4:7], TEN[7:])
     entry = f"{ids[4].ledger_id()}:{ids[4].entry_id()}"
@@ -161,7 +155,7 @@ def test_a_range_of_one_whole_entry_and_the_byte_arrays_of_the_jvm_connector(
     assert texts(read(name, **arrays)) == TEN[2:8]
 
 
-def test_the_end_stays_while_publishing_goes_on(
+def test_source_end_is_fixed_while_publishing(
     read: Read, texts: Texts, topic: NewTopic, publish: Publish, client: pulsar_native.Client
 ) -> None:
     name = topic()
@@ -209,9 +203,7 @@ def timed(topic: NewTopic, publish: Publish, client: pulsar_native.Client) -> tu
 
 
 @pytest.mark.proves("S5", "D1")
-def test_bounds_by_time_are_exact_to_the_millisecond_and_the_end_is_exclusive(
-    read: Read, texts: Texts, timed: tuple[str, Sequence[int]]
-) -> None:
+def test_source_time_bounds_are_exact(read: Read, texts: Texts, timed: tuple[str, Sequence[int]]) -> None:
     name, times = timed
     everything = [f"{number}{letter}" for number in range(5) for letter in "ab"]
     for start, end in ((times[1], times[3]), (times[1] + 1, times[3] + 1), (times[0], times[0] + 1), (0, times[4])):
@@ -222,9 +214,7 @@ def test_bounds_by_time_are_exact_to_the_millisecond_and_the_end_is_exclusive(
 
 
 @pytest.mark.proves("S5", "D2")
-def test_an_end_later_than_the_newest_message_does_not_wait(
-    read: Read, texts: Texts, timed: tuple[str, Sequence[int]]
-) -> None:
+def test_source_end_in_the_future_does_not_wait(read: Read, texts: Texts, timed: tuple[str, Sequence[int]]) -> None:
     name, times = timed
     started = time.monotonic()
     assert texts(read(name, startingTime=str(times[4]), endingTime=str(times[4] + 10**9))) == ["4a", "4b"]
@@ -236,7 +226,7 @@ def test_an_end_later_than_the_newest_message_does_not_wait(
 # ---- nothing there, nothing left behind ------------------------------------------------------------------------------
 
 
-def test_an_empty_topic_is_an_empty_frame(read: Read, texts: Texts, topic: NewTopic, broker: Broker) -> None:
+def test_source_empty_topic_is_empty_frame(read: Read, texts: Texts, topic: NewTopic, broker: Broker) -> None:
     name = topic()
     broker.admin("PUT", name.replace("://", "/"))
     assert texts(read(name)) == []
@@ -245,7 +235,7 @@ def test_an_empty_topic_is_an_empty_frame(read: Read, texts: Texts, topic: NewTo
 
 
 @pytest.mark.proves("D6")
-def test_no_subscription_is_left_behind(
+def test_source_leaves_no_subscription(
     read: Read, texts: Texts, topic: NewTopic, publish: Publish, broker: Broker
 ) -> None:
     name = topic(partitions=2)
@@ -262,14 +252,14 @@ def test_no_subscription_is_left_behind(
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_topic_is_an_error_and_is_not_created(read: Read, topic: NewTopic, broker: Broker) -> None:
+def test_source_unknown_topic_raises_without_creating(read: Read, topic: NewTopic, broker: Broker) -> None:
     name = topic("absent")
     with pytest.raises(PySparkException, match="TopicNotFound"):
         read(name).collect()
     assert name not in str(broker.admin("GET", "persistent/public/default"))
 
 
-def test_a_closed_port_is_an_error_within_the_time_out(spark: SparkSession) -> None:
+def test_source_closed_port_raises_in_time(spark: SparkSession) -> None:
     from broker import free_port
 
     reader = spark.read.format("pulsar").option("service.url", f"pulsar://127.0.0.1:{free_port()}").option("topic", "t")
@@ -289,7 +279,7 @@ def test_a_closed_port_is_an_error_within_the_time_out(spark: SparkSession) -> N
         ({"endingOffsets": '{"persistent://public/default/other": "1:2"}'}, "which is not read"),
     ],
 )
-def test_a_wrong_option_is_refused_with_the_way_out(
+def test_source_wrong_option_raises_with_fix(
     read: Read, topic: NewTopic, publish: Publish, options: dict[str, str], message: str
 ) -> None:
     name = topic()
@@ -299,7 +289,7 @@ def test_a_wrong_option_is_refused_with_the_way_out(
     assert "s3cret" not in str(refused.value)
 
 
-def test_another_schema_is_refused(spark: SparkSession, broker: Broker, topic: NewTopic, publish: Publish) -> None:
+def test_source_other_schema_raises(spark: SparkSession, broker: Broker, topic: NewTopic, publish: Publish) -> None:
     name = topic()
     publish(name, ["1"])
     reader = spark.read.format("pulsar").options(**{"service.url": broker.service_url, "topic": name})
@@ -325,7 +315,7 @@ def secured(secure_broker: Standalone, tmp_path_factory: pytest.TempPathFactory)
     return {"service.url": secure_broker.service_url, "topic": name, "credentialsRef": f"file:{file}"}
 
 
-def test_a_token_by_reference_is_accepted_and_not_in_the_plan(
+def test_source_token_by_reference_is_not_in_plan(
     spark: SparkSession, texts: Texts, secured: dict[str, str], secure_broker: Standalone
 ) -> None:
     frame = spark.read.format("pulsar").options(**secured).load()
@@ -335,7 +325,7 @@ def test_a_token_by_reference_is_accepted_and_not_in_the_plan(
     assert secure_broker.token()[:20] not in plans
 
 
-def test_a_refused_token_is_an_error_without_the_token(
+def test_source_refused_token_error_hides_it(
     spark: SparkSession, secured: dict[str, str], secure_broker: Standalone, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("expired") / "token"
@@ -347,7 +337,7 @@ def test_a_refused_token_is_an_error_without_the_token(
         assert expired[:20] not in str(refused.value)
 
 
-def test_a_secret_of_the_configuration_reaches_tasks_through_a_private_file(
+def test_source_secret_reaches_tasks_by_private_file(
     spark: SparkSession, texts: Texts, secured: dict[str, str], secure_broker: Standalone
 ) -> None:
     from pyspark_pulsar import share_credentials

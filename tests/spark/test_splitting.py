@@ -34,7 +34,7 @@ def test_entries_of_a_range_are_counted(start: Position, end: Position, runs: li
 
 @pytest.mark.parametrize("size", [1, 7, 10, 50, 117, 1000])
 @pytest.mark.parametrize("ledgers", [LEDGERS, [], [(7, 3)], [(12, 1000)], [(5, 10)]])
-def test_pieces_cover_the_range(size: int, ledgers: list[tuple[int, int]]) -> None:
+def test_splits_cover_the_range(size: int, ledgers: list[tuple[int, int]]) -> None:
     whole = Range("t", Position(5, 2, 3), Position(13, 6, 1))
     runs = runs_of(whole, ledgers)
     pieces = cut(whole, runs, size)

@@ -75,9 +75,7 @@ def test_offset_is_readable_json_of_positions(reader: NewReader, topic: NewTopic
     assert trigger(stream, end)[0] == ["d"]
 
 
-def test_start_latest_id_and_time_begin_there(
-    reader: NewReader, topic: NewTopic, publish: Publish, client: Any
-) -> None:
+def test_start_at_latest_id_and_time(reader: NewReader, topic: NewTopic, publish: Publish, client: Any) -> None:
     name = topic()
     ids = publish(name, ["a", "b"], ["c"])
     latest = reader(name, startingOffsets="latest")
@@ -246,7 +244,7 @@ def mark_delete(broker: Broker, name: str, cursor: str) -> str:
 
 
 @pytest.mark.proves("S13", "D6")
-def test_named_cursor_keeps_what_is_unread(
+def test_named_cursor_keeps_unread_messages(
     reader: NewReader, broker: Broker, topic: NewTopic, publish: Publish
 ) -> None:
     name = topic()
@@ -280,9 +278,7 @@ def test_named_cursor_keeps_what_is_unread(
         ({"version": 1, "positions": {"t": "x"}}, "is not a position"),
     ],
 )
-def test_checkpoint_of_another_form_is_refused(
-    reader: NewReader, topic: NewTopic, offset: Offset, message: str
-) -> None:
+def test_checkpoint_of_another_form_raises(reader: NewReader, topic: NewTopic, offset: Offset, message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         reader(topic()).latestOffset(offset, ReadAllAvailable())
 

@@ -68,7 +68,7 @@ def logged_offsets(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.proves("S8", "S13")
-def test_stream_available_now_reads_on_where_it_ended(
+def test_stream_available_now_continues_at_its_end(
     spark: SparkSession, broker: Broker, stream: NewStream, topic: NewTopic, publish: Publish, tmp_path: Path
 ) -> None:
     name = topic(partitions=2)
@@ -159,7 +159,7 @@ class Driver:
 
 
 @pytest.mark.timeout(280)
-def test_stream_restarts_where_a_killed_driver_was(
+def test_stream_restart_continues_after_killed_driver(
     spark: SparkSession,
     broker: Broker,
     stream: NewStream,

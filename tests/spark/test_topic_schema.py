@@ -32,7 +32,7 @@ def register(broker: Broker, topic: str, kind: str, schema: str) -> None:
     broker.admin("POST", f"schemas/{topic.partition('://')[2]}/schema", body)
 
 
-def test_topics_of_one_load_must_agree(broker: Broker, topic: NewTopic) -> None:
+def test_topic_schemas_must_be_equal(broker: Broker, topic: NewTopic) -> None:
     one, same, other = topic("one"), topic("same", partitions=2), topic("other")
     for name, schema in ((one, definition("a")), (same, definition("a")), (other, definition("a", "b"))):
         register(broker, name, "JSON", schema)
@@ -41,9 +41,7 @@ def test_topics_of_one_load_must_agree(broker: Broker, topic: NewTopic) -> None:
         registered(broker, "JSON", one, other)
 
 
-def test_of_json_the_newest_version_counts_and_a_changed_avro_schema_is_refused(
-    broker: Broker, topic: NewTopic
-) -> None:
+def test_topic_schema_newest_json_but_same_avro(broker: Broker, topic: NewTopic) -> None:
     json_topic, avro_topic = topic("json"), topic("avro")
     for name, kind in ((json_topic, "JSON"), (avro_topic, "AVRO")):
         register(broker, name, kind, definition("a"))
@@ -54,7 +52,7 @@ def test_of_json_the_newest_version_counts_and_a_changed_avro_schema_is_refused(
         registered(broker, "AVRO", avro_topic)
 
 
-def test_kinds_that_are_no_columns_are_refused_by_name(broker: Broker, topic: NewTopic) -> None:
+def test_topic_schema_without_columns_raises_by_name(broker: Broker, topic: NewTopic) -> None:
     pair = KeyValueSchema(StringSchema(), Int32Schema())
     with Client(broker.service_url) as client:
         for schema in (Int32Schema(), TimestampSchema(), pair):

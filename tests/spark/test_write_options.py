@@ -87,7 +87,7 @@ def test_wrong_write_option_names_the_fix(given: dict[str, str], message: str) -
     assert "abc" not in str(refused.value)
 
 
-def test_batch_id_of_a_stream_is_refused() -> None:
+def test_batch_id_of_a_stream_raises() -> None:
     with pytest.raises(InvalidConfiguration, match="batch ids of its own"):
         WriteOptions.parse({**MINIMUM, **DEDUPLICATED, "batchId": "1"}, streaming=True)
 

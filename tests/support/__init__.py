@@ -1,1 +1,1 @@
-"""What the tests of all suites share: brokers, unique topics, a fault relay, results; only pytest and the stdlib."""
+"""Shared support of all test suites: brokers, unique topics, a fault relay, results; only pytest and the stdlib."""

@@ -29,7 +29,7 @@ _OPEN_PATHS = ("/auth/token", "/api/v2/monitor/health")
 
 
 class AirflowProcesses:
-    """Keep one Airflow with a migrated home running; `start` names the components, the api-server first.
+    """Processes of one Airflow with a migrated home; `start` names the components, the api-server first.
 
     `env` is added to `base`, the variables of this process where none are given.
     """

@@ -1,4 +1,4 @@
-"""One DAG run of a real Airflow: its states, XComs, rendered fields and logs, read anew at every question.
+"""One DAG run of a real Airflow: its states, XComs, rendered fields and logs, read at every call.
 
 Standard library only. States come from the REST interface, logs from the files themselves: a log shows there what a
 task has written so far.
@@ -29,7 +29,7 @@ _HIDDEN = frozenset(
 
 @dataclass(frozen=True)
 class Run:
-    """One DAG run of a stack, by its ids: what is asked is always read anew."""
+    """One DAG run of a stack, by its ids; every method reads the present state."""
 
     dag_id: str
     run_id: str

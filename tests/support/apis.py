@@ -1,4 +1,4 @@
-"""One test body for both APIs: the asyncio API, on a loop in a thread of its own, behind blocking calls.
+"""Blocking adapter of the asyncio API, on a loop in its own thread, so that one test body serves both APIs.
 
 Rules: the asyncio API's objects are only ever touched on their loop, as an application would; every wait is bounded;
 what a test leaves open is closed after it.

@@ -1,4 +1,4 @@
-"""Fixtures around a real broker: one shared by the run, private ones to break, unique topics and namespaces.
+"""Fixtures of real brokers: one shared by the run, private ones for faults, unique topics and namespaces.
 
 Imports only pytest, the standard library and dev/broker.py, since every environment loads it.
 """

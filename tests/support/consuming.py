@@ -1,4 +1,4 @@
-"""What tests of ConsumeBatchOperator share: topics with messages, the operator on one subscription, its outputs."""
+"""Support of ConsumeBatchOperator's tests: topics with messages, the operator on one subscription, its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that says what the test tells it to: for what a real one cannot be made to do.
+"""Fake broker with answers given by the test, for behaviour that a real broker cannot be made to show.
 
 Listens on 127.0.0.1 with one thread per connection, keeps every command it was sent, and answers as a broker without
 topics would, unless the test gives other answers. Rules: nothing is stored, nothing is checked; every method may be
@@ -40,7 +40,7 @@ class Seen:
 
 
 class Peer:
-    """The broker's end of one connection."""
+    """Broker side of one connection."""
 
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
@@ -55,7 +55,7 @@ class Peer:
             self._sock.sendall(b"".join(frames))
 
     def close(self, *, reset: bool = False) -> None:
-        """Hang up, with RST instead of FIN if wanted."""
+        """Close the connection, with RST instead of FIN if wanted."""
         with contextlib.suppress(OSError):
             if reset:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -108,7 +108,7 @@ class FakeBroker:
         self.close()
 
     def close(self) -> None:
-        """Hang up on everybody and stop listening."""
+        """Close all connections and stop listening."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Put a small web server on 127.0.0.1 that answers as the test says, and keeps what it was asked.
+"""HTTP server on 127.0.0.1 with answers given by the test; it records the requests.
 
 Standard library only. It ends with its `with` block; one thread per connection.
 """

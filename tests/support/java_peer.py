@@ -48,7 +48,7 @@ Schema = str | Mapping[str, Any] | None
 
 
 class JavaError(Exception):
-    """An exception of the Java client: `type` is its class's name."""
+    """Raised for an exception of the Java client; `type` is the name of its class."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -56,7 +56,7 @@ class JavaError(Exception):
 
 
 class PeerGone(Exception):
-    """The peer did not compile, start or answer; says so with the end of what it wrote."""
+    """Raised when the peer did not compile, start or answer; has the end of its output."""
 
 
 @dataclass(frozen=True)

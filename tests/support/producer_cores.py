@@ -51,7 +51,7 @@ def add(
 
 
 class Sent(NamedTuple):
-    """What the bytes of an entry say."""
+    """Decoded fields of an entry."""
 
     command: pb.CommandSend
     entry: ParsedEntry

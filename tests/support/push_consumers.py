@@ -1,4 +1,4 @@
-"""What the tests of listener push consumers share: starting them, and handlers that record what they were given."""
+"""Support of push consumer tests: starting push consumers, and handlers that record their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went over the wire, read from the frames a relay saw."""
+"""Commands in the frames that a relay recorded."""
 
 from __future__ import annotations
 

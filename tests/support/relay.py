@@ -79,7 +79,7 @@ class Command(enum.IntEnum):
 
 
 class Direction(enum.Enum):
-    """Which way bytes go."""
+    """Direction of the bytes."""
 
     TO_BROKER = "to broker"
     TO_CLIENT = "to client"

@@ -24,7 +24,7 @@ class StateStore(dict[str, Any]):
 
 @dataclass
 class TaskInstance:
-    """What operators ask of their task instance; XComs are kept in `xcoms`."""
+    """Task instance interface that operators use; XComs are kept in `xcoms`."""
 
     dag_id: str = "a_dag"
     task_id: str = "a_task"

@@ -34,7 +34,7 @@ _CALL = "import sys, {module} as b; b.build_{kind}(sys.argv[1])"
 
 @dataclass
 class Built:
-    """What a distribution's wheel and sdist hold."""
+    """Files of a distribution's wheel and sdist."""
 
     wheel: set[str]
     sdist: set[str]

@@ -1,8 +1,8 @@
-"""The asyncio API: the same nouns and verbs as `pulsar_native`, awaited, on the caller's loop.
+"""The asyncio API: the classes and methods of `pulsar_native` as coroutines on the caller's loop.
 
-Rules: no thread is started (what may block runs in asyncio's default executor: credentials, encryption keys, providers
-of the service URL, lookups over HTTP); the client belongs to the loop it is first used on. Cancelling a waiting
-`receive` loses no message: a message is taken only by a task that runs.
+Rules: no thread is started; blocking calls (credentials, encryption keys, providers of the service URL, lookups over
+HTTP) run in asyncio's default executor. The client belongs to the loop it is first used on. Cancelling a waiting
+`receive` loses no message: only a running task dequeues one.
 """
 
 from pulsar_native.asyncio.client import Client

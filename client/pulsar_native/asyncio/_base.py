@@ -1,4 +1,4 @@
-"""What live objects of the asyncio API have in common."""
+"""Common base of the asyncio API's producers, consumers, readers and table views."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from pulsar_native.stats import CloseReport
 
 
 class Closeable(NotPicklable, ABC):
+    """Async context manager that closes on exit. Cannot be pickled."""
+
     @abstractmethod
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """Close; see the classes."""
+        """Close the object; see the subclasses."""
 
     async def __aenter__(self) -> Self:
         return self

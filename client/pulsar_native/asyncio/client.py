@@ -1,4 +1,4 @@
-"""The asyncio client: runs the engine on the caller's loop and makes producers, consumers and readers."""
+"""Client of the asyncio API: runs the engine on the caller's loop and creates producers, consumers and readers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Self
 from pulsar_native import _validation, plans
 from pulsar_native._log_target import check_log_options, send_records_to
 from pulsar_native._not_picklable import NotPicklable
+from pulsar_native._option_docs import option_docs
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -20,10 +21,13 @@ from pulsar_native.asyncio.transaction import Transaction
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
+    ConsumerConfig,
     ConsumerEventListener,
     DeadLetterPolicy,
     KeySharedPolicy,
+    ProducerConfig,
     Range,
+    ReaderConfig,
     RedeliveryBackoff,
     Router,
     TopicsChangedListener,
@@ -51,17 +55,24 @@ from pulsar_native.service_info import ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 
 
+@option_docs(ClientConfig)
 class Client(NotPicklable):
-    """Reach a Pulsar cluster from a coroutine; make producers, consumers and readers. Connects on first use.
+    """Client of one Pulsar cluster for coroutines: creates producers, consumers and readers. Connects on first use.
 
-    Not thread-safe: belongs to the loop it is first used on. Keyword arguments are those of `pulsar_native.Client`.
+    Not thread-safe: it belongs to the event loop it is first used on, and raises `OperationNotSupported` on another
+    one. Options are those of `pulsar_native.Client`. Raises `InvalidConfiguration` for an unknown option and for a
+    value of another type or out of range, `InvalidUrl` for a malformed service URL.
 
         async with Client("pulsar://localhost:6650") as client:
             producer = await client.create_producer("greetings")
             await producer.send(b"hello")
+
+    :param logger: a `logging.Logger`, `ConsoleLogger` or `FileLogger` that gets the package's log records instead of
+        the handlers of `pulsar_native`. Default None.
+    :param log_conf_file_path: accepted for compatibility, without effect. Default None.
     """
 
-    # Ends the going of records to a logger of the client's own.
+    # Ends the forwarding of log records to this client's own logger.
     _log_target: weakref.finalize[..., Any] | None
 
     def __init__(self, service_url: ServiceSource, **options: Any) -> None:
@@ -83,14 +94,17 @@ class Client(NotPicklable):
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
-        """Make a client from its description. Does not connect yet."""
+        """Return a client made from its configuration. Does not connect yet.
+
+        :param config: the configuration; picklable.
+        """
         client = cls.__new__(cls)
         client._open(config)
         return client
 
     @property
     def config(self) -> ClientConfig:
-        """The description this client was made from; picklable."""
+        """Configuration of this client; picklable."""
         return self._config
 
     def _started(self) -> ClientCore:
@@ -104,6 +118,7 @@ class Client(NotPicklable):
             raise OperationNotSupported("This client belongs to another event loop; create one for each loop")
         return self._core
 
+    @option_docs(ProducerConfig)
     async def create_producer(
         self,
         topic: str,
@@ -138,14 +153,21 @@ class Client(NotPicklable):
         auto_update_partitions_interval_seconds: float = 60,
         interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
-        """Create a producer on a topic or on all its partitions, within the operation time-out.
+        """Create a producer on a topic or on all its partitions. Waits up to the operation time-out.
 
-        Batching is on by default here, as in the official asyncio client: many tasks then share an entry.
+        Raises `InvalidConfiguration` for an option out of range, `TopicNotFound`, `ProducerBusy`, `ProducerFenced`,
+        `IncompatibleSchema`, `AuthorizationError`, `Timeout` and other subclasses of `PulsarException`.
+
+        :param schema: the schema of the contents, registered at the topic. Default None: bytes.
+        :param batching_enabled: True puts messages of several tasks into one entry. Default True, as in the official
+            asyncio client; the sync API's is False.
+        :param interceptors: `ProducerInterceptor` objects, called in this order. Default none.
         """
         plan = plans.producer(locals())
         inner = await self._started().create_producer(*plan)
         return Producer(inner, inner.schema)
 
+    @option_docs(ConsumerConfig)
     async def subscribe(
         self,
         topic: str | list[str] | re.Pattern[str],
@@ -193,10 +215,25 @@ class Client(NotPicklable):
         consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern.
+        """Subscribe to a topic, all its partitions, several topics, or a pattern. Waits up to the operation time-out.
 
-        A pattern is a compiled one, or a str with `is_pattern_topic`; see `pulsar_native.Client.subscribe`. Within the
-        operation time-out.
+        Each call creates a consumer. A pattern names tenant and namespace literally and matches whole topic names,
+        without their domain. Topics created and deleted later are subscribed to and left: at once where the broker
+        notifies the client, else every `pattern_auto_discovery_period` seconds. A topic found later starts at
+        `initial_position` too: with Latest, messages published before are not received.
+
+        Raises `InvalidConfiguration` for an option out of range, `ConsumerBusy`, `ConsumerAssignError`,
+        `TopicNotFound`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and other subclasses of
+        `PulsarException`.
+
+        :param topic: a topic, a list of topics, or a pattern: made by `re.compile`, or a str with `is_pattern_topic`.
+        :param schema: the schema that decodes the values. Default None: bytes.
+        :param broker_consumer_stats_cache_time_ms: accepted for compatibility, without effect: the broker is asked each
+            time. Default 30000.
+        :param is_pattern_topic: True makes a str as `topic` a pattern. Default False.
+        :param topics_changed_listener: a `TopicsChangedListener`; patterns only. Default None.
+        :param consumer_event_listener: a `ConsumerEventListener`; Failover subscriptions only. Default None.
+        :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
         plan = plans.consumer(locals())
         made = Consumer(await self._started().subscribe(*plan), plan.decoder)
@@ -204,6 +241,7 @@ class Client(NotPicklable):
             plan.activity.bind(made)
         return made
 
+    @option_docs(ReaderConfig)
     async def create_reader(
         self,
         topic: str | list[str],
@@ -226,14 +264,19 @@ class Client(NotPicklable):
         key_hash_range: Sequence[Range] | None = None,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
-        """Read a topic, or several, from a position, without a subscription that stays.
+        """Create a reader of one or several topics. Waits up to the operation time-out.
 
-        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Within the operation
-        time-out.
+        A reader is an exclusive consumer of a non-durable subscription: nothing stays at the broker. Raises
+        `InvalidConfiguration` for an option out of range, `TopicNotFound`, `IncompatibleSchema`, `AuthorizationError`,
+        `Timeout` and other subclasses of `PulsarException`.
+
+        :param schema: the schema that decodes the values. Default None: bytes.
+        :param interceptors: `ReaderInterceptor` objects, called in this order. Default none.
         """
         plan = plans.reader(locals())
         return Reader(await self._started().subscribe(*plan), plan.decoder)
 
+    @option_docs(ReaderConfig)
     async def create_table_view(
         self,
         topic: str,
@@ -244,10 +287,14 @@ class Client(NotPicklable):
         crypto_key_reader: KeyReader | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> TableView:
-        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+        """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
-        Returns when everything published so far is in it; waits until then. Partitions added later are joined. A topic
-        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        Waits until the table has everything published so far. Partitions added later are included. The compacted topic
+        is read; of a non-persistent topic, only messages published from now on are. Raises as `create_reader` does.
+
+        :param topic: the topic.
+        :param subscription_name: name of the non-durable subscription. Default None: a generated one.
+        :param schema: the schema that decodes the values. Default None: bytes.
         """
         plan = plans.table_view(locals())
         view = TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name)
@@ -255,46 +302,62 @@ class Client(NotPicklable):
         return view
 
     async def new_transaction(self, timeout_seconds: float = 60.0) -> Transaction:
-        """Begin a transaction, which the broker aborts when it is not ended after `timeout_seconds`.
+        """Begin a transaction (PIP-31). Waits up to the operation time-out.
 
-        The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
-        transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
+        The first transaction of a client connects it to the transaction coordinators. Raises `OperationNotSupported`
+        if transactions are disabled at the brokers. (Java: newTransaction().withTransactionTimeout.)
+
+        :param timeout_seconds: seconds after which the broker aborts the transaction unless it has ended, at least
+            0.001. Default 60.
         """
         return Transaction(await self._started().new_transaction(_validation.transaction_timeout(timeout_seconds)))
 
     def stats(self) -> ClientStats:
-        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        """Return statistics of all producers and consumers. Does not block."""
         return ClientStats() if self._core is None else self._core.stats()
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
-        """Return the names of the topic's partitions, or the topic's own when it has none."""
+        """Return the full names of the topic's partitions, or its own name if it has none.
+
+        Waits up to the operation time-out. Raises `InvalidTopicName`, `AuthorizationError`, `Timeout`.
+
+        :param topic: the topic.
+        """
         return await self._started().topic_partitions(topic)
 
     async def get_partition_count(self, topic: str, *, auto_create: bool = False) -> int:
-        """Return how many partitions a topic has, 0 for one without; raises `TopicNotFound` when it does not exist.
+        """Return the number of partitions of a topic, 0 for a topic without partitions.
 
-        (PARTITIONED_METADATA without automatic creation.) A topic without partitions that was never loaded by a
-        broker counts as not existing.
+        Waits up to the operation time-out. Raises `TopicNotFound` if the topic does not exist, which includes a topic
+        without partitions that no broker has loaded yet, unless `auto_create` is set. (PARTITIONED_METADATA; PIP-344.)
+
+        :param topic: the topic.
+        :param auto_create: True lets the broker create the topic if its policy allows that. Default False.
         """
         return await self._started().topic_partition_count(topic, auto_create=auto_create)
 
     async def get_service_info(self) -> ServiceInfo:
-        """Return the cluster the client uses now; a provider may be asked for it first."""
+        """Return the cluster in use. Waits only if a provider must be called first."""
         return await self._started().service_info()
 
     async def update_service_url(self, service_url: str) -> None:
-        """Move to another service URL; credentials and trusted certificates stay. Returns at once.
+        """Switch to another service URL; credentials and trusted certificates stay. Does not wait.
 
-        All connections close; producers and consumers come back at the new URL by themselves and keep what is pending,
-        with its sequence ids. Raises `InvalidUrl`.
+        All connections are closed; producers and consumers reconnect at the new URL and keep pending messages with
+        their sequence ids. Raises `InvalidUrl`.
+
+        :param service_url: the new URL.
         """
         await self._started().update_service_url(service_url)
 
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+        """Flush and close all producers, consumers and readers of this client, then the client.
 
-        Takes up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
-        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        Returns the number of messages and acknowledgements sent, failed and left; messages without a receipt by then
+        fail. Raises `AlreadyClosed` if the client was closed before.
+
+        :param timeout: limit in seconds, within which lost connections are also waited for. Default None: the operation
+            time-out, without waiting for lost connections.
         """
         limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
@@ -309,9 +372,9 @@ class Client(NotPicklable):
             self._end_log_target()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without flushing and without a goodbye to the brokers. Idempotent.
+        """Close all connections at once, without flushing and without closing commands. Idempotent.
 
-        `close()` may follow, and does nothing more.
+        A later `close()` has no effect.
         """
         if self._closed:
             return

@@ -1,4 +1,7 @@
-"""The asyncio consumer and reader. Cancelling a waiting call loses no message: only a task that runs takes one."""
+"""Consumer and reader of the asyncio API.
+
+Rule: cancelling a waiting call loses no message, since only a running task dequeues one.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,14 @@ _SETTLE_SECONDS = 0.5
 
 
 class Receiving(Closeable):
+    """Common base of consumers and readers: waiting for messages in the calling task."""
+
     def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
         self._inner = inner
         self._decoder = decoder
-        # Whether there is something to do between taking a message and handing it out.
+        # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
         self._attends = decoder.needs_writer or inner.chain is not None
-        # What `take` has put there can be had without it.
+        # Messages that `receive` pops without taking the consumer lock.
         self._prefetched: deque[Message] = deque() if self._attends else inner.start_prefetch()
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
@@ -55,7 +60,7 @@ class Receiving(Closeable):
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
     async def _next(self, timeout_millis: int | None) -> Message:
-        """Return the next message where none is prefetched."""
+        """Return the next message if none is prefetched."""
         deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
             message = await self._take(deadline)
@@ -69,7 +74,7 @@ class Receiving(Closeable):
     async def _take(self, deadline: float | None) -> Message | None:
         check_generation(self._generation)
         inner = self._inner
-        # Those who wait already go first.
+        # Earlier waiters have precedence.
         message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
             message = await self._wait_for(inner.dequeue, deadline)
@@ -86,10 +91,10 @@ class Receiving(Closeable):
         return message if chain is None else chain.arrived(message)
 
     async def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
-        """Wait in line until `take` gives something; None when it does not before the deadline (the loop's clock).
+        """Wait in order of arrival until `take` returns something; None at the deadline (the loop's clock).
 
-        Only a signal is waited for: the message stays in the queue until the task runs, so a cancelled task leaves it
-        to the next one, which is woken in its place.
+        The task waits for a signal only: the message stays in the queue until the task runs, so a cancelled task leaves
+        it to the next one, which is woken instead.
         """
         while True:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -102,7 +107,7 @@ class Receiving(Closeable):
             try:
                 async with asyncio.timeout_at(deadline):
                     await future
-                # Taken before the place in the line is given up: else the next one could take it first.
+                # Taken before the waiter is removed: else the next waiter could take it first.
                 taken = take()
             except TimeoutError:
                 return None
@@ -112,53 +117,62 @@ class Receiving(Closeable):
                 return taken
 
     def topic(self) -> str:
-        """Return the topic's full name, the names of several joined by commas, or the text of the pattern."""
+        """Return the full name of the topic, the names of several separated by commas, or the pattern."""
         return self._inner.description
 
     def topics(self) -> list[str]:
-        """Return the full names of the topics read now, without their partitions."""
+        """Return the full names of the current topics, without their partitions."""
         return [topic.full for topic in self._inner.topics]
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected now."""
+        """Return whether every partition is connected."""
         return self._inner.is_connected
 
     def stats(self) -> ConsumerStats:
-        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        """Return the statistics of this consumer or reader. Does not block."""
         return of_consumer(self._inner)
 
     async def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
-        """Move to a message id, or to the first message published at or after a time (ms since 1970).
+        """Reset the position to a message id or a publish time. Waits up to the operation time-out.
 
-        Goes on behind the message sought, or with it where `start_message_id_inclusive` was set; `latest` is the last
-        message for a reader that is inclusive. On a durable subscription a message left out so counts as acknowledged,
-        since it would come again with the next consumer. A position in
-        one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
-        full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
-        are known.
+        The next message is the one after the id, or the message itself with `start_message_id_inclusive`; `latest` is
+        the last message for an inclusive reader. On a durable subscription the message skipped this way is
+        acknowledged, since the next consumer would receive it. Raises `InvalidConfiguration` for a target of another
+        type, `Timeout`, and other subclasses of `PulsarException`. (SEEK.)
+
+        :param messageid: a message id, which moves its partition only (`earliest` and `latest` move all); a time in
+            milliseconds since 1970, for the first message published at or after it; or a function of a partition's full
+            name that returns one of these, or None to leave the partition. It is called for all partitions before any
+            is moved.
         """
         await self._inner.seek(messageid)
 
     async def get_last_message_id(self) -> MessageId:
-        """Return the id of the topic's last message, entry -1 when it is empty."""
+        """Return the id of the topic's last message, with entry -1 if it is empty.
+
+        Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID.)
+        """
         return await self._inner.last_message_id()
 
     async def get_last_message_ids(self) -> list[MessageId]:
-        """Return the id of the last message of every partition."""
+        """Return the id of the last message of every partition; raises as the method for one."""
         return await self._inner.last_message_ids()
 
     def has_reached_end_of_topic(self) -> bool:
-        """Return whether the topic is terminated and everything in it acknowledged."""
+        """Return whether the topic is terminated and all of its messages are acknowledged."""
         return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:
-        """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
+        """Return the ids of damaged entries that were discarded, at most the last 1,000 of each partition."""
         return [message_id for child in self._inner.children for message_id in list(child.decoder.discarded)]
 
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """Send gathered acknowledgements and leave; waiting tasks get `AlreadyClosed`. Idempotent.
+        """Send gathered acknowledgements and close. Idempotent.
 
-        Takes up to `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        Waiting calls raise `AlreadyClosed`. Returns the numbers of acknowledgements sent and left, and of messages
+        queued.
+
+        :param timeout: limit in seconds. Default None: the operation time-out.
         """
         limit = _validation.checked_timeout(timeout)
         check_generation(self._generation)
@@ -170,7 +184,10 @@ class Receiving(Closeable):
 
 
 class Consumer(Receiving):
-    """Receive messages through a subscription; `async for message in consumer` works too."""
+    """Consumer of a subscription, created by `Client.subscribe`. Belongs to the client's loop; not thread-safe.
+
+    An async context manager that closes it, and an async iterator of messages that ends when it is closed.
+    """
 
     def subscription_name(self) -> str:
         """Return the subscription's name."""
@@ -181,8 +198,14 @@ class Consumer(Receiving):
         return self._inner.name
 
     async def receive(self, timeout_millis: int | None = None) -> Message:
-        """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        # Of a time-out that must be looked at closely, the long way.
+        """Return the next message. Waits until there is one; waiting tasks are served in order.
+
+        Cancelling the task loses no message. Raises `Timeout`, `AlreadyClosed`, and `CryptoError` for a message that
+        cannot be decrypted.
+
+        :param timeout_millis: limit in milliseconds. Default None: no limit.
+        """
+        # Other types of time-out are checked on the slow path.
         if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
                 return self._prefetched.popleft()
@@ -191,9 +214,10 @@ class Consumer(Receiving):
         return await self._next(timeout_millis)
 
     async def batch_receive(self) -> list[Message]:
-        """Return several messages: as many as the batch receive policy says, or as came within its time.
+        """Return messages up to the limits of `batch_receive_policy`; none if none came in its time.
 
-        Cancelled while waiting, it asks for what it had collected again.
+        A cancelled call has the messages it had collected redelivered. Raises `AlreadyClosed`, and `CryptoError` for a
+        message that cannot be decrypted.
         """
         collector = batch_collector(self._inner.config, self._loop.time())
         try:
@@ -202,7 +226,7 @@ class Consumer(Receiving):
                 if message is not None and not (collector.add(message) or collector.add_all(self._prefetched)):
                     continue
                 if self._inner.held:
-                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    # A strict pause has begun: put the messages back, and go on waiting while time is left.
                     self._inner.put_back(collector.clear())
                     if message is not None:
                         continue
@@ -216,7 +240,10 @@ class Consumer(Receiving):
             raise
 
     def negative_acknowledge_now(self, message: Message | MessageId) -> None:
-        """Ask for a message again without delay."""
+        """Have a message redelivered without delay.
+
+        :param message: a message or a message id. Raises `InvalidMessage` for another type.
+        """
         message_id = _validation.id_of(message)
         self._inner.owner(message_id).redeliver([(message_id.ledger_id(), message_id.entry_id())])
 
@@ -228,9 +255,20 @@ class Consumer(Receiving):
         timeout_millis: int | None = 100,
         columns: Sequence[str] = ALL_COLUMNS,
     ) -> ArrowBatch:
-        """Return messages as the rows of an Arrow record batch, as `pulsar_native.Consumer.receive_arrow` does.
+        """Return messages as the rows of an Arrow record batch, with their ids for `acknowledge`.
 
-        Cancelled while waiting, it leaves what it had collected to the next receive.
+        Returns at `max_rows`, `max_bytes` or `timeout_millis`, whichever is first; there may be no rows. The limits are
+        exact: the rest of an entry stays for the next receive of either kind. Rows of a partition are consecutive and
+        in order. Values are payloads as published. A cancelled call leaves the messages it had collected to the next
+        receive. Needs pyarrow (extra `arrow`).
+
+        Raises `InvalidConfiguration` on consumers with interceptors or `receiver_queue_size=0`; `AlreadyClosed`; and
+        `CryptoError` for a message that cannot be decrypted, until it is taken with `receive`.
+
+        :param max_rows: number of rows. Default 10000.
+        :param max_bytes: sum of the payloads in bytes; a larger first message is one row. Default 8388608.
+        :param timeout_millis: limit in milliseconds, default 100; None for no limit.
+        :param columns: names of the columns. Default all: `ALL_COLUMNS`.
         """
         check_generation(self._generation)
         rows = ArrowReceiver(self._inner, columns, max_rows, max_bytes)
@@ -242,7 +280,7 @@ class Consumer(Receiving):
                 if taken and not rows.full:
                     continue
                 if self._inner.held:
-                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    # A strict pause has begun: put the messages back, and go on waiting while time is left.
                     rows.put_back()
                     if taken:
                         continue
@@ -260,22 +298,22 @@ class Consumer(Receiving):
         *,
         txn: Transaction | None = None,
     ) -> None:
-        """Tell the broker that a message, or each of a list, or of what `receive_arrow` returned, is done.
+        """Acknowledge messages, so that the broker does not redeliver them.
 
-        Sent within the group time.
+        Does not wait: acknowledgements are gathered and sent within `acknowledgment_group_time_ms`. With
+        `ack_receipt_enabled` it waits until the broker has answered, and raises the broker's error or `Timeout`;
+        cancelling the task does not take the acknowledgement back. A batch is acknowledged with its last message,
+        unless `batch_index_ack_enabled`. Raises `InvalidMessage` for an argument of another type, and `AlreadyClosed`.
 
-        With `ack_receipt_enabled` it returns when the broker has answered, and raises its error, or `Timeout`; a task
-        cancelled meanwhile takes nothing back. (Of a batch nothing is sent, or waited for, before its last message,
-        unless `batch_index_ack_enabled`.)
-
-        In a `txn` it counts when that is committed. It is sent at once and waits for the answer, each call; a
-        list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
-        otherwise: the transaction can only be aborted then, and its commit does that.
+        :param message: a message, a message id, a list of these, or the result of `receive_arrow`.
+        :param txn: transaction whose commit makes the acknowledgement effective (PIP-31). It is then sent at once and
+            waits for the answer, a list as one request. Raises `TransactionConflict` if the message was acknowledged
+            before, in this transaction or otherwise; the transaction can only be aborted then. Default None.
         """
         if txn is None and isinstance(message, Message):
             acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
-                # As `AckGroupingTracker.add_fast` does, in this order.
+                # The steps of `AckGroupingTracker.add_fast`, in their order.
                 acks.fast_path.append(message)
                 if not acks.is_fast_path_open:
                     acks.open_fast_path(message)
@@ -298,7 +336,7 @@ class Consumer(Receiving):
 
     async def _answer(self, receipt: asyncio.Future[None]) -> None:
         config = self._inner.config
-        # Longer than a request may take, so that its own error is the one that is raised.
+        # Longer than the request's own time-out, so that the request's error is raised.
         seconds = self._inner.client.config.operation_timeout_seconds + config.acknowledgment_group_time_ms / 1000 + 1
         try:
             async with asyncio.timeout(seconds):
@@ -309,7 +347,13 @@ class Consumer(Receiving):
             raise no_receipt(seconds) from error
 
     async def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
-        """Tell the broker that everything up to and including a message is done; waits as `acknowledge` does."""
+        """Acknowledge all messages of a partition up to and including this one. Waits and raises as `acknowledge` does.
+
+        Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
+
+        :param message: a message or a message id.
+        :param txn: transaction whose commit makes the acknowledgement effective. Default None.
+        """
         check_generation(self._generation)
         message_id = _validation.id_of(message)
         if txn is not None:
@@ -322,9 +366,11 @@ class Consumer(Receiving):
             await self._answer(receipt)
 
     async def negative_acknowledge(self, message: Message | MessageId | ArrowBatch) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says.
+        """Have a message redelivered after `negative_ack_redelivery_delay_ms`, or its back-off. Does not wait.
 
-        Takes what `receive_arrow` returned, too.
+        Raises `InvalidMessage` for an argument of another type; no effect on a closed consumer.
+
+        :param message: a message, a message id, or the result of `receive_arrow`.
         """
         check_generation(self._generation)
         if isinstance(message, ArrowBatch):
@@ -332,16 +378,22 @@ class Consumer(Receiving):
             return
         message_id = _validation.id_of(message)
         if self._inner.is_closed:
-            # Everything unacknowledged comes again anyway.
+            # The broker redelivers all unacknowledged messages anyway.
             return
         self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     async def reconsume_later(
         self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it.
+        """Publish messages to the retry topic for later delivery, and acknowledge them.
 
-        As in the sync API: a copy goes to the retry topic, after the last try to the dead-letter topic.
+        A copy goes to the retry topic with its number of attempts (property RECONSUMETIMES); after
+        `max_redeliver_count` attempts it goes to the dead-letter topic. On an error the message is redelivered. Raises
+        `InvalidMessage` for arguments of another type, and `InvalidConfiguration` without `enable_retry`. (PIP-58.)
+
+        :param message: a message or a list of messages; ids are not enough.
+        :param delay: delay, a timedelta or milliseconds; effective on Shared and Key_Shared subscriptions only.
+        :param properties: properties added to the copies. Default none.
         """
         check_generation(self._generation)
         messages = _validation.messages_of(message)
@@ -349,37 +401,45 @@ class Consumer(Receiving):
         await self._inner.reconsume_later(messages, delay_ms, _validation.retry_properties(properties))
 
     async def get_positions(self) -> list[tuple[MessageId, MessageId]]:
-        """Return the last message id and the subscription's mark-delete position of every partition.
+        """Return last message id and mark-delete position of every partition.
 
-        Everything up to the mark-delete position is acknowledged; where it is not below the last id nothing is left
-        to receive. (GET_LAST_MESSAGE_ID's consumer_mark_delete_position.)
+        All messages up to the mark-delete position are acknowledged; if it is not below the last id, none is left to
+        receive. Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID, consumer_mark_delete_position.)
         """
         return await self._inner.positions()
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything unacknowledged again, now; does nothing on a closed consumer. A plain function."""
+        """Have all unacknowledged messages redelivered now. Not a coroutine; no effect on a closed consumer."""
         check_generation(self._generation)
         if not self._inner.is_closed:
             self._inner.redeliver_all()
 
     async def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
-        """Remove the subscription at the broker and close; `force` also when others are connected to it.
+        """Delete the subscription at the broker and close the consumer.
 
-        With one of several topics, remove it there and go on with the others; raises `InvalidConfiguration` for a topic
-        that is not read. Messages of it can no longer be acknowledged.
+        Raises what the broker answers, for instance if other consumers are connected to the subscription.
+
+        :param topic: one of several topics, where the subscription is deleted while the others stay; its messages can
+            no longer be acknowledged. Raises `InvalidConfiguration` for a topic that is not subscribed to. Default
+            None: all.
+        :param force: True deletes the subscription although other consumers are connected (PIP-313). Default False.
         """
         await self._inner.leave(topic, force=force)
 
     def pause(self, *, strict: bool = False) -> None:
-        """Ask the broker for no more messages; those already asked for still come.
+        """Stop granting permits to the broker; messages on granted permits still arrive. Not a coroutine.
 
-        With `strict` they do not: as in the sync API, nothing more is received until `resume`.
+        :param strict: True also stops delivery to the application: after the return of this call nothing is received
+            until `resume`, by `receive`, `batch_receive` or iteration; waiting calls go on waiting, or time out.
+            Exclusive and Failover consumers keep their queue in order. Shared and Key_Shared consumers return queued
+            and arriving entries to the broker for other consumers, each entry once per pause, which counts as one
+            redelivery; redelivered entries, partly received batches and chunks are kept. Default False.
         """
         check_generation(self._generation)
         self._inner.pause(strict=strict)
 
     def resume(self) -> None:
-        """Ask for messages again after `pause`."""
+        """Grant permits again after `pause`. Not a coroutine."""
         check_generation(self._generation)
         self._inner.resume()
 
@@ -394,11 +454,21 @@ class Consumer(Receiving):
 
 
 class Reader(Receiving):
-    """Read a topic from a position of one's own; nothing stays at the broker."""
+    """Reader of topics from a given position, created by `Client.create_reader`. Belongs to the client's loop.
+
+    Nothing stays at the broker when it is closed. An async context manager that closes it, and an async iterator of
+    messages that ends when it is closed.
+    """
 
     async def read_next(self, timeout_millis: int | None = None) -> Message:
-        """Return the next message; raises `Timeout` after `timeout_millis`. Cancelling it loses nothing."""
-        # Of a time-out that must be looked at closely, the long way.
+        """Return the next message. Waits until there is one; waiting tasks are served in order.
+
+        Cancelling the task loses no message. Raises `Timeout`, `AlreadyClosed`, and `CryptoError` for a message that
+        cannot be decrypted.
+
+        :param timeout_millis: limit in milliseconds. Default None: no limit.
+        """
+        # Other types of time-out are checked on the slow path.
         if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
                 return self._prefetched.popleft()
@@ -407,7 +477,10 @@ class Reader(Receiving):
         return await self._next(timeout_millis)
 
     async def has_message_available(self) -> bool:
-        """Return whether there is a message between the place reached and the end."""
+        """Return whether there is a message between the current position and the end of the topic.
+
+        Waits for the broker's answer if no message is queued; raises `Timeout` after the operation time-out.
+        """
         check_generation(self._generation)
         return await self._inner.has_message_available()
 
@@ -421,7 +494,20 @@ class Reader(Receiving):
         timeout_millis: int = 60_000,
         publish_time: tuple[int | None, int | None] | None = None,
     ) -> AsyncIterator[pyarrow.RecordBatch]:
-        """Yield Arrow record batches up to `end` (exclusive), as `pulsar_native.Reader.arrow_batches` does."""
+        """Yield Arrow record batches from the current position up to an end.
+
+        The result is complete or an error is raised: `Timeout`, `ChecksumError` for a damaged entry, `CryptoError`.
+        Needs pyarrow (extra `arrow`).
+
+        :param end: first message id that is not read, exact to the index in a batch. Default None: all messages present
+            at the call.
+        :param columns: names of the columns. Default all: `ALL_COLUMNS`.
+        :param max_rows: number of rows of a record batch. Default 10000.
+        :param max_bytes: approximate size of a record batch in bytes, exceeded by a larger entry. Default 8388608.
+        :param timeout_millis: limit in milliseconds of the wait for the next message. Default 60000.
+        :param publish_time: only messages published in [from, until), in milliseconds since 1970; None for no bound.
+            Default None: all.
+        """
         work = ArrowRangeReader(
             self._inner,
             end=end,

@@ -1,4 +1,4 @@
-"""The asyncio push consumer: handlers are coroutines, so many at a time as the sync API has threads."""
+"""Push consumer of the asyncio API: listeners are coroutines, as many at a time as the sync API has threads."""
 
 from __future__ import annotations
 
@@ -41,16 +41,20 @@ MessageListenerOrderly = Callable[
 
 
 class PushConsumer(NotPicklable):
-    """Consume topics as a member of a group: batches are pulled and pushed to a coroutine function.
+    """Push consumer of a consumer group, after RocketMQ's DefaultMQPushConsumer. Belongs to the client's loop.
 
-    Not thread-safe: belongs to the client's loop. As `pulsar_native.PushConsumer`; `consume_thread_max` is how
-    many calls of the handler run at a time.
+    It pulls batches and passes them to a message listener, a coroutine function; `consume_thread_max` of the
+    configuration limits the number of concurrent calls. Subscribe to topics, register one listener, then start; as an
+    async context manager it starts on entering and shuts down on leaving.
 
-        push consumer = PushConsumer(client, PushConsumerConfig(consumer_group="billing"))
-        push consumer.subscribe("orders", "paid || refunded")
-        push consumer.register_message_listener(handle)
-        async with push consumer:
+        consumer = PushConsumer(client, PushConsumerConfig(consumer_group="billing"))
+        consumer.subscribe("orders", "paid || refunded")
+        consumer.register_message_listener(handle)
+        async with consumer:
             ...
+
+    :param client: a `pulsar_native.asyncio.Client`; another one raises `InvalidConfiguration`.
+    :param config: the configuration.
     """
 
     def __init__(self, client: Client, config: PushConsumerConfig) -> None:
@@ -66,49 +70,72 @@ class PushConsumer(NotPicklable):
 
     @property
     def config(self) -> PushConsumerConfig:
-        """The settings this push consumer was made with; picklable."""
+        """Configuration of this push consumer; picklable."""
         return self._core.config
 
     @property
     def state(self) -> ServiceState:
-        """Where in its life the push consumer is."""
+        """State of the push consumer."""
         return self._core.state
 
     def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[Any] | None = None) -> None:
-        """Consume a topic: all of it, or the messages whose property TAGS is one of `a || b`.
+        """Add a topic, or replace its expression; takes effect at `start`.
 
-        Again for the same topic replaces the expression. Raises `NotAllowedError` once the push consumer was started.
+        Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression.
+
+        :param topic: the topic.
+        :param expression: tags separated by `||`: only messages with one of them in the property TAGS. Default "*": all
+            messages.
+        :param schema: the schema that decodes the values. Default None: bytes.
         """
         self._core.subscribe(topic, expression, schema or BytesSchema())
 
     def unsubscribe(self, topic: str) -> None:
-        """Take a topic out again, before the start."""
+        """Remove a topic; raises `NotAllowedError` after the start.
+
+        :param topic: the topic.
+        """
         self._core.unsubscribe(topic)
 
     def register_message_listener(
         self, concurrently: MessageListenerConcurrently | None = None, *, orderly: MessageListenerOrderly | None = None
     ) -> None:
-        """Set the handler: a concurrent one, or an orderly one.
+        """Set the message listener: a concurrent or an orderly one.
 
-        It is called with a list of messages and a context, and answers with a status; None and an exception are a
-        failure. A plain function will do when it does not block. Raises `InvalidConfiguration` for both kinds.
+        A listener is a coroutine function, or a function that does not block, of a list of messages and a context that
+        returns a status; None and an exception count as failure. Raises `InvalidConfiguration` for two listeners or
+        none, and `NotAllowedError` after the start.
+
+        :param concurrently: listener with several calls at a time, in no order. Default None.
+        :param orderly: listener called with the messages of a key or partition in order. Default None.
         """
         handler, in_order = message_listener(concurrently, orderly)
         self._core.register(orderly=in_order)
         self._handler = handler
 
     def register_filter_message_hook(self, hook: Callable[[Message], bool]) -> None:
-        """Add a filter: messages it answers False for are acknowledged unseen. It must not block."""
+        """Add a filter, called on the loop; it must not block. Raises `NotAllowedError` after the start.
+
+        :param hook: function of a message; those it returns False for are acknowledged without calling the listener.
+        """
         self._core.check_not_started()
         self._core.filters.append(hook)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Add a hook that is told before and after each call of the handler; its failures are only logged."""
+        """Add a hook, called before and after each call of the listener. Raises `NotAllowedError` after the start.
+
+        :param hook: the hook; its exceptions are logged.
+        """
         self._core.check_not_started()
         self._core.hooks.append(hook)
 
     async def start(self) -> None:
-        """Subscribe and begin to call the handler; raises as the sync API does."""
+        """Subscribe to the topics and start calling the listener. Waits up to several operation time-outs.
+
+        Raises `InvalidConfiguration` without a listener or topic, `NotAllowedError` if it was started before or the
+        group already has a push consumer in this process, and what `Client.subscribe` raises. A push consumer that
+        failed to start cannot be started again.
+        """
         check_generation(self._generation)
         self._core.check_not_started()
         await self._core.start(self._client._started(), self._dispatcher)
@@ -118,25 +145,27 @@ class PushConsumer(NotPicklable):
         return _TaskDispatcher(service, self._handler, self.config.consume_thread_max)
 
     def suspend(self) -> None:
-        """Take no more messages; what was taken is handled still."""
+        """Stop pulling messages; those already pulled are still passed to the listener."""
         check_generation(self._generation)
         self._core.suspend()
 
     def resume(self) -> None:
-        """Take messages again."""
+        """Pull messages again after `suspend`."""
         check_generation(self._generation)
         self._core.resume()
 
     def stats(self) -> PushConsumerStats:
-        """Return what was done since the start, and what is held now."""
+        """Return statistics since the start."""
         return self._core.stats()
 
     async def shutdown(self, await_termination_millis: int | None = None) -> ShutdownReport:
-        """Take no more, wait for what was taken, and leave.
+        """Stop pulling, wait for messages already pulled, and close. Idempotent.
 
-        The wait is bounded by `await_termination_millis` (None: the setting `await_termination_millis_when_shutdown`).
-        What is not done then comes again, here or at another member; handlers that still run are cancelled. A second
-        call does nothing.
+        Messages not handled within the limit are redelivered, here or at another member of the group; running calls of
+        the listener are cancelled.
+
+        :param await_termination_millis: limit in milliseconds. Default None: the configuration's
+            `await_termination_millis_when_shutdown`.
         """
         check_generation(self._generation)
         limit = drain_limit(await_termination_millis)
@@ -157,7 +186,7 @@ class PushConsumer(NotPicklable):
 
 
 class _TaskDispatcher:
-    """The tasks a push consumer's handler runs in: made when there is work for them, at most `most`."""
+    """Tasks of a push consumer: started on demand, at most `most`."""
 
     def __init__(self, service: ConsumeMessageService, handler: Callable[..., Any], most: int) -> None:
         self._service = service
@@ -165,11 +194,11 @@ class _TaskDispatcher:
         self._most = most
         self._works: deque[Work] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        # Counted apart: a task that has found nothing more stays in the set until its callbacks run.
+        # Counted separately: a finished task stays in the set until its callbacks run.
         self._working = 0
 
     def submit(self, work: Work) -> None:
-        """Have a task call the handler."""
+        """Queue a call of the listener."""
         self._works.append(work)
         if self._working < self._most:
             self._working += 1
@@ -178,7 +207,7 @@ class _TaskDispatcher:
             task.add_done_callback(self._tasks.discard)
 
     def stop(self) -> None:
-        """Drop the queued works, and cancel the running tasks, except one that shuts the push consumer down."""
+        """Drop queued calls and cancel running tasks, except the one that shuts the push consumer down."""
         self._works.clear()
         current = asyncio.current_task()
         for task in self._tasks:
@@ -190,7 +219,7 @@ class _TaskDispatcher:
             while self._works:
                 await self._call(self._works.popleft())
         finally:
-            # In the same step as the last look for work, so that none is queued in between.
+            # No await after the last check of the queue, so that no work is queued in between.
             self._working -= 1
 
     async def _call(self, work: Work) -> None:

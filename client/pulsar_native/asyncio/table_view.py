@@ -1,4 +1,4 @@
-"""The asyncio table view: filled before it is handed out, then kept up to date by a task on the loop."""
+"""Table view of the asyncio API: filled before it is returned, then updated by a task on the loop."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from pulsar_native.stats import CloseReport
 
 _log = logging.getLogger("pulsar_native.table_view")
 
-# How long nothing may come before the broker is asked whether anything is left.
+# Seconds without a message after which the broker is asked whether any are left.
 _SETTLE_SECONDS = 0.2
-# How many messages are taken before others on the loop have their turn.
+# Number of messages applied before other tasks on the loop run.
 _TURN = 200
 
 
 class TableView(Closeable, TableMapping):
-    """The newest value of every key of a topic, as a read-only mapping that follows the topic.
+    """Table view of a topic: read-only mapping of keys to their newest values, updated while it is open.
 
-    Made by `Client.create_table_view`. Reading it needs no `await` and does no I/O.
+    Created by `Client.create_table_view`. Belongs to the client's loop; reading it needs no `await` and does no I/O.
+    (PIP-87.)
     """
 
     def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder, subscription: str | None) -> None:
@@ -40,7 +41,7 @@ class TableView(Closeable, TableMapping):
         self._turn = 0
 
     async def _start(self) -> None:
-        """Take what the topic holds, then follow it."""
+        """Read the messages present, then start the task that reads further ones."""
         try:
             if self._has_history:
                 await self._fill()
@@ -68,7 +69,7 @@ class TableView(Closeable, TableMapping):
             except AlreadyClosed:
                 return
             except PulsarException as error:
-                # Of the writer's schema, which is asked for at the broker: the next message is another chance.
+                # The request for the writer's schema failed; it is repeated with the next message.
                 _log.warning("A message is missing in the table view of %s: %s", self.topic(), error)
 
     async def _next(self, deadline: float | None) -> bool:
@@ -83,7 +84,10 @@ class TableView(Closeable, TableMapping):
         return True
 
     async def refresh(self) -> None:
-        """Wait until everything published before this call is in the table; raises `AlreadyClosed`."""
+        """Wait until all messages published before this call are in the table.
+
+        Raises `AlreadyClosed`, and `Timeout` if the broker does not answer.
+        """
         check_generation(self._generation)
         if not self._has_history:
             return
@@ -97,7 +101,7 @@ class TableView(Closeable, TableMapping):
                     await self._progress.wait()
             except TimeoutError:
                 if not await self._inner.has_message_available():
-                    # Nothing is left but what the task has in its hands.
+                    # The remaining messages are those the task has dequeued.
                     ends = self._inner.dequeued_ids()
 
     def __repr__(self) -> str:
@@ -108,16 +112,20 @@ class TableView(Closeable, TableMapping):
         return self._inner.description
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected now."""
+        """Return whether every partition is connected."""
         return self._inner.is_connected
 
     async def close(self, timeout: float | None = None) -> CloseReport:
-        """Stop following the topic; what is in the table can be read still. Idempotent.
+        """Stop updating the table, which can still be read. Idempotent.
 
-        Bounded by `timeout` seconds, else by the operation time-out.
+        :param timeout: limit in seconds. Default None: the operation time-out.
         """
         return await self._receiving.close(timeout)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the newest value of a key, None (or `default`) when there is none."""
+        """Return the newest value of a key.
+
+        :param key: the key.
+        :param default: result for a key that is not in the table. Default None.
+        """
         return self._table.values.get(key, default)

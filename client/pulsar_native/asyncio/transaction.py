@@ -1,4 +1,4 @@
-"""The asyncio transaction."""
+"""Transaction of the asyncio API."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _log = logging.getLogger("pulsar_native.transaction")
 
 
 class Transaction(NotPicklable):
-    """Messages and acknowledgements that count together or not at all; made by `Client.new_transaction`.
+    """Transaction: its messages and acknowledgements take effect together or not at all (PIP-31).
 
         async with await client.new_transaction() as transaction:
             await producer.send(result, txn=transaction)
             await consumer.acknowledge(message, txn=transaction)
 
-    As in the sync API.
+    Created by `Client.new_transaction`; belongs to the client's loop. The block commits at its end and aborts on an
+    exception. Consumers get messages sent in a transaction after its commit; messages acknowledged in an aborted one
+    are redelivered.
     """
 
     def __init__(self, work: TransactionWork) -> None:
@@ -34,25 +36,25 @@ class Transaction(NotPicklable):
         return f"{self._work.core.txn_id} {self._work.core.state.name}"
 
     def txn_id(self) -> TxnId:
-        """Return the id the coordinator gave it."""
+        """Return the id assigned by the transaction coordinator."""
         return self._work.core.txn_id
 
     def state(self) -> TransactionState:
-        """Return where in its life it is, as far as this client knows."""
+        """Return the state known to this client."""
         return self._work.core.state
 
     async def commit(self) -> None:
-        """Commit, when everything in it has its answer; returns when the coordinator has confirmed.
+        """Commit the transaction. Waits until its operations have their answers and the coordinator has confirmed.
 
-        When a message or an acknowledgement of it failed, it is aborted instead and that error is raised. Raises
-        `InvalidTxnStatusError` when it is not open, or has timed out; after `Timeout` (state ERROR) the outcome is not
-        known. A task that is cancelled meanwhile does not stop it.
+        If a message or an acknowledgement failed, the transaction is aborted and that error is raised. Raises
+        `InvalidTxnStatusError` if the transaction is not open or has timed out; after `Timeout` (state ERROR) the
+        outcome is unknown. Cancelling the task does not stop the commit.
         """
         check_generation(self._generation)
         await self._work.end(commit=True)
 
     async def abort(self) -> None:
-        """Abort: nothing of it counts, and what was acknowledged comes again. Waits and raises as `commit` does."""
+        """Abort the transaction; acknowledged messages are redelivered. Waits and raises as `commit` does."""
         check_generation(self._generation)
         await self._work.end(commit=False)
 
@@ -63,12 +65,12 @@ class Transaction(NotPicklable):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            # Ended in the block by the application itself: fine. Timed out: it must hear of it.
+            # The block may end the transaction itself; a time-out must be raised.
             if self.state() in (TransactionState.OPEN, TransactionState.TIME_OUT):
                 await self.commit()
         elif self.state() is TransactionState.OPEN:
             try:
                 await self.abort()
             except PulsarException as failed:
-                # What happened in the block matters more; the broker aborts when its time is over.
+                # The block's exception has precedence; the broker aborts after the transaction's time-out.
                 _log.warning("Transaction %s could not be aborted: %s", self.txn_id(), failed)

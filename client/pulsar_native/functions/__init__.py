@@ -1,6 +1,6 @@
-"""What programs written as Pulsar functions import: the interface of a function, its context, and encodings.
+"""Interfaces of Pulsar functions: function, context and SerDe classes.
 
-Rules: nothing runs here; the runtime that calls a function gives it the context.
+Rules: no function runs here; the functions runtime calls it with a context.
 """
 
 from pulsar_native.functions.context import Context

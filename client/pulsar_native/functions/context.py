@@ -1,4 +1,4 @@
-"""What a Pulsar function is told of the message it processes, and can do besides returning a value."""
+"""Context of a Pulsar function."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Context:
-    """The interface of the context; the runtime that calls the function implements it."""
+    """Interface of the context, implemented by the functions runtime."""
 
     @abstractmethod
     def get_message_id(self) -> Any:
@@ -60,15 +60,15 @@ class Context:
 
     @abstractmethod
     def get_user_config_value(self, key: str) -> Any:
-        """Return a value of the user's configuration, None where it has none."""
+        """Return a value of the user configuration, None for an unknown key."""
 
     @abstractmethod
     def get_user_config_map(self) -> Any:
-        """Return the user's configuration as a dictionary."""
+        """Return the user configuration as a dictionary."""
 
     @abstractmethod
     def get_secret(self, secret_name: str) -> Any:
-        """Return a secret, None where there is none of that name."""
+        """Return a secret, None for an unknown name."""
 
     @abstractmethod
     def get_partition_key(self) -> Any:
@@ -93,7 +93,7 @@ class Context:
         callback: Callable[..., Any] | None = None,
         message_conf: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Publish a message to a topic, encoded by the named `SerDe`; `message_conf` is what `send` takes besides."""
+        """Publish a message to a topic, encoded by the named `SerDe`; `message_conf` has options of `send`."""
 
     @abstractmethod
     def get_input_topics(self) -> Any:

@@ -1,4 +1,4 @@
-"""The interface of a Pulsar function."""
+"""Interface of a Pulsar function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pulsar_native.functions.context import Context
 
 
 class Function:
-    """A function of messages: derive from it and implement `process`."""
+    """Base of Pulsar functions; subclasses implement `process`."""
 
     @abstractmethod
     def process(self, input: Any, context: Context) -> Any:

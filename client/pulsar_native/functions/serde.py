@@ -1,4 +1,4 @@
-"""How a Pulsar function's inputs and outputs become bytes, and back."""
+"""SerDe classes: encoding of a Pulsar function's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SerDe:
-    """An encoding of values: derive from it and implement both methods."""
+    """Base of SerDe classes; subclasses implement both methods."""
 
     @abstractmethod
     def serialize(self, input: Any) -> bytes:
@@ -20,7 +20,7 @@ class SerDe:
 
 
 class PickleSerDe(SerDe):
-    """Python's pickle; only for messages of producers you trust, since reading one can run any code."""
+    """SerDe with pickle, for trusted producers only: loading a pickle can execute any code."""
 
     def serialize(self, input: Any) -> bytes:
         """Return the pickled value."""
@@ -32,7 +32,7 @@ class PickleSerDe(SerDe):
 
 
 class IdentitySerDe(SerDe):
-    """Numbers and text as text in UTF-8, bytes as they are."""
+    """SerDe of numbers and text as UTF-8 text; bytes stay unchanged."""
 
     _kinds = (int, float, complex, str)
 
@@ -45,7 +45,7 @@ class IdentitySerDe(SerDe):
         raise TypeError(f"IdentitySerDe takes int, float, complex, str and bytes, not {type(input).__name__}")
 
     def deserialize(self, input_bytes: bytes) -> Any:
-        """Return the first of int, float, complex and str that the bytes are the text of, else the bytes."""
+        """Return the bytes decoded as the first possible one of int, float, complex and str, else the bytes."""
         for kind in self._kinds:
             try:
                 return kind(input_bytes.decode())

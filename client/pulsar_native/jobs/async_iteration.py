@@ -1,7 +1,7 @@
-"""Results of coroutine functions and async generators, for a caller that is not asyncio.
+"""Results of coroutine functions and async generators, for a caller without asyncio.
 
-Rules: one event loop per result, run by the caller's thread and only while it waits for the next item; it is closed at
-the end, and when the iterator is closed or an exception leaves it. May not be used inside a running loop.
+Rules: one event loop per result, run by the caller's thread while it waits for the next item. The loop is closed at the
+end, and when the iterator is closed or an exception leaves it. Not inside a running loop.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterator
 from typing import Any
 
-# The time that tasks of the callable's own get to end when the iteration is over.
+# Time for tasks of the callable to end after the iteration.
 _END_SECONDS = 0.5
 
 
 def is_asynchronous(given: object) -> bool:
-    """Return whether it has to be awaited or iterated by `async for`."""
+    """Return True if the result must be awaited or iterated by `async for`."""
     return inspect.isawaitable(given) or hasattr(given, "__aiter__")
 
 
 def resolved(given: Any) -> Any:
-    """Return the result of an awaitable, or an iterator of what an async iterator gives; blocks for the first.
+    """Return the result of an awaitable, or an iterator of an async iterator; blocks for the first item.
 
-    An awaitable may give an async iterator, which goes on in the same loop.
+    An awaitable may return an async iterator, which continues in the same loop.
     """
     loop: asyncio.AbstractEventLoop | None = None
     if inspect.isawaitable(given):

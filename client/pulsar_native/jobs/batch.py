@@ -1,8 +1,8 @@
-"""One consumed batch: its limits, what it holds, what is to be acknowledged.
+"""Consumed batch: its limits, the messages in its output, and the ids to acknowledge.
 
-Rules: ids are kept as ranges, so that a large batch stays small in memory and in the caller's state; messages taken but
-not put into the batch are never acknowledged. The output is a sequence of chunks, each in the order of topics and ids:
-so the ids alone tell where each message stands in it. Does no I/O but acknowledging.
+Rules: ids are kept as ranges, so that a large batch is small in memory and in the caller's state. Messages received but
+not added to the batch are never acknowledged. The output is a sequence of chunks, each in the order of topics and ids,
+so that the ids alone determine each message's place. No I/O but acknowledging.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pulsar_native.jobs.id_ranges import IdRanges, TopicRanges, ids_of
 if TYPE_CHECKING:
     from pulsar_native import Consumer, EntryRange, Message, MessageId
 
-# What is received at once as rows, at most.
+# Maximum number of rows received at once.
 _MOST_ROWS = 20_000
 _MOST_BYTES = 8 * 1024 * 1024
-# Ids of one request to the broker.
+# Number of ids in one request to the broker.
 _MOST_IDS = 5_000
-# Entries, cut by the end of a batch, that are carried from batch to batch.
+# Number of partly consumed entries carried from batch to batch.
 _MOST_CUT = 1_000
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What ends a batch besides the topic's end; None is no limit."""
+    """Limits that end a batch before the topic's end; None is no limit."""
 
     messages: int | None
     bytes: int | None
@@ -38,7 +38,7 @@ class BatchLimits:
 
     @staticmethod
     def of(messages: object, size: object, seconds: object, inline_bytes: int | None) -> BatchLimits:
-        """Return the limits after templates were rendered: numbers, or texts of them."""
+        """Return the limits after rendering of templates: numbers, or texts of them."""
         count, octets = _number("max_messages", messages), _number("max_bytes", size)
         return BatchLimits(
             None if count is None else int(count),
@@ -62,10 +62,10 @@ def _number(name: str, value: object, *, least: float = 1) -> float | None:
 
 
 class CutEntries:
-    """Batch entries of which only a part was taken, by this batch or earlier ones: which messages those were.
+    """Batch entries consumed in part, by this batch or earlier ones, with the messages consumed.
 
-    A broker that does not keep acknowledgements of single messages delivers such an entry again as a whole. An entry is
-    known by ledger, number, size and publish time, so that another cluster's entry of the same number is none of these.
+    A broker without acknowledgements of single messages redelivers such an entry as a whole. An entry is identified by
+    ledger, number, size and publish time, so that an entry of the same number in another cluster is another one.
     """
 
     def __init__(self, noted: object = None) -> None:
@@ -79,23 +79,23 @@ class CutEntries:
         return bool(self._known)
 
     def is_known(self, message: Message) -> bool:
-        """Return whether an earlier batch holds the message."""
+        """Return True if an earlier batch has the message."""
         message_id = message.message_id()
         key = (message.topic_name(), message_id.ledger_id(), message_id.entry_id())
         bits = self.known_indexes(key, message_id.batch_size(), message.publish_timestamp()) if self._known else 0
         return bool(bits >> max(0, message_id.batch_index()) & 1)
 
     def known_indexes(self, key: tuple[str, int, int], size: int, publish_time: int) -> int:
-        """Return the bit set of an entry's messages that earlier batches hold."""
+        """Return the bit set of an entry's messages that earlier batches have."""
         bits, known_size, known_time = self._known.get(key, (0, 0, 0))
         return bits if (known_size, known_time) == (size, publish_time) else 0
 
     def has(self, topic: str, ledger: int, entries: range) -> bool:
-        """Return whether one of the entries was cut by an earlier batch."""
+        """Return True if an earlier batch consumed one of the entries in part."""
         return any(name == topic and lid == ledger and entry in entries for name, lid, entry in self._known)
 
     def take(self, key: tuple[str, int, int], indexes: int, size: int, publish_time: int) -> None:
-        """Note messages of a batch entry that this batch acknowledges."""
+        """Record messages of a batch entry that this batch acknowledges."""
         bits = self._open.get(key, (0, 0, 0))[0] | indexes
         if key not in self._open:
             bits |= self.known_indexes(key, size, publish_time)
@@ -106,7 +106,7 @@ class CutEntries:
             self._open[key] = (bits, size, publish_time)
 
     def as_json(self) -> dict[str, list[list[Any]]]:
-        """Return what the next batch has to know: the newest cut entries."""
+        """Return the state for the next batch: the newest partly consumed entries."""
         found: dict[str, list[list[Any]]] = {}
         newest = sorted({**self._known, **self._open}.items(), key=lambda item: item[0][1:])[-_MOST_CUT:]
         for (topic, ledger, entry), (bits, size, time) in newest:
@@ -116,7 +116,7 @@ class CutEntries:
 
 @dataclass
 class _Partition:
-    """What the output holds of one topic or partition."""
+    """Messages in the output of one topic or partition."""
 
     count: int = 0
     first: str | None = None
@@ -124,7 +124,7 @@ class _Partition:
 
 
 class Batch:
-    """What was taken so far. Not thread-safe."""
+    """The batch so far. Not thread-safe."""
 
     def __init__(self, limits: BatchLimits, cut: CutEntries | None = None) -> None:
         self._limits = limits
@@ -140,7 +140,7 @@ class Batch:
         self.stop_reason: str | None = None
 
     def takes(self, size: int, line: int) -> bool:
-        """Take a message out of the limits and return True, or note why none is taken any more. A first one fits."""
+        """Reserve room for a message and return True, or record the limit reached. The first message always fits."""
         limits = self._limits
         if limits.inline_bytes is not None and self._taken_inline + line > limits.inline_bytes:
             self.stop_reason = "inline_limit"
@@ -162,16 +162,16 @@ class Batch:
             self.stop_reason = "max_bytes"
 
     def is_too_long(self, line: int) -> bool:
-        """Return whether a message is too long to be returned inline, even alone."""
+        """Return True if a message alone is too long to be returned inline."""
         return self._limits.inline_bytes is not None and line > self._limits.inline_bytes
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was taken yet."""
+        """True if no message was added."""
         return self._taken == 0
 
     def add(self, message: Message) -> None:
-        """Put a message that was taken into the output."""
+        """Add a message to the output."""
         self._chunk.add(message)
         self._note(message.topic_name(), 1, message.message_id(), message.message_id())
         self._note_entry(message)
@@ -179,7 +179,7 @@ class Batch:
         self.bytes += len(message)
 
     def add_other(self, message: Message) -> None:
-        """Acknowledge a message with the batch that is not in its output."""
+        """Acknowledge a message with the batch without adding it to the output."""
         self._others.add(message)
         self._note_entry(message)
 
@@ -191,20 +191,20 @@ class Batch:
             self.cut.take(key, index, message_id.batch_size(), message.publish_timestamp())
 
     def room(self) -> tuple[int, int]:
-        """Return how many rows, and bytes of payload, to take next: what is left, and never too much at once."""
+        """Return number of rows and bytes of payload to receive next."""
         limits = self._limits
         rows = _MOST_ROWS if limits.messages is None else limits.messages - self._taken
         size = _MOST_BYTES if limits.bytes is None else limits.bytes - self._taken_bytes
         return min(rows, _MOST_ROWS), min(size, _MOST_BYTES)
 
     def takes_rows(self, size: int) -> bool:
-        """Return whether rows with so many bytes of payload fit, or note why not. First ones fit."""
+        """Return True if rows with this many bytes of payload fit, or record the limit reached."""
         if self._taken and self._limits.bytes is not None and self._taken_bytes + size > self._limits.bytes:
             self.stop_reason = "max_bytes"
         return self.stop_reason is None
 
     def add_rows(self, entries: EntryRange, size: int, publish_time: int) -> None:
-        """Put rows with so many bytes of payload into the output."""
+        """Add rows with this many bytes of payload to the output."""
         self._chunk.add_rows(entries)
         self._note(entries.topic, len(entries), entries.first_message_id(), entries.last_message_id())
         self._note_rows(entries, publish_time)
@@ -213,7 +213,7 @@ class Batch:
         self.bytes += size
 
     def add_other_rows(self, entries: EntryRange, publish_time: int) -> None:
-        """Acknowledge rows with the batch that are not in its output."""
+        """Acknowledge rows with the batch without adding them to the output."""
         self._others.add_rows(entries)
         self._note_rows(entries, publish_time)
 
@@ -237,7 +237,7 @@ class Batch:
             self.messages.extend(records)
 
     def manifest(self) -> dict[str, Any]:
-        """Return counts and ids ("ledger:entry:partition:batch_index"), in a form JSON can hold."""
+        """Return counts and ids ("ledger:entry:partition:batch_index") as JSON values."""
         found: dict[str, Any] = {
             "count": self.count,
             "bytes": self.bytes,
@@ -252,18 +252,18 @@ class Batch:
         return found
 
     def chunks(self) -> list[dict[str, list[list[Any]]]]:
-        """Return the ids of the messages of the output, chunk by chunk and by topic."""
+        """Return the message ids of the output, by chunk and topic."""
         return self._chunks if not self._chunk else [*self._chunks, self._chunk.as_json()]
 
     def others(self) -> dict[str, list[list[Any]]]:
-        """Return the ids of what is acknowledged without being in the output."""
+        """Return the ids to acknowledge that are not in the output."""
         return self._others.as_json()
 
 
 def acknowledge(consumers: Sequence[Consumer], ranges: Iterable[TopicRanges]) -> None:
     """Acknowledge ids, received now or by an earlier try; blocks for the broker's receipts.
 
-    The consumers must have `ack_receipt_enabled`: an acknowledgement that the broker refuses raises its error.
+    The consumers must have `ack_receipt_enabled`: a rejected acknowledgement raises the broker's error.
     """
     from pulsar_native.topic import TopicName
 
@@ -284,9 +284,9 @@ def acknowledge(consumers: Sequence[Consumer], ranges: Iterable[TopicRanges]) ->
 
 
 def record_of(message: Message, decoder: str) -> dict[str, Any]:
-    """Return a message as a line of the output holds it; raises the decoder's error for a value it cannot read.
+    """Return a message as a line of the output; raises the decoder's error for a value it cannot decode.
 
-    Only what belongs to the message itself is there, so that every reading of it gives the same line.
+    Only fields of the message itself are written, so that every reading returns the same line.
     """
     from pulsar_native.jobs.codecs import decode
 
@@ -316,5 +316,5 @@ def _iso(millis: int) -> str | None:
     try:
         return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
-        # Any 64-bit number may stand there; what is no date stays a number.
+        # Any 64-bit number is possible here; one that is not a date stays a number.
         return str(millis)

@@ -1,10 +1,10 @@
-"""The place of a batch's output: whose it is, and the manifest beside it, which outlives every other memory of it.
+"""Output path of a batch and its owner, recorded in a manifest beside it, which outlives the caller's state.
 
-The manifest of `folder/name` is `folder/_name.manifest.json`; readers of whole folders pass over names that begin with
-an underscore. Its `state` is receiving (a claim: no output yet), written (the output is there, nothing is
-acknowledged), consumed (acknowledging has begun: the output is the only copy), acknowledged. Rules: a claim is made
-before anything is received, and of several runs one gets it; what another run has written is never replaced unless that
-was asked for; who lost the claim finds out before the output is replaced and before anything is acknowledged.
+The manifest of `folder/name` is `folder/_name.manifest.json`; readers of whole folders skip names that begin with an
+underscore. Its `state` is receiving (a claim, no output yet), written (the output is there, nothing is acknowledged),
+consumed (acknowledging has begun: the output is the only copy), acknowledged. Rules: the claim is made before anything
+is received, and one of several runs gets it. Output of another run is never replaced unless asked for. A run that lost
+the claim fails before the output is replaced and before anything is acknowledged.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ Note = dict[str, Any]
 
 
 class OutputExists(JobRefused):
-    """Raised when there is an output of another run or batch, which must not be replaced."""
+    """Raised when the output belongs to another run or batch and must not be replaced."""
 
 
 class OutputTaken(JobFailed):
-    """Raised when another try or run has taken over the output meanwhile."""
+    """Raised when another try or run has claimed the output meanwhile."""
 
 
 def manifest_path(path: str) -> str:
-    """Return where the manifest of an output is."""
+    """Return the path of an output's manifest."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}_{name}.manifest.json"
 
 
 class BatchOutput:
-    """The output of one batch of a run, in one try. Blocking; not thread-safe."""
+    """Output of one batch of a run, in one try. Blocking; not thread-safe."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class BatchOutput:
         if_exists: str = "fail",
         open_path: PathFactory = local_path,
     ) -> None:
-        """Take the path that was asked for; `run` identifies the run, the same in all its tries."""
+        """Set the requested path; `run` identifies the run in all of its tries."""
         self.path = path
         self.token = uuid.uuid4().hex
         self._asked = path
@@ -68,9 +68,9 @@ class BatchOutput:
     # ---- finding -----------------------------------------------------------------------------------------------------
 
     def find(self, known_path: str | None = None) -> Note | None:
-        """Return this run's manifest of a batch that was consumed, None where there is none.
+        """Return this run's manifest of a consumed batch, None if there is none.
 
-        Sets `path` to its output. `known_path` is where the run had its output, if that is known.
+        Sets `path` to its output. `known_path` is the run's output path if known.
         """
         for path in self._candidates(known_path):
             note = self._read(path)
@@ -91,7 +91,7 @@ class BatchOutput:
         return f"{folder}{slash}{stem}-{number:05}{dot}{ending}"
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of the parts there are, or are being written."""
+        """Return the numbers of existing parts, those being written included."""
         folder, slash, _ = self._asked.rpartition("/")
         name = re.escape(self._part(0).rpartition("/")[2]).replace("00000", r"(\d{5})", 1)
         pattern = re.compile(rf"(?:{name}|_{name}\.manifest\.json)")
@@ -113,7 +113,7 @@ class BatchOutput:
     # ---- claiming ----------------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """Take the place for this try; raises `OutputExists` where that would replace what is not to be replaced."""
+        """Claim the path for this try; raises `OutputExists` if output would be replaced that must not be."""
         if self._if_exists == "append_part":
             self._claim_part()
             return
@@ -143,17 +143,17 @@ class BatchOutput:
         raise OutputExists(f"{self._asked} has {_MOST_PARTS} parts: choose another path")
 
     def _is_own_claim(self, note: Note | None) -> bool:
-        """Return whether an earlier try of this run has the place, and has not acknowledged anything."""
+        """Return True if an earlier try of this run has the claim and has not acknowledged anything."""
         if note is None or note.get("run") != self._run:
             return False
-        # Under a mere claim there is no output of this run: what is there came from elsewhere.
+        # With a claim only, this run has no output: a file there is another's.
         return note["state"] == WRITTEN or (note["state"] == RECEIVING and not is_there(self.path, self._open_path))
 
     def _create(self) -> bool:
         return create_json(manifest_path(self.path), self._note(RECEIVING), self._open_path)
 
     def _take_over(self, note: Note | None) -> None:
-        """Replace an earlier claim; what an earlier try of this run left, of which nothing is acknowledged, goes."""
+        """Replace an earlier claim; output of this run's earlier tries without acknowledgements is removed."""
         target = self._open_path(self.path)
         if note is not None and note.get("run") == self._run:
             remove(str(temporary_of(target, str(note.get("token", "")))), self._open_path)
@@ -182,28 +182,28 @@ class BatchOutput:
         return {"version": 1, "state": state, "run": self._run, "token": self.token, **(more or {})}
 
     def check(self) -> None:
-        """Raise `OutputTaken` if another try or run has the place now."""
+        """Raise `OutputTaken` if another try or run has the claim."""
         note = self._read(self.path)
         if note is None or note.get("token") != self.token:
             raise OutputTaken(f"another try or run has taken over {self.path}: this one ends, and acknowledges nothing")
 
     def keep(self, state: str, more: Mapping[str, Any]) -> None:
-        """Replace the manifest, once it is certain that the place is still this try's."""
+        """Replace the manifest after checking that this try has the claim."""
         self.check()
         write_json(manifest_path(self.path), self._note(state, more), self._open_path)
 
     def require_restorable(self) -> None:
-        """Raise `OutputExists` where another run has the place of an output that is to be written again."""
+        """Raise `OutputExists` if another run has the path of an output that is to be written again."""
         note = self._read(self.path)
         if self._if_exists != "overwrite" and note is not None and note.get("run") != self._run:
             raise OutputExists(self._refusal(note))
 
     def take_back(self, state: str, more: Mapping[str, Any]) -> None:
-        """Write the manifest of a batch that was consumed before; from now on the place is this try's."""
+        """Write the manifest of a batch that was consumed before, and claim the path."""
         write_json(manifest_path(self.path), self._note(state, more), self._open_path)
 
     def release(self) -> None:
-        """Give up a claim under which nothing was written."""
+        """Release a claim under which nothing was written."""
         note = self._read(self.path)
         if note is not None and note.get("token") == self.token and note["state"] == RECEIVING:
             remove(manifest_path(self.path), self._open_path)

@@ -1,7 +1,6 @@
-"""Values to bytes for publishing, and bytes to JSON-safe values after consuming.
+"""Codecs of jobs: values to bytes for publishing, bytes to JSON values after consuming.
 
-Rules: what is registered at the topic is exactly the definition given; bytes never reach JSON but as
-base64, marked as such.
+Rules: the registered schema is exactly the definition given. Bytes are written to JSON as marked base64 only.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pulsar_native.schema import (
 
 
 class EncodedBytes(Schema[bytes]):
-    """A schema to register for values that are bytes already: they are encoded once, when they are checked."""
+    """Schema to register for values that are encoded already, when they are checked."""
 
     def __init__(self, info: SchemaInfo) -> None:
         super().__init__()
@@ -51,7 +50,7 @@ class EncodedBytes(Schema[bytes]):
 
 
 class Codec:
-    """Turn values into bytes by a schema's name and definition; `to_register` is what the topic is told, or None."""
+    """Encoder of values by a schema's name and definition; `to_register` is the topic's schema, or None."""
 
     def __init__(self, schema: str | None, definition: Mapping[str, Any] | None, *, from_texts: bool = False) -> None:
         self.to_register: EncodedBytes | None = None
@@ -71,13 +70,13 @@ class Codec:
             self.to_register = EncodedBytes(real.schema_info())
 
     def encode(self, value: Any) -> bytes | None:
-        """Return the bytes of a value, None for a null value; raises ValueError or `InvalidRecord` (one too)."""
+        """Return the bytes of a value, None for a null value; raises ValueError or its subclass `InvalidRecord`."""
         return None if value is None else self._encode(value)
 
     def typed(self, row: Any, rows: str | None) -> Any:
-        """Return a row of texts or of a table with the types the definition asks for; anything else as it is.
+        """Return a row of texts or of a table with the definition's types; anything else unchanged.
 
-        `rows` is that of the source. Raises ValueError.
+        `rows` is the source's. Raises ValueError.
         """
         convert = {"texts": self._from_texts, "table": self._from_table}.get(rows or "")
         if convert is None or not isinstance(row, Mapping):
@@ -86,7 +85,7 @@ class Codec:
 
 
 def _plain(value: Any) -> bytes:
-    """Return bytes as they are, text in UTF-8, and anything else as compact JSON."""
+    """Return bytes unchanged, text in UTF-8, and anything else as compact JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str):
@@ -100,7 +99,7 @@ def _plain(value: Any) -> bytes:
 
 
 def _json_value(value: Any) -> Any:
-    """Return what JSON has for a value of another type: ISO-8601 for times, exact texts for decimals and UUIDs."""
+    """Return the JSON form of another type: ISO-8601 for times, exact text for decimals and UUIDs."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | UUID):
@@ -134,7 +133,7 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 
 
 def _conversions(definition: Mapping[str, Any]) -> dict[str, Callable[[str, Any], Any]]:
-    """Return for each field of a record what makes its value from the text of a CSV column."""
+    """Return the conversion of each record field from the text of a CSV column."""
     found = {}
     for each in definition.get("fields", ()):
         kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
@@ -162,7 +161,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _table_conversions(definition: Mapping[str, Any], is_avro: bool) -> dict[str, Callable[[str, Any], Any]]:
-    """Return for each field of a record what makes its value from that of a table's column."""
+    """Return the conversion of each record field from a table's value."""
     found = {}
     for each in definition.get("fields", ()):
         kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
@@ -176,7 +175,7 @@ def _table_conversions(definition: Mapping[str, Any], is_avro: bool) -> dict[str
 def _table_conversion(plain: Any, logical: Any, is_avro: bool) -> Callable[[str, Any], Any]:
     def one(name: str, value: Any) -> Any:
         if isinstance(value, float) and plain in ("int", "long") and value.is_integer():
-            return int(value)  # pandas keeps integers with a gap among them as floats.
+            return int(value)  # pandas stores integers with a missing value as floats.
         if plain == "string" and not isinstance(value, str) and value is not None:
             return _json_value(value) if isinstance(value, datetime | date | time | Decimal | UUID) else value
         if isinstance(value, Decimal) and plain in ("float", "double"):
@@ -191,7 +190,7 @@ def _table_conversion(plain: Any, logical: Any, is_avro: bool) -> Callable[[str,
 
 
 def _moment(value: datetime, logical: str, *, keep: bool) -> datetime | int:
-    """Return a moment as Avro's logical type wants it: itself with `keep`, else its count of units since 1970."""
+    """Return a time as Avro's logical type needs it: unchanged with `keep`, else its count of units since 1970."""
     is_local = logical.startswith("local-")
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     if keep:
@@ -205,7 +204,7 @@ def _moment(value: datetime, logical: str, *, keep: bool) -> datetime | int:
 
 
 class WriterSchema(Schema[Any]):
-    """Decode each message by the schema it was written with, whichever that is; bytes where it has none."""
+    """Decoder of each message by its writer's schema; bytes without a schema."""
 
     def __init__(self, find: WriterSchemas | None = None) -> None:
         super().__init__()
@@ -213,11 +212,11 @@ class WriterSchema(Schema[Any]):
         self._decoders: dict[bytes, Schema[Any]] = {}
 
     def encode(self, obj: Any) -> bytes:
-        """Refuse: this schema reads only."""
+        """Raise: this schema only decodes."""
         raise InvalidRecord("RegisteredSchema decodes only")
 
     def decode(self, data: bytes) -> Any:
-        """Return the bytes: without a version there is nothing to go by."""
+        """Return the bytes: without a version no schema is known."""
         return data
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> Any:
@@ -235,9 +234,9 @@ class WriterSchema(Schema[Any]):
 
 
 def decode(message: Message, decoder: str) -> tuple[Any, str]:
-    """Return a message's value as JSON can hold it, and how to read it: json, text, base64 or null.
+    """Return a message's value as JSON, and its encoding: json, text, base64 or null.
 
-    Raises `InvalidRecord` for bytes that are not what the decoder expects.
+    Raises `InvalidRecord` for bytes that the decoder cannot decode.
     """
     if message.has_null_value():
         return None, "null"
@@ -249,7 +248,7 @@ def decode(message: Message, decoder: str) -> tuple[Any, str]:
         return _parsed(message.data()), "json"
     value = message.value()
     if isinstance(value, bytes):
-        # Without a registered schema: text where it is text, so that the file can be read.
+        # Without a registered schema, text stays text, so that the file is readable.
         try:
             return value.decode(), "text"
         except UnicodeDecodeError:
@@ -272,7 +271,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def json_safe(value: Any) -> Any:
-    """Return a value that JSON can hold: bytes as {"base64": …}, times as ISO-8601, decimals and UUIDs as text."""
+    """Return a JSON value: bytes as {"base64": …}, times as ISO-8601, decimals and UUIDs as text."""
     if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
         return value
     if isinstance(value, float):

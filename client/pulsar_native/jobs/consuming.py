@@ -1,11 +1,11 @@
-"""A bounded batch of a subscription: received, written, handed over, and only then acknowledged.
+"""Consume job: one bounded batch of a subscription, received, written, processed, and then acknowledged.
 
-Order of events: the output is claimed; messages are received; the output is made durable and gets its name; `process`
-is called; letters are published; the ids are noted beside the output and in the caller's state; the broker is told, and
-has confirmed it; that is noted too. A failure before the ids are noted acknowledges nothing, and the next try receives
-the same messages again. From then on the run keeps its batch: every further try, in whatever way the run came back,
-returns the same manifest, writes a missing or changed output again from exactly those ids, and repeats an
-acknowledgement that is not known to have arrived. Delivery is at least once. Blocking; not thread-safe.
+Order of events: 1. the output is claimed; 2. messages are received; 3. the output is made durable and renamed; 4.
+`process` is called; 5. dead and retry letters are published; 6. the ids are recorded beside the output and in the
+caller's state; 7. the messages are acknowledged, with receipts; 8. that is recorded. A failure before 6 acknowledges
+nothing, and the next try receives the same messages. After 6 the run keeps its batch: every further try returns the
+same manifest, writes a missing or changed output again from exactly those ids, and repeats an acknowledgement without a
+receipt. Delivery is at least once. Blocking; not thread-safe.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.interfaces import JobLog, JobState
 
 _SLICE_MS = 200
-# How long a consumer of an earlier try, which the broker has not dropped yet, is waited for.
+# Limit of the wait for the broker to drop the consumer of an earlier try.
 _BUSY_SECONDS = 30.0
 ORDERED = ("exclusive", "failover")
 
@@ -46,11 +46,10 @@ class OutputLost(JobRefused):
 
 @dataclass(frozen=True)
 class ConsumeSettings:
-    """A bounded batch: from which topics, through which subscription, up to where, into what. All values are checked.
+    """Options of a consume job: topics, subscription, limits and output. All values are checked.
 
-    `pattern` stands instead of `topics`. `run` identifies the run: the same in all its tries, another in every other
-    run.
-    `path` is None where the batch is returned inline only, or handled message by message.
+    `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
+    `path` is None if the batch is returned inline only, or handled message by message.
     """
 
     topics: Sequence[str]
@@ -80,17 +79,17 @@ class ConsumeSettings:
 
     @property
     def source(self) -> list[str] | str:
-        """The topics' names, or the pattern's text."""
+        """Names of the topics, or the pattern."""
         return list(self.topics) if self.pattern is None else self.pattern.pattern
 
 
 @dataclass(frozen=True)
 class ConsumeCallbacks:
-    """What the caller adds to the job.
+    """Functions of the caller.
 
     `check` raises to end the job at once (a kill); `process` is called with the manifest, `handle` with each message;
-    exceptions `passing` of `handle` end the job whatever `on_error` says; `redact` takes secrets out of a text;
-    `names` gives the topics of a namespace, for the hint of an error.
+    exceptions `passing` of `handle` end the job whatever `on_error` is; `redact` removes secrets from a text; `names`
+    returns the topics of a namespace, for the hint of an error.
     """
 
     check: Callable[[], None] = lambda: None
@@ -103,7 +102,7 @@ class ConsumeCallbacks:
 
 
 class ConsumeJob:
-    """One try of a batch. `stage` tells where it stands; `run` is called once."""
+    """One try of a batch; `run` is called once. `stage` is the current stage."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class ConsumeJob:
         *,
         cut: CutEntries | None = None,
     ) -> None:
-        """`cut` is what earlier batches of the subscription have taken of entries they did not take as a whole."""
+        """`cut` has the entries that earlier batches of the subscription consumed in part."""
         self._settings = settings
         self._client = client
         self._state = state
@@ -129,11 +128,11 @@ class ConsumeJob:
         self._consumers: list[Consumer] = []
         self._started = time.monotonic()
         self.stage = "output"
-        # What later batches have to know of entries that were not taken as a whole.
+        # Partly consumed entries, for later batches.
         self.cut: dict[str, list[list[Any]]] = {}
 
     def run(self) -> dict[str, Any]:
-        """Return the manifest of the batch: this try's, or that of an earlier one."""
+        """Return the manifest of the batch: this try's, or an earlier one's."""
         output, note = self._find()
         if note is not None:
             return self._repeat(output, note)
@@ -152,7 +151,7 @@ class ConsumeJob:
             raise
 
     def failure_manifest(self, error: BaseException) -> dict[str, Any]:
-        """Return what the try had received when it failed, for a log or a report."""
+        """Return what a failed try had received, for a log or a report."""
         found = self._batch.manifest()
         found.pop("messages", None)
         return {
@@ -161,7 +160,7 @@ class ConsumeJob:
             "stage": self.stage,
             **found,
             "errors": self._policy.manifest(),
-            # Begun, it may have reached the broker in part; the next try repeats it.
+            # The request may have reached the broker in part; the next try repeats it.
             "acknowledged": "begun" if self.stage == "acknowledge" else "nothing",
             "error": f"{type(error).__name__}: {self._calls.redact(str(error))[:1000]}",
         }
@@ -169,7 +168,7 @@ class ConsumeJob:
     # ---- a batch that is known ---------------------------------------------------------------------------------------
 
     def _find(self) -> tuple[BatchOutput | None, dict[str, Any] | None]:
-        """Return the place of the output, and the note of this run's batch if it has one."""
+        """Return the output, and the record of this run's batch if there is one."""
         settings = self._settings
         note = self._state.get()
         if note is not None and note.get("version") != 1:
@@ -210,11 +209,11 @@ class ConsumeJob:
         return manifest
 
     def _with_output(self, output: BatchOutput, note: dict[str, Any]) -> dict[str, Any]:
-        """Return the note once its output is there as it was written, or has been written again."""
+        """Return the record once its output is there as written, or was written again."""
         settings = self._settings
         self.stage = "output"
         if note["asked"] != settings.path:
-            # The batch goes to another place than before: one that is free.
+            # The batch moves to another path, which must be free.
             output.claim()
             content = None
         else:
@@ -273,7 +272,7 @@ class ConsumeJob:
             file.discard()
 
     def _copy(self, file: AtomicFile, note: dict[str, Any]) -> int:
-        """Write the messages of a note, chunk by chunk, and return how many there were."""
+        """Write the messages of a record, chunk by chunk, and return their number."""
         from pulsar_native.jobs.batch import record_of
 
         count = 0
@@ -306,7 +305,7 @@ class ConsumeJob:
         )
 
     def _handle_again(self, note: dict[str, Any]) -> None:
-        """Call the function with each message of the output once more; nothing of the output changes."""
+        """Call the function with each message of the output again; the output stays unchanged."""
         self.stage = "process_message"
         handler = self._handler()
         batch = Batch(BatchLimits(None, None, None, None))
@@ -334,7 +333,7 @@ class ConsumeJob:
     # ---- topics ------------------------------------------------------------------------------------------------------
 
     def _require_topics(self) -> None:
-        """Raise `TopicNotFound` for a topic that is not there; none is created by asking."""
+        """Raise `TopicNotFound` for a topic that does not exist; the check creates none."""
         from pulsar_native import TopicNotFound
         from pulsar_native.topic import TopicName
 
@@ -342,7 +341,7 @@ class ConsumeJob:
             return
         for topic in self._settings.topics:
             if not TopicName.parse(topic).is_persistent:
-                # Such a topic is there only while it is used.
+                # A non-persistent topic exists only while it is used.
                 continue
             try:
                 self._client.get_partition_count(topic)
@@ -357,7 +356,7 @@ class ConsumeJob:
         if self._calls.names is None:
             return ""
         with suppress(Exception):
-            # The hint must not hide the error it is for.
+            # A failure of the hint must not hide the error.
             existing = {TopicName.parse(name).base.full for name in self._calls.names(TopicName.parse(topic).namespace)}
             near = difflib.get_close_matches(topic, existing, 1, 0.8)
             return f" (did you mean {near[0]}?)" if near else ""
@@ -407,7 +406,7 @@ class ConsumeJob:
                     schema=WriterSchema() if settings.format == "jsonl" and settings.decode == "auto" else None,
                     consumer_name=settings.consumer_name,
                     properties=dict(settings.properties),
-                    # The batch may end inside an entry: the rest of it must come again, and only the rest.
+                    # The batch may end inside an entry, whose rest only must be redelivered.
                     batch_index_ack_enabled=True,
                     ack_receipt_enabled=True,
                 )
@@ -506,7 +505,7 @@ class ConsumeJob:
         }
 
     def _receive(self, writer: BatchWriter) -> None:
-        """Fill the batch until a limit, or the end; `check` may end it."""
+        """Fill the batch up to a limit or the end; `check` may end it."""
         settings, batch = self._settings, self._batch
         flow = BatchReceiver(
             self._consumers,
@@ -542,7 +541,7 @@ class ConsumeJob:
             )  # fmt: skip
 
     def _acknowledge(self, output: BatchOutput | None, note: dict[str, Any]) -> None:
-        """Tell the broker, wait until it has confirmed everything, and note that."""
+        """Acknowledge, wait for all receipts, and record that."""
         self.stage = "acknowledge"
         if output is not None:
             output.check()
@@ -566,7 +565,7 @@ class ConsumeJob:
 
 
 def _kept(note: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the manifest beside the output holds of a note, besides its own fields."""
+    """Return the fields of the manifest beside the output that a record lacks."""
     return {name: value for name, value in note.items() if name not in ("version", "state", "run", "token")}
 
 

@@ -1,10 +1,10 @@
-"""The guard of a publication: does the broker drop repeated messages, and will it drop those of earlier tries?
+"""Deduplication check of a publication: does the broker drop repeated messages, and those of earlier tries?
 
-Rules: messages are never stored twice silently. Refused before anything is sent: a publication that demands
+Rules: messages are never stored twice silently. Rejected before anything is sent: a publication that requires
 deduplication where it is off; one whose earlier try the broker has forgotten; one to a topic with more partitions than
-before, as messages would go elsewhere; and a first try under a producer name that the broker already knows. Where the
-admin interface cannot be asked, the first message tells: the broker knows a producer's sequence ids afterwards only
-with deduplication.
+before, as messages would be routed differently; a first try under a producer name that the broker already knows.
+Without the admin interface the first message decides: afterwards the broker has the producer's sequence id only with
+deduplication.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FIX = (
     "Turn it on for the namespace (pulsar-admin namespaces set-deduplication TENANT/NAMESPACE --enable), for the "
     "topic, or with brokerDeduplicationEnabled=true in broker.conf"
 )
-# A broker may forget a producer after its brokerDeduplicationProducerInactivityTimeoutMinutes, 360 by default; a
-# shorter setting than this is unheard of.
+# A broker forgets an inactive producer after brokerDeduplicationProducerInactivityTimeoutMinutes, 360 by default;
+# a shorter setting is not expected.
 _FORGETS_SECONDS = 30 * 60
 
 
 class Deduplication:
-    """Decide about the deduplication of one publication. Used by one thread; blocks."""
+    """Deduplication check of one publication. For one thread; blocks."""
 
     def __init__(self, topic: str, demanded: bool | str, log: JobLog) -> None:
         self._topic = topic
@@ -38,10 +38,10 @@ class Deduplication:
         self._log = log
 
     def ask(self, admin: AdminClient | None, partitions: int, known: int, *, is_persistent: bool) -> bool | None:
-        """Return whether the broker deduplicates the topic, None where only a message can tell.
+        """Return True or False as the broker deduplicates the topic, None if only a message can show it.
 
-        `known` is the highest sequence id the broker knows of the producer. Raises `JobRefused` where deduplication is
-        demanded and off.
+        `known` is the highest sequence id the broker has for the producer. Raises `JobRefused` if deduplication is
+        required and off.
         """
         if self._demanded is False:
             return False
@@ -64,7 +64,7 @@ class Deduplication:
         return True if states and all(states) else None
 
     def without(self, why: str) -> bool:
-        """Return False, and log it, for a topic without deduplication; raises `JobRefused` where it is demanded."""
+        """Log and return False for a topic without deduplication; raises `JobRefused` if it is required."""
         if self._demanded is True:
             raise JobRefused(
                 f"deduplicate=True, but {self._topic} has no deduplication: {why}. {FIX}; or pass deduplicate='auto' "
@@ -82,7 +82,7 @@ class Deduplication:
     # ---- first tries and repetitions ---------------------------------------------------------------------------------
 
     def check_first(self, producer_name: str, known: int) -> None:
-        """Refuse a first try under a name that the broker knows, with `ContentChanged`: nothing can be compared."""
+        """Raise `ContentChanged` for a first try under a name that the broker knows: nothing can be compared."""
         if known < 0:
             return
         raise ContentChanged(
@@ -95,7 +95,7 @@ class Deduplication:
         )
 
     def check_repetition(self, client: Client, record: Record, known: int, partitions: int) -> None:
-        """Refuse a repetition that the broker would store twice; `record` is what the earlier try left."""
+        """Raise for a repetition that the broker would store twice; `record` is that of the earlier try."""
         last = int(record["last"])
         is_unsure = last < 0 and record["phase"] == "sending" and time.time() - record["at"] > _FORGETS_SECONDS
         if (last < 0 and not is_unsure) or _is_empty(client, self._topic):
@@ -115,7 +115,7 @@ class Deduplication:
             )
 
     def warn_of_repetition(self, record: Record) -> None:
-        """Log what a repetition without deduplication may store a second time."""
+        """Log the messages that a repetition without deduplication may store a second time."""
         stored, ids = record["stored"], ", ".join(record["ids"]) or "none known"
         if record["phase"] == "sending":
             self._log.warning(
@@ -131,7 +131,7 @@ class Deduplication:
 
 
 def check_switched_off(topic: str, record: Record, deduplicated: bool | None, demanded: bool | str) -> None:
-    """Refuse a repetition without the deduplication that the earlier try had, unless it was asked for."""
+    """Raise for a repetition without the deduplication of the earlier try, unless it was asked for."""
     if record["deduplicated"] and deduplicated is False and demanded is not False and record["last"] >= 0:
         raise JobRefused(
             f"Nothing was published: {topic} had deduplication when this job published to it before, and has none "
@@ -141,7 +141,7 @@ def check_switched_off(topic: str, record: Record, deduplicated: bool | None, de
 
 
 def _is_empty(client: Client, topic: str) -> bool:
-    """Return whether the topic holds nothing: it was deleted since, so nothing can be there twice."""
+    """Return True if the topic is empty: it was deleted since, so nothing can be stored twice."""
     from pulsar_native import MessageId
 
     with client.create_reader(topic, MessageId.earliest) as reader:

@@ -1,6 +1,6 @@
-"""Texts and classification of failures: the stage, the topic, the reason and the fix.
+"""Texts and classification of failures: stage, topic, reason and fix.
 
-May not do I/O and may not raise. `is_permanent` is the only place that decides whether a repeated job can help.
+May not do I/O or raise. Only `is_permanent` decides whether a job can be retried.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from pulsar_native.exceptions import PulsarException
 
 
 class JobRefused(PulsarException):
-    """Raised when a job is refused before anything is sent or received. Not retryable: the text names the fix."""
+    """Raised when a job is rejected before anything is sent or received. Not retryable: the text names the fix."""
 
 
 class JobFailed(PulsarException):
-    """Raised when a job fails in a way that another try may mend."""
+    """Raised when a job fails and a retry may succeed."""
 
 
 _HINTS = {
@@ -31,7 +31,7 @@ _HINTS = {
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Return whether the same call will fail again whenever it is tried: nothing to wait or to retry for."""
+    """Return True if the same call will always fail: waiting and retrying do not help."""
     from pulsar_native import exceptions as errors
 
     return isinstance(
@@ -53,7 +53,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, *, action: str, stage: str) -> str:
-    """Return one line: what was done, at which stage it failed, why, and what helps."""
+    """Return one line: action, stage, reason and fix."""
     hint = _HINTS.get(type(error).__name__)
     reason = str(error).rstrip(".") or type(error).__name__
     return f"{action} failed at the stage '{stage}': {type(error).__name__}: {reason}" + (f" - {hint}" if hint else "")

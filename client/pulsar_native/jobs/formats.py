@@ -1,8 +1,8 @@
-"""The two forms a consumed batch is written in: JSONL, message by message, and Parquet, column by column.
+"""Output formats of a batch: JSONL, by message, and Parquet, by columns.
 
-Rules: a form takes from the flow what the batch has room for, and writes it to the output, which is made durable by
-others. It writes chunk by chunk, each in the order of topics and ids, and tells the batch where a chunk ends. Parquet
-holds the client's columns as they come; nothing is decoded, and no object is made for each message.
+Rules: a writer receives what the batch has room for and writes it to the output, which its caller makes durable. It
+writes chunks, each in the order of topics and ids, and ends each chunk in the batch. Parquet has the client's columns
+unchanged; nothing is decoded, and no object is created per message.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.receiver import BatchReceiver, Part
 
 FORMATS = ("jsonl", "parquet")
-# A chunk of lines is written when it has so many, or so many bytes.
+# Number of lines, or bytes, that complete a chunk.
 _CHUNK_LINES = 50_000
 _CHUNK_BYTES = 16 * 1024 * 1024
-# A row group is written when it has so many rows, or bytes in memory.
+# Number of rows, or bytes in memory, that complete a row group.
 _GROUP_ROWS = 100_000
 _GROUP_BYTES = 64 * 1024 * 1024
 
 
 def format_of(path: str | None, chosen: str | None) -> str:
-    """Return the format chosen, or the one a path's ending tells."""
+    """Return the chosen format, or that of a path's suffix."""
     if chosen is not None:
         return validation.choice("format", chosen, FORMATS)
     return "parquet" if path is not None and path.lower().endswith(".parquet") else "jsonl"
 
 
 class BatchWriter(Protocol):
-    """How a batch is written."""
+    """Interface of batch writers."""
 
     def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
-        """Take what comes within a time; False when nothing did."""
+        """Receive for up to a time and write; False if nothing arrived."""
 
     def finish(self, batch: Batch, check: Callable[[], None]) -> None:
-        """Write what is left; the output is complete then. `check` may end the waiting for it."""
+        """Write the rest and complete the output. `check` may end the wait for it."""
 
     def discard(self) -> None:
-        """Let go of the output, complete or not, before it is discarded itself."""
+        """Release the output, complete or not, before it is discarded."""
 
 
 class JsonLinesWriter:
-    """A line of JSON for each message."""
+    """Writer of one JSON line per message."""
 
     def __init__(self, output: AtomicFile, handler: MessageHandler) -> None:
         self._output = output
@@ -61,7 +61,7 @@ class JsonLinesWriter:
         self._bytes = 0
 
     def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
-        """Take one message, or what the handler has done with earlier ones; False when there was neither."""
+        """Receive one message, or results of the handler; False if there were none."""
         busy = self._handler.is_busy
         message = None if self._handler.is_full else flow.next(1 if busy else millis)
         if message is not None:
@@ -87,8 +87,8 @@ class JsonLinesWriter:
         self._lines, self._bytes = [], 0
 
     def finish(self, batch: Batch, check: Callable[[], None]) -> None:
-        """Wait for what the handler still does, and write the last chunk."""
-        # What was handled at once in the last turn is there, too.
+        """Wait for running calls of the handler and write the last chunk."""
+        # Results of the last round are included.
         while True:
             check()
             for done, record, line in self._handler.results(batch, 200):
@@ -98,12 +98,12 @@ class JsonLinesWriter:
         self._write(batch)
 
     def discard(self) -> None:
-        """End what the handler still does."""
+        """Cancel running calls of the handler."""
         self._handler.close()
 
 
 class ParquetWriter:
-    """A Parquet file with a row for each message."""
+    """Writer of a Parquet file with one row per message."""
 
     def __init__(self, output: AtomicFile) -> None:
         self._output = output
@@ -112,7 +112,7 @@ class ParquetWriter:
         self._rows = self._bytes = 0
 
     def take(self, flow: BatchReceiver, batch: Batch, millis: float) -> bool:
-        """Take some rows; False when none came."""
+        """Receive rows; False if none arrived."""
         parts = flow.next_rows(millis, *batch.room())
         for part in parts:
             for entries, rows in _without_known(part, batch):
@@ -134,7 +134,7 @@ class ParquetWriter:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def write_rows(self, batches: list[pyarrow.RecordBatch]) -> None:
-        """Write rows as one row group, and begin the file where it is not begun."""
+        """Write rows as one row group; begins the file first."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -148,24 +148,24 @@ class ParquetWriter:
             self._writer.write_table(table, row_group_size=table.num_rows)
 
     def finish(self, batch: Batch, check: Callable[[], None]) -> None:
-        """Write the last rows, and what makes the file complete."""
+        """Write the last rows and the footer."""
         self._write(batch)
         self.close()
 
     def close(self) -> None:
-        """Write what makes the file complete."""
+        """Write the footer."""
         self._writer.close()
 
     def discard(self) -> None:
-        """End the writer, which would write to the closed file when it is collected."""
+        """Close the writer, which would write to a closed file when garbage-collected."""
         if self._writer is not None:
-            # Of an output that is not wanted any more.
+            # The output is discarded.
             with contextlib.suppress(Exception):
                 self._writer.close()
 
 
 def _without_known(part: Part, batch: Batch) -> list[Part]:
-    """Return the rows no earlier batch holds; the others are acknowledged with this one."""
+    """Return the rows that no earlier batch has; the others are acknowledged with this batch."""
     from pulsar_native.jobs.receiver import select_indexes, split_entries
 
     entries, _ = part
@@ -184,7 +184,7 @@ def _without_known(part: Part, batch: Batch) -> list[Part]:
 
 
 def _publish_time(entries: EntryRange, rows: pyarrow.RecordBatch) -> int:
-    """Return when a batch entry was published, in ms; of several entries nothing is asked."""
+    """Return the publish time of a batch entry in ms."""
     if entries.batch_size <= 1 or not rows.num_rows:
         return 0
     millis: int = round(rows["__publishTime"][0].as_py().timestamp() * 1000)

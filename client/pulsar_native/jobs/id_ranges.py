@@ -1,8 +1,8 @@
-"""Ids of many messages, by topic, in a form that JSON holds and that stays small: ranges of entries.
+"""Message ids by topic as ranges of entries, small and in JSON.
 
-A range is a list: [ledger, first entry, last entry] for entries taken whole, [ledger, entry, first index, last index,
-batch size] for a part of a batch, [serialized id] for a message in chunks. Rules: ranges of a topic are in the order of
-its ids. Does no I/O.
+A range is a list: [ledger, first entry, last entry] for whole entries, [ledger, entry, first index, last index, batch
+size] for a part of a batch, [serialized id] for a chunked message. Rules: ranges of a topic are in the order of its
+ids. No I/O.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Entry = tuple[int, int]
 
 
 class IdRanges:
-    """Collect ids, one by one or as rows. Not thread-safe."""
+    """Collector of ids, single or of rows. Not thread-safe."""
 
     def __init__(self) -> None:
         self._topics: dict[str, _TopicIds] = {}
@@ -56,7 +56,7 @@ class IdRanges:
 
 class _TopicIds:
     def __init__(self) -> None:
-        # (ledger, entry) to the indexes taken, as a bit set, and the size of the batch.
+        # (ledger, entry) to the bit set of indexes and the batch size.
         self.entries: dict[Entry, tuple[int, int]] = {}
         self.whole: list[list[Any]] = []
         self.chunked: dict[Entry, MessageId] = {}
@@ -104,19 +104,19 @@ def bounds_of(each: Range, topic: str) -> tuple[Entry, Entry]:
 
 
 def holds(each: Range, index: int) -> bool:
-    """Return whether a range, of an entry within its bounds, has the message of a batch index."""
+    """Return True if a range, of an entry within its bounds, has a batch index."""
     return len(each) != 5 or each[2] <= index <= each[3]
 
 
 def chunked_id(each: Range, topic: str) -> MessageId:
-    """Return the id of a message in chunks."""
+    """Return the id of a chunked message."""
     from pulsar_native import MessageId
 
     return MessageId.deserialize(base64.b64decode(each[0]), topic)
 
 
 def ids_of(ranges: TopicRanges) -> Iterator[tuple[str, MessageId]]:
-    """Yield what is to be acknowledged, each with its topic: entries, messages of a batch, messages in chunks."""
+    """Yield the ids to acknowledge, each with its topic: entries, messages of a batch, chunked messages."""
     from pulsar_native import MessageId
     from pulsar_native.topic import TopicName
 

@@ -1,4 +1,4 @@
-"""Interfaces a job needs from its caller: a small state that outlives the process, and a log."""
+"""Interfaces of a job's caller: a small durable state, and a log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class JobState(Protocol):
-    """A JSON object of one job, kept over retries. May block; `set` raises the caller's error when it cannot store."""
+    """JSON object of one job, kept over retries. May block; `set` raises the caller's error if it cannot store."""
 
     def get(self) -> dict[str, Any] | None:
         """Return the stored object, None for none."""
@@ -20,10 +20,10 @@ class JobState(Protocol):
 
 
 class JobLog(Protocol):
-    """A logger: `logging.Logger` and Airflow's task logger are."""
+    """Logger, such as `logging.Logger` and Airflow's task logger."""
 
     def info(self, event: str, /, *args: Any) -> Any:
         """Log progress."""
 
     def warning(self, event: str, /, *args: Any) -> Any:
-        """Log what the user should know and mend."""
+        """Log a warning for the user."""

@@ -1,7 +1,7 @@
-"""The interval of a bounded load: [start, end) of publish times, everything there is, or what the last success left.
+"""Interval of a bounded load: [start, end) of publish times, all messages, or those since the last success.
 
-Pure values: no I/O. Rules: an interval that is empty, reversed or open at one end is refused with the fix, never
-widened: a template that renders to nothing must not load the whole topic.
+Pure values: no I/O. Rules: an empty, reversed or half-open interval raises with the fix and is never widened: a
+template rendered to nothing must not load the whole topic.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ CHOICES = (
     "give both bounds, interval='all' for everything in the topic, or since='last_success' for runs without a data "
     "interval (asset-triggered or continuous ones)"
 )
-# What a template of a missing value renders to.
+# Results of templates of a missing value.
 _NOTHING = ("", "none", "null", "undefined")
 _OPTIONS = {"interval_start": "startingTime", "interval_end": "endingTime"}
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a bound is not there: None, or the text that a template of a missing value renders to."""
+    """Return True if a bound is missing: None, or the text of a missing value."""
     return value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING)
 
 
 def is_template(value: object) -> bool:
-    """Return whether a value is only known after rendering."""
+    """Return True if a value is known only after rendering."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     return value is not None and not isinstance(value, int | float | datetime)
@@ -43,9 +43,9 @@ def is_template(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The arguments that say an interval, as they are given: bounds, `interval`, `since`, and the source's options.
+    """Arguments of an interval: bounds, `interval`, `since`, and the source's options.
 
-    `starts` and `ends` are the names of source options that say a bound themselves.
+    `starts` and `ends` are names of source options that are bounds.
     """
 
     start: Any
@@ -56,9 +56,9 @@ class Bounds:
     ends: Sequence[str] = ()
 
     def options(self, *, is_rendered: bool) -> dict[str, str]:
-        """Return the bounds as options of the Spark source, none for what is only known after rendering.
+        """Return the bounds as options of the Spark source, none if known only after rendering.
 
-        Raises ValueError naming the argument and the fix for what is no interval.
+        Raises ValueError naming the argument and the fix.
         """
         for name, value, given in (("interval_start", self.start, self.starts), ("interval_end", self.end, self.ends)):
             if value is not None and given:
@@ -110,7 +110,7 @@ class Bounds:
 
 
 def check_order(start: int, end: int, *, names: tuple[str, str]) -> None:
-    """Refuse an interval that is empty or reversed, with the fix."""
+    """Raise for an empty or reversed interval, with the fix."""
     if start == end:
         validation.refuse(f"The interval is empty: {names[0]} and {names[1]} are both {iso(start)}; {TIMETABLE}")
     if end < start:

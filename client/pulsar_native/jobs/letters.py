@@ -1,8 +1,8 @@
-"""Dead letters and retry letters of a job: copies of messages that could not be handled, with where they came from.
+"""Dead letters and retry letters of a job: copies of messages that could not be handled, with their origin.
 
-Rules: topics and properties are named as the Java client names them; a letter is held until `flush`, which returns when
-the broker has stored it; so the original is acknowledged only after its letter is safe. A dead-letter topic gets a
-subscription before its first letter, since a broker that retains nothing would drop what nobody is subscribed to.
+Rules: topics and properties have the Java client's names. A letter is held until `flush`, which returns when the broker
+has stored it, so that the original is acknowledged afterwards. A dead-letter topic gets a subscription before its first
+letter, since a broker without retention drops messages without a subscription.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CAUSE_LENGTH = 1000
 
 @dataclass(frozen=True)
 class LetterOptions:
-    """Where letters go; topics that are not named are `{topic}-{subscription}-DLQ` and `…-RETRY`."""
+    """Topics of letters; the defaults are `{topic}-{subscription}-DLQ` and `…-RETRY`."""
 
     subscription: str
     dead_letter_topic: str | None = None
@@ -32,15 +32,15 @@ class LetterOptions:
     initial_subscription_name: str | None = None
 
     def dead_topic(self, topic: str) -> str:
-        """Return where dead letters of a topic go."""
+        """Return the dead-letter topic of a topic."""
         return self.dead_letter_topic or f"{_base(topic)}-{self.subscription}-DLQ"
 
     def retry_topic(self, topic: str) -> str:
-        """Return where retry letters of a topic go."""
+        """Return the retry topic of a topic."""
         return self.retry_letter_topic or f"{_base(topic)}-{self.subscription}-RETRY"
 
     def retry_topics(self, topics: Sequence[str]) -> list[str]:
-        """Return the retry topics of some topics, each once."""
+        """Return the retry topics of topics, without duplicates."""
         if self.retry_letter_topic is not None:
             return [self.retry_letter_topic]
         return list(dict.fromkeys(self.retry_topic(topic) for topic in topics))
@@ -60,12 +60,12 @@ class _Letter:
 
 
 class Letters:
-    """Hold letters and publish them. Blocks in `flush`; not thread-safe."""
+    """Queue and producers of letters. Blocks in `flush`; not thread-safe."""
 
     def __init__(
         self, client: Callable[[], Client], options: LetterOptions, redact: Callable[[str], str] = str
     ) -> None:
-        """Take the client when the first letter is published; `redact` removes secrets from the text of a cause."""
+        """Create it; the client is used at the first publication; `redact` removes secrets from the text of a cause."""
         self._client = client
         self._options = options
         self._redact = redact
@@ -74,14 +74,14 @@ class Letters:
         self._producers: dict[str, Producer] = {}
 
     def add(self, message: Message, cause: BaseException | None, *, retry: bool) -> None:
-        """Hold a letter; publishes what is held when that has become much."""
+        """Queue a letter; publishes the queue when it is large."""
         self._held.append(_Letter(message, cause, retry))
         self._bytes += len(message)
         if self._bytes >= _HELD_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Publish what is held, and wait until the broker has stored it; raises `JobFailed` where one is not."""
+        """Publish the queue and wait until the broker has stored it; raises `JobFailed` if a letter is not."""
         held, self._held, self._bytes = self._held, [], 0
         failed: list[str] = []
         for letter in held:
@@ -126,7 +126,7 @@ class Letters:
         parts = {
             "REAL_TOPIC": message.topic_name(),
             "ORIGIN_MESSAGE_ID": origin,
-            # What older Java clients read.
+            # Properties for older Java clients.
             "ORIGIN_MESSAGE_IDY_TIME": origin,
             "REAL_SUBSCRIPTION": self._options.subscription,
             **message.properties(),
@@ -159,7 +159,7 @@ def _number(text: str | None) -> int:
 
 
 def _origin(message_id: MessageId) -> str:
-    """Return an id as Java's toString gives it: an index only for a message of a batch, chunks from first to last."""
+    """Return an id as in Java's toString: an index in batches only, chunks from first to last."""
     first = message_id.first_chunk_message_id()
     text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
     if first is not None:

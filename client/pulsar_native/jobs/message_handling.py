@@ -1,8 +1,8 @@
-"""One message after another: decoded, given to a function, and what becomes of those that fail.
+"""Handling of single messages: decode, call a function, and apply the policy to failures.
 
-Rules: a message is put into the output, acknowledged without being in it, or left at the broker; nothing is
-acknowledged here. A function may be a coroutine function: up to `concurrency` calls run at once, on a loop in the
-calling thread that only runs while this module is called.
+Rules: a message is added to the output, acknowledged without it, or left at the broker; nothing is acknowledged here. A
+coroutine function runs up to `concurrency` calls at once, on a loop in the calling thread that runs only while this
+module is called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.letters import Letters
 
 ON_ERROR = ("fail", "skip", "dead_letter", "retry_letter")
-# Of so many messages the manifest tells the cause; the others are counted.
+# Number of failed messages with their cause in the manifest; the others are counted.
 _TOLD = 100
 _CAUSE_LENGTH = 300
 
@@ -32,10 +32,10 @@ Handled = tuple["Message", dict[str, Any], bytes]
 
 
 class MessageResult(StrEnum):
-    """What becomes of a message: the return value of a function that handles messages one by one.
+    """Result of a function that handles single messages.
 
-    ACK: it is in the output and acknowledged (None means the same). SKIP: acknowledged, not in the output. NACK: left
-    at the broker, for a later batch. DEAD_LETTER, RETRY_LETTER: a copy goes to that topic, and it is acknowledged.
+    ACK: in the output and acknowledged (None means the same). SKIP: acknowledged, not in the output. NACK: left at the
+    broker for a later batch. DEAD_LETTER, RETRY_LETTER: copied to that topic and acknowledged.
     """
 
     ACK = "ack"
@@ -46,11 +46,11 @@ class MessageResult(StrEnum):
 
 
 class MessageFailed(JobFailed):
-    """Raised when a message cannot be decoded or handled and that is to fail the job, or too many have failed."""
+    """Raised when a message cannot be decoded or handled and the policy is to fail, or too many have failed."""
 
 
 class ErrorPolicy:
-    """Decide on messages that fail, and count them. Not thread-safe."""
+    """Policy for failed messages, with counts. Not thread-safe."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ErrorPolicy:
         self._told: list[dict[str, str]] = []
 
     def failed(self, message: Message, error: Exception, batch: Batch) -> None:
-        """Do what is to be done with a message that failed; raises `MessageFailed` where that is to fail."""
+        """Apply the policy to a failed message; raises `MessageFailed` if it is to fail."""
         self._errors += 1
         place = f"{message.message_id()} of {message.topic_name()}"
         reason = self._reason(error)
@@ -83,7 +83,7 @@ class ErrorPolicy:
         self.apply(MessageResult(self.on_error), message, batch, error)
 
     def apply(self, result: MessageResult, message: Message, batch: Batch, error: Exception | None = None) -> None:
-        """Do with a message what a result other than ACK says."""
+        """Apply a result other than ACK to a message."""
         self._counts[result.value] += 1
         if len(self._told) < _TOLD:
             told = {"id": str(message.message_id()), "topic": message.topic_name(), "action": result.value}
@@ -100,12 +100,12 @@ class ErrorPolicy:
         return f"{type(error).__name__}: {self._redact(text)[:_CAUSE_LENGTH]}"
 
     def flush(self) -> None:
-        """Publish the letters and wait until they are stored; raises where one is not."""
+        """Publish the letters and wait until they are stored; raises if one is not."""
         if self._letters is not None:
             self._letters.flush()
 
     def manifest(self) -> dict[str, Any]:
-        """Return counts, and id and cause of the first messages that are not in the output."""
+        """Return counts, and id and cause of the first messages outside the output."""
         counts = self._counts
         return {
             "count": self._errors,
@@ -118,7 +118,7 @@ class ErrorPolicy:
 
 
 class MessageHandler:
-    """Decode messages and call a function with each, one at once or several. Not thread-safe."""
+    """Decoder of messages and caller of a function, one call at a time or several. Not thread-safe."""
 
     def __init__(
         self,
@@ -130,9 +130,9 @@ class MessageHandler:
         retries: bool = True,
         passing: tuple[type[Exception], ...] = (),
     ) -> None:
-        """Take what handles a message; exceptions `passing` end the batch, whatever the policy.
+        """Set the handler; exceptions `passing` end the batch whatever the policy is.
 
-        Without `retries` nobody would receive a retry letter: the function may not ask for one.
+        Without `retries` a retry letter would have no consumer: the function must not return one.
         """
         self.policy = policy
         self._decoder = decoder
@@ -143,21 +143,21 @@ class MessageHandler:
         self._done: list[Handled] = []
         self._running: dict[asyncio.Future[Any], Handled] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        # What a signal handler raised while the loop ran one of its own callbacks, which would swallow it.
+        # Exception of a signal handler during a callback of the loop, which would swallow it.
         self._interrupted: BaseException | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are running."""
+        """True while calls are running."""
         return bool(self._running)
 
     @property
     def is_full(self) -> bool:
-        """Whether as many calls are running as may."""
+        """True while as many calls as allowed are running."""
         return len(self._running) >= self._concurrency
 
     def start(self, message: Message, batch: Batch) -> None:
-        """Begin with a message that was received; if the batch has no room for it, it is left at the broker."""
+        """Start handling a received message; without room in the batch it stays at the broker."""
         if batch.cut and batch.cut.is_known(message):
             batch.add_other(message)
             return
@@ -170,7 +170,7 @@ class MessageHandler:
                     return
                 validation.refuse(f"it has {len(line)} bytes as JSON: too many for an inline result; give a path")
         except Exception as error:
-            # A decoder may raise anything for bytes that are not what it expects.
+            # A decoder may raise any exception for unexpected bytes.
             if batch.takes(len(message), 0):
                 self.policy.failed(message, error, batch)
             return
@@ -215,7 +215,7 @@ class MessageHandler:
         self.policy.apply(known, handled[0], batch)
 
     def results(self, batch: Batch, millis: float) -> list[Handled]:
-        """Return messages for the output; waits for the running calls, for one to end or the time to be over."""
+        """Return messages for the output; waits for a running call to end, up to a time limit."""
         if self._running:
             assert self._loop is not None
             wait = asyncio.wait(self._running, timeout=millis / 1000, return_when=asyncio.FIRST_COMPLETED)
@@ -243,7 +243,7 @@ class MessageHandler:
             loop.default_exception_handler(context)
 
     def close(self) -> None:
-        """Cancel the running calls, give them one turn to end, and close the loop."""
+        """Cancel running calls, run the loop once for them, and close it."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -252,7 +252,7 @@ class MessageHandler:
         if self._running:
             loop.run_until_complete(asyncio.wait(self._running, timeout=0))
         for each in self._running:
-            # What did not end at its cancellation is left to the garbage collector without a word.
+            # Tasks that ignore cancellation are left to the garbage collector.
             if each.done() and not each.cancelled():
                 each.exception()
         self._running.clear()

@@ -1,8 +1,8 @@
-"""A file that is either there as a whole or not at all.
+"""Atomic file output: a file is complete or does not exist.
 
-Rules: what is written goes to a temporary name beside the target; `commit` makes it durable and moves it over the
-target, in one step on a local disk and as the store can on others; until then the target stays as it was. Without a
-path it takes lines and keeps nothing. Not thread-safe.
+Rules: content goes to a temporary name beside the target. `commit` makes it durable and renames it over the target, in
+one step on a local disk and as the store allows elsewhere; until then the target is unchanged. Without a path, lines
+are digested and discarded. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import IO, Any
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.codecs import json_safe
 
-# Makes the path object of a text: with `open`, `parent`, `name`, `iterdir`, `mkdir`, `stat`, `unlink` and `replace` as
-# pathlib's.
+# Returns the path object of a text: with `open`, `parent`, `name`, `iterdir`, `mkdir`, `stat`, `unlink` and `replace`
+# as in pathlib.
 PathFactory = Callable[[str], Any]
 _BLOCK = 1024 * 1024
 
@@ -52,12 +52,12 @@ def json_line(record: object) -> bytes:
 
 
 def temporary_of(path: Any, tag: str) -> Any:
-    """Return where a file is written before it gets its name."""
+    """Return the temporary path of a file."""
     return path.parent / (f".{path.name}.{tag}.part" if tag else f".{path.name}.part")
 
 
 class _Digesting(io.BufferedIOBase):
-    """A file to write to, in order, that digests what it is given."""
+    """Sequential file that digests its content."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -65,11 +65,11 @@ class _Digesting(io.BufferedIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """Say that it is for writing."""
+        """Return True: it is for writing."""
         return True
 
     def tell(self) -> int:
-        """Return how many bytes were written."""
+        """Return the number of bytes written."""
         return self._size
 
     def write(self, data: Any) -> int:
@@ -81,21 +81,21 @@ class _Digesting(io.BufferedIOBase):
         return size
 
     def flush(self) -> None:
-        """Hand on what is buffered."""
+        """Flush buffers."""
         if not self._file.closed:
             self._file.flush()
 
     @property
     def content(self) -> Content:
-        """What was written so far."""
+        """Size and digest of the content so far."""
         return Content(self._size, self._digest.hexdigest())
 
 
 class AtomicFile:
-    """The file being written. `open` may raise OSError, as may all methods but `discard`."""
+    """File being written. `open` may raise OSError, as may all methods but `discard`."""
 
     def __init__(self, path: str | None, open_path: PathFactory = local_path, tag: str = "") -> None:
-        """Name the file; writers that may run at once differ in their `tag`, which the temporary name has."""
+        """Set the path; concurrent writers differ in their `tag`, a part of the temporary name."""
         self._path = None if path is None else open_path(path)
         self._temporary: Any = None if self._path is None else temporary_of(self._path, tag)
         self._file: IO[bytes] | None = None
@@ -103,7 +103,7 @@ class AtomicFile:
         self._left_over = False
 
     def open(self) -> None:
-        """Begin, overwriting what an earlier try left under the temporary name."""
+        """Open the file, overwriting an earlier try's under the temporary name."""
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._temporary.open("wb")
@@ -113,7 +113,7 @@ class AtomicFile:
 
     @property
     def file(self) -> io.BufferedIOBase:
-        """The open file, for those who write it themselves, in order; they must not close it."""
+        """The open file, for sequential writers, which must not close it."""
         assert self._digesting is not None
         return self._digesting
 
@@ -123,7 +123,7 @@ class AtomicFile:
             self._digesting.write(line)
 
     def finish(self) -> Content:
-        """Make what was written durable under the temporary name, and return what it is."""
+        """Make the content durable under the temporary name and return size and digest."""
         if self._file is None or self._path is None or self._digesting is None:
             return Content(0, "")
         self._file.flush()
@@ -134,7 +134,7 @@ class AtomicFile:
         return self._digesting.content
 
     def commit(self) -> None:
-        """Give the file its name. `finish` comes first."""
+        """Rename the file to its target, after `finish`."""
         if self._path is None:
             return
         if _is_local(self._path):
@@ -145,7 +145,7 @@ class AtomicFile:
         self._left_over = False
 
     def discard(self) -> None:
-        """Remove what is under the temporary name; nothing after a commit."""
+        """Remove the temporary file; no effect after a commit."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -157,7 +157,7 @@ class AtomicFile:
 
 
 def content_of(path: str, open_path: PathFactory = local_path) -> Content | None:
-    """Return size and digest of a file, which is read as a whole; None when there is none."""
+    """Return size and digest of a file by reading it, None if there is none."""
     digest, size = hashlib.sha256(), 0
     try:
         with open_path(path).open("rb") as file:
@@ -170,7 +170,7 @@ def content_of(path: str, open_path: PathFactory = local_path) -> Content | None
 
 
 def is_there(path: str, open_path: PathFactory = local_path) -> bool:
-    """Return whether there is a file, or anything else, at a path."""
+    """Return True if a path exists."""
     try:
         open_path(path).stat()
     except FileNotFoundError:
@@ -179,7 +179,7 @@ def is_there(path: str, open_path: PathFactory = local_path) -> bool:
 
 
 def read_json(path: str, open_path: PathFactory = local_path) -> dict[str, Any] | None:
-    """Return the JSON object of a file, None when there is none; raises ValueError for any other content."""
+    """Return the JSON object of a file, None if there is none; raises ValueError for other content."""
     try:
         with open_path(path).open("rb") as file:
             found = json.loads(file.read())
@@ -191,7 +191,7 @@ def read_json(path: str, open_path: PathFactory = local_path) -> dict[str, Any] 
 
 
 def write_json(path: str, value: Mapping[str, Any], open_path: PathFactory = local_path) -> None:
-    """Write a JSON object, durable and in one step."""
+    """Write a JSON object, durably and atomically."""
     file = AtomicFile(path, open_path)
     try:
         file.open()
@@ -203,9 +203,9 @@ def write_json(path: str, value: Mapping[str, Any], open_path: PathFactory = loc
 
 
 def create_json(path: str, value: Mapping[str, Any], open_path: PathFactory = local_path) -> bool:
-    """Write a JSON object unless there is a file; return whether it was written.
+    """Write a JSON object unless the file exists; return True if written.
 
-    Of several that try at once one succeeds, on a local disk and where the store can create files exclusively.
+    One of several concurrent writers succeeds, on a local disk and in stores with exclusive creation.
     """
     target = open_path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +218,7 @@ def create_json(path: str, value: Mapping[str, Any], open_path: PathFactory = lo
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # Unlike a rename, a link never replaces what is there.
+        # Unlike a rename, a link never replaces a file.
         os.link(temporary, _local_name(target))
         _sync_folder(_local_name(target.parent))
     except FileExistsError:
@@ -238,14 +238,14 @@ def _create_remote(target: Any, data: bytes) -> bool:
     except FileExistsError:
         return False
     except (ValueError, NotImplementedError):
-        # The store knows no exclusive creation.
+        # The store has no exclusive creation.
         with target.open("wb") as file:
             file.write(data)
     return True
 
 
 def remove(path: str, open_path: PathFactory = local_path) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         open_path(path).unlink()
 
@@ -255,12 +255,12 @@ def _is_local(path: Any) -> bool:
 
 
 def _local_name(path: Any) -> str:
-    # A path of fsspec has the plain name of a local file as `path`; one of pathlib is it.
+    # An fsspec path has the local file name as `path`; a pathlib path is it.
     return str(getattr(path, "path", path))
 
 
 def _sync_folder(folder: str) -> None:
-    # The rename itself must survive a power cut, since the messages will be gone from the subscription.
+    # The rename must survive a power loss, since the messages will be acknowledged.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

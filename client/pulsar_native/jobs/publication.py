@@ -1,8 +1,8 @@
-"""What a job remembers of its publications: producer names, how far it went, and a digest of the content.
+"""Record of a job's publications: producer names, progress, and a digest of the content.
 
-May not do I/O but by the caller's state. Rules: a record is written before the first message is sent, so that a killed
-process leaves one; a digest covers order, keys, properties, times, payloads and schema; it is kept at message 1, 2, 4,
-8, … and at the end, so that a repetition with other content is found at the first of these that differs.
+No I/O but the caller's state. Rules: a record is written before the first message is sent, so that a killed process
+leaves one. The digest covers order, keys, properties, times, payloads and schema, with checkpoints at message 1, 2, 4,
+8, … and the end, so that changed content is found at the first checkpoint that differs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.sources import MessageParts
 
 _VERSION = 1
-# Ids of stored entries that a record keeps, to tell what a repetition without deduplication may store twice.
+# Number of stored entry ids in a record, for naming possible duplicates of a repetition without deduplication.
 _IDS = 20
 
 Record = dict[str, Any]
 
 
 class ContentChanged(JobRefused):
-    """Raised when a repetition would publish other messages than before, or nobody can tell whether it would."""
+    """Raised when a repetition has other messages than before, or that cannot be determined."""
 
 
 class ContentDigest:
-    """Digest of the messages of one publication, added in their order. Not thread-safe."""
+    """Digest of the messages of one publication in their order. Not thread-safe."""
 
     def __init__(self, schema: str) -> None:
         self._hash = hashlib.blake2b(schema.encode(), digest_size=16)
@@ -55,16 +55,16 @@ class ContentDigest:
             self.checkpoints[self.count] = self.value()
 
     def value(self) -> str:
-        """Return the digest of what was added so far."""
+        """Return the digest so far."""
         return self._hash.hexdigest()
 
     def with_end(self) -> dict[int, str]:
-        """Return the checkpoints, and the digest of all as the last of them."""
+        """Return the checkpoints, the last of which is the digest of all."""
         return {**self.checkpoints, self.count: self.value()} if self.count else {}
 
 
 class ExpectedContent:
-    """Compare a digest, message by message, with what a record says was published before."""
+    """Comparison of a digest, message by message, with a record's checkpoints."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self._points = sorted((int(count), str(value)) for count, value in record["checkpoints"])
@@ -72,7 +72,7 @@ class ExpectedContent:
         self._total: int | None = record["count"]
 
     def check(self, digest: ContentDigest) -> None:
-        """Compare after a message was added, before it is sent; raises `ContentChanged`."""
+        """Compare after adding a message, before sending it; raises `ContentChanged`."""
         count = digest.count
         if self._total is not None and count > self._total:
             raise ContentChanged(f"there are more messages than the {self._total:,} published before")
@@ -84,11 +84,11 @@ class ExpectedContent:
             self._at += 1
 
     def is_behind(self, count: int) -> bool:
-        """Return whether all that is expected was found equal, and `count` messages are no fewer than that."""
+        """Return True if all checkpoints were equal and `count` is no less than their number of messages."""
         return self._at == len(self._points) and (not self._points or count >= self._points[-1][0])
 
     def end(self, digest: ContentDigest) -> None:
-        """Compare when there are no more messages; raises `ContentChanged`."""
+        """Compare at the end of the messages; raises `ContentChanged`."""
         if self._at < len(self._points):
             raise ContentChanged(
                 f"there are {digest.count:,} messages, fewer than the {self._points[-1][0]:,} published before"
@@ -96,7 +96,7 @@ class ExpectedContent:
 
 
 class Publication:
-    """The generations of one publication to one topic under one identity. Blocks for the caller's state."""
+    """Generations of one publication to one topic under one identity. Blocks for the caller's state."""
 
     def __init__(self, state: JobState, identity: str, topic: str) -> None:
         self._state = state
@@ -108,22 +108,22 @@ class Publication:
 
     @property
     def number(self) -> int:
-        """The number of the generation to publish, from 1."""
+        """Number of the generation to publish, from 1."""
         return max(1, len(self._generations) + self._is_open)
 
     @property
     def record(self) -> Record | None:
-        """What earlier tries left of this generation, None for its first try."""
+        """Record of earlier tries of this generation, None for its first try."""
         return self._generations[-1] if self._generations and not self._is_open else None
 
     def next_generation(self, producer_name: str | None) -> None:
-        """Go on to a generation that nothing was published under; `producer_name` is that of the one before."""
+        """Continue with an unused generation; `producer_name` is that of the one before."""
         if self._is_open or not self._generations:
             self._generations.append({"producer_name": producer_name, "phase": "unknown", "stored": None})
         self._is_open = True
 
     def begin(self, record: Record) -> None:
-        """Keep the record of the try that begins; raises the caller's error when it cannot be stored."""
+        """Store the record of a try that begins; raises the caller's error if that fails."""
         if self._is_open or not self._generations:
             self._generations = [
                 {name: each[name] for name in ("producer_name", "phase", "stored")} for each in self._generations
@@ -135,7 +135,7 @@ class Publication:
         self.save()
 
     def save(self) -> None:
-        """Store the record as it is now."""
+        """Store the current record."""
         self._state.set(
             {
                 "version": _VERSION,
@@ -147,7 +147,7 @@ class Publication:
 
 
 def new_record(producer_name: str | None, partitions: int, deduplicated: bool | None, earlier: Record | None) -> Record:
-    """Return the record of a try that is about to send; it goes on where the earlier one of its generation ended."""
+    """Return the record of a try before sending, continued from the generation's earlier one."""
     before = earlier or {}
     return {
         "producer_name": producer_name,
@@ -165,10 +165,10 @@ def new_record(producer_name: str | None, partitions: int, deduplicated: bool | 
 
 
 def merged(earlier: list[list[Any]], checkpoints: Mapping[int, str]) -> list[list[Any]]:
-    """Return checkpoints in the form JSON keeps, with earlier ones of the same content."""
+    """Return checkpoints as JSON, with earlier ones of the same content."""
     return [list(each) for each in sorted({**{int(n): value for n, value in earlier}, **checkpoints}.items())]
 
 
 def shown_ids(earlier: list[str], found: list[str]) -> list[str]:
-    """Return the first ids of earlier tries and of this one."""
+    """Return the first ids of earlier tries and this one."""
     return [*earlier, *found][:_IDS]

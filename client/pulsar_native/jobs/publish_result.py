@@ -1,7 +1,7 @@
-"""What became of the messages a task sent: counts, places, and what failed.
+"""Result of a publication: counts, message ids and failures.
 
-Rules: places are kept per entry (the broker's unit), not per message, so that millions fit; receipts come in from the
-client's thread while the task's thread asks, hence one lock. Knows nothing of Airflow.
+Rules: ids are kept per entry, not per message, so that millions fit. Receipts arrive in the client's thread while the
+job's thread reads, hence one lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pulsar_native import MessageId, Result
 
-# What a manifest names one by one; a bigger failure says how many more there are.
+# Number of single ids in a manifest; further ones are counted.
 _SHOWN = 1000
 _FEW = 20
 _REASONS = {
@@ -25,7 +25,7 @@ _REASONS = {
 
 @dataclass
 class _PartitionResult:
-    """What one partition stored. `entries` holds [ledger, entry, first index, last index]."""
+    """Messages stored in one partition. `entries` holds [ledger, entry, first index, last index]."""
 
     stored: int = 0
     duplicates: int = 0
@@ -52,10 +52,10 @@ class PublishResult:
         self.duplicates = 0
         self.sent_bytes = 0
 
-    # ---- the sending side --------------------------------------------------------------------------------------------
+    # ---- recording -------------------------------------------------------------------------------------------------
 
     def accept(self, number: int, size: int, *, keyed: bool) -> None:
-        """Note that a message was taken for sending, unless it was refused: then its receipt is here already."""
+        """Record a message queued for sending, unless its failure was recorded before."""
         with self._lock:
             if number in self._failed:
                 self.resolved -= 1
@@ -66,12 +66,12 @@ class PublishResult:
             self._unkeyed = False
 
     def refuse(self, number: int, reason: str) -> None:
-        """Note that a message could not be taken at all."""
+        """Record a message that could not be queued."""
         with self._lock:
             self._failed[number] = reason
 
     def receipt(self, number: int, result: Result, message_id: MessageId | None) -> None:
-        """Take the answer for one message: the broker's, in the client's thread, or a refusal, in the sender's."""
+        """Record the receipt or error of a message: the broker's in the client's thread, or a local error."""
         with self._lock:
             self.resolved += 1
             if result.name == "Ok" and message_id is not None:
@@ -84,7 +84,7 @@ class PublishResult:
     def _keep(self, number: int, message_id: MessageId) -> None:
         part = self._partitions.setdefault(message_id.partition(), _PartitionResult())
         if message_id.entry_id() < 0:
-            # The broker's answer for a sequence id it has already stored.
+            # The broker's receipt for a sequence id that it has already stored.
             part.duplicates += 1
             self.duplicates += 1
             return
@@ -101,7 +101,7 @@ class PublishResult:
             part.entries.append([*here, index, index])
 
     def wait(self, seconds: float) -> bool:
-        """Wait until every accepted message has its answer, or the time is over; return whether they have."""
+        """Wait until every queued message has a receipt or error, or the time is over; return True if all have."""
         with self._lock:
             self._expected = self.accepted
             if self.resolved == self._expected:
@@ -109,15 +109,15 @@ class PublishResult:
             self._settled.clear()
         return self._settled.wait(seconds)
 
-    # ---- the telling side --------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------------------------
 
     @property
     def failed(self) -> int:
-        """How many messages were refused or not confirmed so far."""
+        """Number of messages without a receipt so far."""
         return len(self._failed)
 
     def first_error(self) -> str | None:
-        """Return the number of the first failed message and why it failed."""
+        """Return number and error of the first failed message."""
         with self._lock:
             if not self._failed:
                 return None
@@ -125,10 +125,10 @@ class PublishResult:
             return f"message {number}: {self._failed[number]}"
 
     def is_repeatable(self) -> bool:
-        """Return whether a retry with the same sequence ids stores the missing messages.
+        """Return True if a retry with the same sequence ids stores the missing messages.
 
-        The broker drops ids up to the highest it has stored in a partition: a failed message behind which another one
-        was stored, or may have been, in the same partition, is dropped too.
+        The broker drops ids up to the highest one stored in a partition: a failed message before a stored, or possibly
+        stored, one of its partition would be dropped too.
         """
         with self._lock:
             if not self._failed:
@@ -146,7 +146,7 @@ class PublishResult:
             return all(newest.get(place, -1) < number for place, number in first.items())
 
     def manifest(self) -> dict[str, Any]:
-        """Return the counts and places, in a form JSON can hold; ids are "ledger:entry:partition:batch_index"."""
+        """Return counts and ids as JSON values; ids are "ledger:entry:partition:batch_index"."""
         with self._lock:
             partitions = {
                 str(index): {
@@ -166,7 +166,7 @@ class PublishResult:
             }
 
     def stored_ids(self) -> list[str]:
-        """Return the ids of what was stored, batches as one ("7:12:0:0..99"); at most 1,000, then how many more."""
+        """Return the ids of stored messages, batches as one ("7:12:0:0..99"); at most 1,000, then their number."""
         with self._lock:
             count = sum(len(part.entries) for part in self._partitions.values())
             found = self._ids(_SHOWN)

@@ -1,12 +1,11 @@
-"""One bounded publication: every message confirmed by the broker, and there once however often the job is repeated.
+"""Publish job: one bounded publication, with a receipt for every message, stored once however often it is repeated.
 
-Rules: nothing is sent before all arguments (and, of what is in memory, all messages) were checked; the rest is
-streamed. With deduplication message n has the sequence id n under a producer name that all tries share, so that the
-broker drops what an earlier try stored; this holds only while every try gives the same messages in the same order,
-which a digest in the job's state watches over, while the number of partitions stays, and within the time the broker
-remembers a producer that is gone. To keep that promise sending stops at the first message that fails: one stored
-behind it would make the broker drop the failed one in the next try. Blocks; for one thread, but `killed` may change
-its answer at any time: nothing is sent afterwards.
+Rules: nothing is sent before all arguments (and all messages that are in memory) are checked; the rest is streamed.
+With deduplication, message n has the sequence id n under a producer name shared by all tries, so that the broker drops
+messages stored by an earlier try. This holds while every try has the same messages in the same order (checked by a
+digest in the job's state), while the number of partitions stays, and while the broker remembers the inactive producer.
+Sending stops at the first message that fails: one stored after it would make the broker drop the failed one in the next
+try. Blocks; for one thread, but `killed` may change at any time: nothing is sent afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.sources import MessageMapping, MessageParts, Source
 
 COMPRESSIONS = ("none", "lz4", "zlib", "zstd", "snappy")
-# How long a try waits for the broker to notice that the producer of the try before is gone.
+# Limit of the wait for the broker to drop the producer of the try before.
 _BUSY_SECONDS = 30.0
 _PENDING = 20_000
 _SHOWN_IDS = 20
@@ -73,9 +72,9 @@ class PublishOptions:
 
 
 class PublishIncomplete(Exception):
-    """Raised when not every message was stored, or other ones than wanted.
+    """Raised when messages were not stored, or other ones than intended were.
 
-    `manifest` says what was, `can_retry` whether a retry can store the rest.
+    `manifest` lists the stored messages; `can_retry` is True if a retry can store the rest.
     """
 
     def __init__(self, message: str, manifest: dict[str, Any], *, can_retry: bool) -> None:
@@ -86,11 +85,11 @@ class PublishIncomplete(Exception):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a job needs of its caller.
+    """Functions of the caller.
 
-    `killed` is asked before each message; `report` takes the manifest of a publication that ended early, before the
-    error is raised, and must not raise; errors of the types `control` are the caller's own way to end, and are raised
-    again as they are when the receipts of what was sent have come.
+    `killed` is called before each message. `report` gets the manifest of a publication that ended early, before the
+    error is raised, and must not raise. Exceptions of the types `control` are the caller's own way to end, and are
+    raised unchanged after the receipts of the messages sent.
     """
 
     state: JobState
@@ -101,9 +100,9 @@ class Surroundings:
 
 
 class PublishJob:
-    """Publish one source to one topic; `check` and then `run`, once.
+    """Publication of one source to one topic; `check` and then `run`, once.
 
-    `again` gives the source anew for a second reading, None where it cannot be had.
+    `again` returns the source for a second reading, None if that is impossible.
     """
 
     def __init__(
@@ -121,18 +120,18 @@ class PublishJob:
         self._again = (lambda: source) if source.can_reread else again
         self._around = surroundings
         self._checked: ContentDigest | None = None
-        # The stage that an error of the client belongs to.
+        # Stage of an error of the client.
         self.stage = "connect"
 
     def check(self) -> None:
-        """Check every message of a source that is in memory; raises ValueError with its number. Talks to nobody."""
+        """Check every message of a source in memory; raises ValueError with its number. No I/O."""
         if self._source.is_list:
             self._checked = self._read(self._source, None)
 
     def run(self, client: Client, admin: AdminClient | None) -> dict[str, Any]:
         """Publish and return the manifest.
 
-        Raises `PublishIncomplete`, `JobRefused` where nothing was sent, and errors of the client.
+        Raises `PublishIncomplete`, `JobRefused` if nothing was sent, and errors of the client.
         """
         from pulsar_native.topic import TopicName
 
@@ -147,7 +146,7 @@ class PublishJob:
                 self._go_on(publication, attempt.producer_name, error)
 
     def _go_on(self, publication: Publication, producer_name: str | None, error: ContentChanged) -> None:
-        """Go on to another generation where that is wanted, or raise the refusal."""
+        """Continue with another generation if that is wanted, or raise the error."""
         if not self.can_republish:
             raise JobRefused(f"Nothing was published to {self._options.topic}: {error}. {_REMEDY}") from error
         assert self._again is not None
@@ -160,13 +159,13 @@ class PublishJob:
 
     @property
     def can_republish(self) -> bool:
-        """Whether other content than before is published, as another generation."""
+        """True if changed content is published as another generation."""
         return self._options.republish_changed and self._again is not None
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
     def ready(self, number: int, item: object, rows: str | None) -> tuple[bytes | None, MessageParts]:
-        """Return a message's bytes and parts; raises ValueError with the message's number."""
+        """Return a message's bytes and fields; raises ValueError with the message's number."""
         try:
             parts = self._mapping.parts(self._codec.typed(item, rows))
             return self._codec.encode(parts.value), parts
@@ -178,14 +177,14 @@ class PublishJob:
         return ContentDigest(self._codec.description)
 
     def fingerprint(self, source: Source) -> str | None:
-        """Return a digest of a file and of what makes messages of it, None for another source. Blocks for reading."""
+        """Return a digest of a file and the options that make messages of it, None for another source. Blocks."""
         if (found := source.fingerprint()) is None:
             return None
         text = repr((found, self._codec.description, self._mapping))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _read(self, source: Source, expected: ExpectedContent | None) -> ContentDigest:
-        """Read a source to its end without sending, comparing it with what is expected."""
+        """Read a source to its end without sending, comparing it with the expected content."""
         digest = self.digest()
         for number, item in enumerate(source):
             if self._around.killed():
@@ -198,9 +197,9 @@ class PublishJob:
         return digest
 
     def compare(self, source: Source, file: str | None, record: Record) -> ExpectedContent | None:
-        """Compare a source with an earlier try's content before anything is sent, where it can be read twice.
+        """Compare a source with an earlier try's content before anything is sent, if it can be read twice.
 
-        Returns what remains to be compared while sending; raises `ContentChanged`.
+        Returns the comparison left for sending; raises `ContentChanged`.
         """
         if file is not None and file == record["file"]:
             return None
@@ -213,7 +212,7 @@ class PublishJob:
 
 
 class _Attempt:
-    """Publish one generation, once: the producer, the record and the receipts of this try."""
+    """One try of one generation: producer, record and receipts."""
 
     def __init__(self, job: PublishJob, publication: Publication, client: Client, admin: AdminClient | None) -> None:
         self._job, self._publication, self._client, self._admin = job, publication, client, admin
@@ -249,7 +248,7 @@ class _Attempt:
             problem = self._send_all(source)
             self._settle()
         except BaseException as error:
-            # A time-out, or the caller's own way to end: told at once, and raised as it is.
+            # A time-out, or the caller's own way to end: reported at once and raised unchanged.
             self._end(self._reason(error), is_complete=False)
             raise
         if problem is None and not self._around.killed() and not self._results.failed:
@@ -265,15 +264,15 @@ class _Attempt:
         raise self._incomplete(problem) from problem
 
     def close(self) -> None:
-        """Close the producer, if there is one."""
+        """Close the producer if there is one."""
         producer = getattr(self, "_producer", None)
         if producer is not None:
             producer.close()
 
-    # ---- before ------------------------------------------------------------------------------------------------------
+    # ---- before sending ----------------------------------------------------------------------------------------------
 
     def _open(self, source: Source, checked: ContentDigest | None) -> None:
-        """Open the producer, find out what the broker knows, compare, and keep the record."""
+        """Open the producer, get the broker's sequence id, compare, and store the record."""
         from pulsar_native.topic import TopicName
 
         topic, is_persistent = self._options.topic, TopicName.parse(self._options.topic).is_persistent
@@ -340,7 +339,7 @@ class _Attempt:
                     max_pending_messages=_PENDING,
                     block_if_queue_full=True,
                     properties=dict(options.properties),
-                    # The partition of a message must not change while it is published.
+                    # The partition of a message must not change during the publication.
                     auto_update_partitions=False,
                 )
             except ProducerBusy:
@@ -363,7 +362,7 @@ class _Attempt:
                 try:
                     self._send(number, *self._job.ready(number, item, source.rows))
                 except ValueError as error:
-                    # This message cannot be sent (too big, not of the schema); others may.
+                    # This message cannot be sent (too large, wrong schema); others may.
                     self._results.refuse(number, self._reason(error))
                     problem = problem or error
                 if number == 0 and self._on is None:
@@ -375,7 +374,7 @@ class _Attempt:
             if self._expected is not None and self._digest is not None and not self._around.killed():
                 self._expected.end(self._digest)
         except expected as error:
-            # Of the source or the client: what was sent until here still gets its receipts, for the manifest.
+            # Error of the source or the client: messages sent so far still get their receipts, for the manifest.
             return error if isinstance(error, self._around.control) else problem or error
         return problem
 
@@ -400,7 +399,7 @@ class _Attempt:
             self._checkpoint()  # After messages 4, 16, 64, …
 
     def _probe(self) -> None:
-        """See by the first message whether the broker deduplicates: it tells a producer's sequence ids only then."""
+        """Detect deduplication by the first message: only then the broker returns the producer's sequence id."""
         self._settle()
         if self._around.killed() or self._results.failed or not self._results.resolved:
             return
@@ -415,14 +414,14 @@ class _Attempt:
         self._on = self._record["deduplicated"] = True
 
     def _checkpoint(self) -> None:
-        """Keep how far it went, for the try after a kill."""
+        """Store the progress, for the try after a kill."""
         if self._digest is not None:
             self._record["checkpoints"] = merged(self._record["checkpoints"], self._digest.checkpoints)
         self._note()
         self._save()
 
     def _settle(self) -> None:
-        """Wait for the receipts of everything taken; the send time-out ends it if the broker does not."""
+        """Wait for all receipts; the send time-out ends the wait if the broker does not."""
         deadline = time.monotonic() + self._options.send_timeout_seconds + 10
         said = time.monotonic()
         while not self._around.killed() and time.monotonic() < deadline:
@@ -432,10 +431,10 @@ class _Attempt:
                 said = time.monotonic()
                 self._say("waiting for receipts")
 
-    # ---- afterwards --------------------------------------------------------------------------------------------------
+    # ---- after sending -----------------------------------------------------------------------------------------------
 
     def _contradiction(self) -> BaseException | None:
-        """Return an error for an outcome that is complete and yet not what was promised."""
+        """Return an error for a complete publication without the promised result."""
         if self._earlier is None and self._results.duplicates:
             return JobRefused(
                 f"the broker dropped {self._results.duplicates} messages as duplicates of others under the producer "
@@ -491,7 +490,7 @@ class _Attempt:
         return PublishIncomplete(text, manifest, can_retry=can_retry)
 
     def _end(self, reason: str, is_complete: bool) -> dict[str, Any]:
-        """Tell what was stored of a publication that ended early: to the log, the state and the caller."""
+        """Report the stored messages of a publication that ended early: to the log, the state and the caller."""
         results = self._results
         manifest = self._manifest() | {
             "failed": results.failed,
@@ -507,7 +506,7 @@ class _Attempt:
         return manifest
 
     def _keep(self, *, is_complete: bool) -> None:
-        """Keep the record of a try that ended by itself: what the content was as far as it was sent."""
+        """Store the record of a try that ended by itself: the content as far as sent."""
         record, digest = self._record, self._digest
         self._note()
         record["phase"] = "stored" if is_complete else "failed"
@@ -518,13 +517,13 @@ class _Attempt:
         self._save()
 
     def _verified(self, digest: ContentDigest, is_complete: bool) -> dict[int, str]:
-        """Return the checkpoints of what was sent, as far as they do not contradict those of an earlier try."""
+        """Return the checkpoints of sent messages that do not contradict those of an earlier try."""
         accepted = self._results.accepted
         if self._expected is not None and not is_complete and not self._expected.is_behind(accepted):
             return {}
         if digest.count == accepted:
             return digest.with_end()
-        # The last message was refused and not sent.
+        # The last message was rejected and not sent.
         return {count: value for count, value in digest.checkpoints.items() if count <= accepted}
 
     def _note(self) -> None:
@@ -538,7 +537,7 @@ class _Attempt:
         try:
             self._publication.save()
         except Exception as error:
-            # What was published is published: the guard of a later try is not worth failing this one.
+            # The messages are stored: failing to store the record for a later try must not fail this one.
             self._log.warning("The caller did not store the state of this publication: %s", error)
 
     def _say(self, doing: str) -> None:

@@ -1,8 +1,7 @@
-"""What comes from several consumers in turn, up to the ends their topics had at the beginning: messages, or rows.
+"""Receiver of several consumers in turn, up to the ends of their topics at the start: messages, or rows.
 
-Rules: the end is a position asked for when the flow begins; what was published since is left for the next batch. A
-partition is done when its end, or anything behind it, has come; consumers with nothing left are not asked any more.
-What the broker delivers a second time, as it does after a lost connection, is given out once.
+Rules: the end is the last position at the start; later messages are left for the next batch. A partition is done when
+its end, or a later message, has arrived; its consumer is not polled any more. Redelivered messages are returned once.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ Part = tuple["EntryRange", "pyarrow.RecordBatch"]
 
 
 class BatchReceiver:
-    """The messages of some consumers. Not thread-safe."""
+    """Messages of several consumers. Not thread-safe."""
 
     def __init__(
         self, consumers: Sequence[Consumer], *, until_end: bool, idle_seconds: float, ordered: bool = False
     ) -> None:
-        """Ask where each partition ends; `ordered` where the subscription gives each partition's messages in order."""
+        """Get the end of each partition; `ordered` if the subscription delivers each partition in order."""
         self._active = list(consumers)
         self._given = _Given(ordered)
-        # The last id and the acknowledged position of each partition, when the flow began.
+        # Last id and mark-delete position of each partition at the start.
         self.positions: list[tuple[MessageId, MessageId]] = []
         self._idle_seconds = idle_seconds
         self._turn = 0
-        # Where each partition that has something ends, and whose it is; None without ends.
+        # End and consumer of each partition with messages; None without ends.
         self._open: dict[str, tuple[int, int, int]] | None = None
         self._owners: dict[str, Consumer] = {}
         if until_end:
@@ -51,7 +50,7 @@ class BatchReceiver:
 
     @property
     def ended(self) -> str | None:
-        """The reason why nothing more is to be waited for, None while there is."""
+        """Reason for the end of the batch, None until then."""
         if self._open is None:
             return None
         if not self._open:
@@ -59,7 +58,7 @@ class BatchReceiver:
         return "idle" if time.monotonic() - self._quiet_since > self._idle_seconds else None
 
     def next(self, millis: float) -> Message | None:
-        """Return the next message that belongs to the batch, None when none came in time or the end is reached."""
+        """Return the next message of the batch, None if none arrived in time or the end is reached."""
         message = self._take(millis, _receive)
         if message is None:
             return None
@@ -68,7 +67,7 @@ class BatchReceiver:
             return message if self._given.is_new(name, here) else None
         end = self._open.get(name)
         if end is None or here > end:
-            # Published since the batch began. Behind the end nothing of this partition is missing any more.
+            # Published after the start. After the end, no message of this partition is missing.
             self._close(name)
             return None
         self._quiet_since = time.monotonic()
@@ -77,7 +76,7 @@ class BatchReceiver:
         return message if self._given.is_new(name, here) else None
 
     def next_rows(self, millis: float, max_rows: int, max_bytes: int) -> list[Part]:
-        """Return the next rows that belong to the batch, with their entries; none when none came in time."""
+        """Return the next rows of the batch with their entries, none if none arrived in time."""
 
         def receive(consumer: Consumer, timeout: int) -> ArrowBatch | None:
             received = consumer.receive_arrow(max_rows=max_rows, max_bytes=max_bytes, timeout_millis=timeout)
@@ -92,7 +91,7 @@ class BatchReceiver:
         return [new for part in parts for new in self._given.new_rows(part)]
 
     def _within(self, part: Part) -> Part | None:
-        """Return what of some rows lies before the end of their partition."""
+        """Return the rows before the end of their partition."""
         if self._open is None:
             return part
         entries, rows = part
@@ -115,7 +114,7 @@ class BatchReceiver:
 
     def _take(self, millis: float, receive: Callable[[Consumer, int], T | None]) -> T | None:
         count = len(self._active)
-        # Of several each gets a short look: the one that has something must not wait for those that have not.
+        # Several consumers are polled for a short time each, so that one without messages does not delay others.
         for _ in range(count):
             consumer = self._active[self._turn % count]
             self._turn += 1
@@ -126,7 +125,7 @@ class BatchReceiver:
 
 
 class _Given:
-    """What was given out: in a partition's order the last place tells it, else every entry's messages."""
+    """Messages returned so far: for ordered partitions the last position, else the messages of every entry."""
 
     def __init__(self, ordered: bool) -> None:
         self._ordered = ordered
@@ -134,7 +133,7 @@ class _Given:
         self._entries: dict[tuple[str, int, int], int] = {}
 
     def is_new(self, topic: str, place: tuple[int, int, int]) -> bool:
-        """Return whether a message was not given out yet, and note it."""
+        """Record a message and return True if it was not returned before."""
         if self._ordered:
             if place <= self._last.get(topic, (-1, -1, -1)):
                 return False
@@ -146,7 +145,7 @@ class _Given:
         return not bits & bit
 
     def new_rows(self, part: Part) -> Iterator[Part]:
-        """Yield those of some rows that were not given out yet, and note them."""
+        """Record rows and yield those not returned before."""
         entries, _ = part
         last = self._last.get(entries.topic, (-1, -1, -1))
         if self._ordered and _place(entries.first_message_id()) > last:
@@ -170,7 +169,7 @@ class _Given:
                 yield select_indexes((each, rows), fresh)
 
     def _add_whole(self, entries: EntryRange) -> bool:
-        """Note whole entries and return True; False where something of one was given out before."""
+        """Record whole entries and return True; False if one was returned in part before."""
         keys = [(entries.topic, entries.ledger_id, entry) for entry in entries.entries]
         if entries.indexes is not None or any(key in self._entries for key in keys):
             return False
@@ -179,7 +178,7 @@ class _Given:
 
 
 def split_entries(part: Part) -> Iterator[Part]:
-    """Yield the rows of each entry on their own."""
+    """Yield the rows of each entry."""
     entries, rows = part
     start = 0
     for entry in entries.entries:

@@ -1,7 +1,7 @@
-"""Exactly known messages, read once more: by their ids, with readers, without a subscription.
+"""Reading of known message ids again, with readers, without a subscription.
 
-Rules: what is yielded is what the ids say, in the order of the chunks they stand in; nothing is left out silently. Ids
-that the topic no longer holds raise `MessagesGone`, which names them. No topic is created.
+Rules: exactly these messages are yielded, in the order of their chunks; none is left out silently. Ids that the topic
+does not hold any more raise `MessagesGone`, which names them. No topic is created.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _SLICE_MS = 500
 _STALLED_SECONDS = 60.0
-# Entries that nobody wants are read over rather than sought over, up to so many.
+# Number of unwanted entries that are read instead of seeking over them.
 _SKIPPED = 200
 
 
 class MessagesGone(JobRefused):
-    """Raised when messages that are to be read again are no longer in their topic."""
+    """Raised when messages to read again are no longer in their topic."""
 
 
 class MessageRereader:
-    """Read messages again by their ids. Blocking; not thread-safe; use it as a context manager."""
+    """Readers of message ids. Blocking; not thread-safe; a context manager."""
 
     def __init__(self, client: Client, check: Callable[[], None], schema: Callable[[], Schema[Any]] | None) -> None:
-        """`check` is called between messages and may raise to end the reading; `schema` decodes values."""
+        """`check` is called between messages and may raise to end; `schema` decodes values."""
         self._client = client
         self._check = check
         self._schema = schema
@@ -67,14 +67,14 @@ class MessageRereader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After a failure nothing is waited for: the client drops the readers.
+        # After a failure there is no wait: the client drops the readers.
         if kind is None:
             for each in self._topics.values():
                 each.close()
 
 
 class _TopicReader:
-    """Reads one partition, or one topic without partitions."""
+    """Reader of one partition, or of one topic without partitions."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class _TopicReader:
         self._check = check
         self._schema = schema
         self._reader: Reader | None = None
-        # The message read last, where it was not wanted yet, and the entry reached.
+        # Last message if it was not wanted, and the current entry.
         self._ahead: Message | None = None
         self._at: tuple[int, int, int] = (-1, -1, -1)
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the reader."""
         if self._reader is not None:
             self._reader.close()
 
@@ -132,7 +132,7 @@ class _TopicReader:
                     return
 
     def _go_to(self, each: Range, first: Entry) -> None:
-        """Have the reader deliver what is at or before the start of a range next."""
+        """Seek to the start of a range, or before it."""
         start: MessageId
         if len(each) == 1:
             message_id = chunked_id(each, self._topic)
@@ -146,7 +146,7 @@ class _TopicReader:
         self._move(start)
 
     def _is_next(self, each: Range, first: Entry) -> bool:
-        """Return whether reading on leads to the start of a range."""
+        """Return True if reading on reaches the start of a range."""
         ledger, entry, index = self._at
         if self._reader is None or ledger != first[0] or not 0 <= first[1] - entry <= _SKIPPED:
             return False
@@ -154,7 +154,7 @@ class _TopicReader:
             return True
         if self._ahead is not None:
             return index <= (each[2] if len(each) == 5 else 0)
-        # Of the entry reached, what lies behind the last message is still to come.
+        # Messages of the current entry after the last message are still to be read.
         return len(each) == 5 and index < int(each[2])
 
     def _move(self, start: MessageId) -> None:
@@ -222,7 +222,7 @@ def _entries(each: Range, topic: str) -> list[Entry]:
 
 
 def _missing(each: Range, found: set[Entry], count: int, topic: str) -> list[Range]:
-    """Return what of a range was not found: entries, or a part of a batch."""
+    """Return the part of a range that was not found: entries, or a part of a batch."""
     if len(each) == 5:
         return [] if count >= each[3] - each[2] + 1 else [each]
     if len(each) == 1:
@@ -239,7 +239,7 @@ def _missing(each: Range, found: set[Entry], count: int, topic: str) -> list[Ran
 
 
 def _groups(ranges: Sequence[Range], topic: str) -> Iterator[list[Range]]:
-    """Yield neighbouring ranges of one ledger together: one pass reads them."""
+    """Yield neighbouring ranges of one ledger together, for one pass."""
     group: list[Range] = []
     for each in ranges:
         first, _ = bounds_of(each, topic)
@@ -254,7 +254,7 @@ def _groups(ranges: Sequence[Range], topic: str) -> Iterator[list[Range]]:
 
 
 def _in_order(batches: Sequence[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatch]:
-    """Return rows by ids: a message in chunks that began before the others comes behind them."""
+    """Return rows by ids; a chunked message is placed by its last chunk."""
     import pyarrow as pa
 
     if not batches:
@@ -267,7 +267,7 @@ def _in_order(batches: Sequence[pyarrow.RecordBatch]) -> list[pyarrow.RecordBatc
 def _wanted(
     batch: pyarrow.RecordBatch, group: Sequence[Range], topic: str, found: dict[Entry, int]
 ) -> pyarrow.RecordBatch:
-    """Return the rows that the ranges name, and count them by entry."""
+    """Return the rows of the ranges, and count them by entry."""
     import pyarrow as pa
 
     spans = {entry: each for each in group if len(each) != 5 for entry in _entries(each, topic)}

@@ -1,7 +1,7 @@
-"""Messages to publish, from whatever an author has: values, an envelope each, tables, files, or a callable's result.
+"""Sources of messages to publish: values, envelopes, tables, files, or a callable's result.
 
-May not send anything. Rules: a row that cannot be read is an error that says where, never left out; the order is the
-source's, since sequence ids are counted along it; files, tables and iterators are streamed.
+May not send anything. Rules: a row that cannot be read raises with its number and is never left out. The order is the
+source's, since sequence ids follow it. Files, tables and iterators are streamed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class MessageParts(NamedTuple):
-    """One message: its value before encoding, and what goes along with it."""
+    """One message: its value before encoding, and its fields."""
 
     value: Any
     key: str | bytes | None
@@ -52,7 +52,7 @@ class MessageParts(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageMapping:
-    """How the parts of a message are found: by field names in its value, or in an envelope of its own."""
+    """Mapping of a message's fields: from fields of its value, or from an envelope."""
 
     envelope: bool = False
     key_field: str | None = None
@@ -61,7 +61,7 @@ class MessageMapping:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self, item: Any) -> MessageParts:
-        """Return the parts of one item; raises ValueError."""
+        """Return the fields of one item; raises ValueError."""
         if self.envelope:
             return self._from_envelope(item)
         key = event_time = None
@@ -104,8 +104,8 @@ def _field(item: Any, name: str) -> Any:
 class Source:
     """Items to publish, in their order.
 
-    `is_list` says that all are in memory, `can_reread` that they can be read from the start again, `rows` that they
-    come from a table ("table") or from texts of columns ("texts").
+    `is_list`: all are in memory. `can_reread`: they can be read again from the start. `rows`: they come from a table
+    ("table") or from texts of columns ("texts").
     """
 
     def __init__(
@@ -127,15 +127,15 @@ class Source:
         return iter(self._read())
 
     def fingerprint(self) -> str | None:
-        """Return a digest of a file's bytes, None for what is no file. Blocks for reading; may raise OSError."""
+        """Return a digest of a file's bytes, None if it is not a file. Blocks for reading; may raise OSError."""
         return None if self._fingerprint is None else self._fingerprint()
 
     @staticmethod
     def of(given: Any) -> Source:
         """Return the source of the argument `messages`: a list, JSON text of one, a table, or an iterator.
 
-        The result of a coroutine function or an async generator is one too; blocks for the first. A single value is
-        refused, as one text or dict is rather a mistake than a message, and so is a set, which has no order.
+        The result of a coroutine function or an async generator is accepted; blocks for its first item. A single text
+        or dict raises, as it is probably a mistake, and so does a set, which has no order.
         """
         if is_asynchronous(given):
             given = resolved(given)
@@ -159,9 +159,9 @@ class Source:
 
     @staticmethod
     def of_file(path: str, file_format: str | None, open_path: PathFactory = local_path) -> Source:
-        """Return the source of a file; `open_path` makes the path object of its text, local ones by default.
+        """Return the source of a file; `open_path` returns the path object of its text, by default a local one.
 
-        Without a format the ending decides; then a line of a .jsonl file may not be an array.
+        Without a format the suffix decides; then a line of a .jsonl file must not be an array.
         """
         chosen = file_format or format_of(path)
         if chosen == "parquet" and path.lower().endswith(_PACKED):
@@ -197,7 +197,7 @@ def _parsed_list(text: str) -> Any:
 
 
 def format_of(path: str) -> str:
-    """Return a file's format by its ending; raises ValueError for an ending that says nothing."""
+    """Return a file's format by its suffix; raises ValueError for an unknown one."""
     plain = path.lower()
     for ending in _PACKED:
         plain = plain.removesuffix(ending)
@@ -236,7 +236,7 @@ def _open(path: str, open_path: PathFactory) -> Iterator[io.TextIOBase]:
 
 
 def _read_jsonl(path: str, open_path: PathFactory, *, arrays: bool) -> Iterator[Any]:
-    """Yield the value of each line; without `arrays` a line that is an array is refused."""
+    """Yield the value of each line; without `arrays` a line that is an array raises."""
     with _open(path, open_path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
@@ -266,7 +266,7 @@ def _read_json(path: str, open_path: PathFactory) -> Iterator[Any]:
 
 
 def _elements(path: str, file: io.TextIOBase, text: str) -> Iterator[Any]:
-    """Yield the elements of the array that `text` begins and `file` goes on with, keeping only a chunk in memory."""
+    """Yield the elements of the array that begins in `text` and continues in `file`, with one chunk in memory."""
     decoder = json.JSONDecoder()
     at, number, ended = text.index("[") + 1, 0, False
     while True:
@@ -278,7 +278,7 @@ def _elements(path: str, file: io.TextIOBase, text: str) -> Iterator[Any]:
         if found is None and ended:
             validation.refuse(f"element {number} of the array in {path} is not JSON, or the array does not end")
         if found is None:
-            # An element longer than what was read so far: as much again, so that it is not begun too often.
+            # An element longer than the text so far: double the chunk, so that it is not parsed too often.
             more = file.read(max(_CHUNK, len(text) - at))
             text, at, ended = text[at:] + more, 0, not more
             continue
@@ -294,7 +294,7 @@ def _elements(path: str, file: io.TextIOBase, text: str) -> Iterator[Any]:
 
 
 def _element(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int] | None:
-    """Return the element that begins there and where its delimiter ends; None where there is not enough text."""
+    """Return the element at the position and the end of its delimiter; None if the text is too short."""
     try:
         value, end = decoder.raw_decode(text, at)
     except ValueError:

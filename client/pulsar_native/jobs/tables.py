@@ -1,8 +1,8 @@
 """Rows of tables as messages: pandas and polars DataFrames, Arrow tables, batches and streams, Parquet files.
 
-May not import pandas, polars or pyarrow before one of them is needed. Rules: a row becomes a dict by column name, a
-missing value (null, NaN or NaT of pandas) becomes None; rows are made a few thousand at a time, so that a file or a
-stream larger than the memory goes through; a file is opened anew for each reading.
+May not import pandas, polars or pyarrow before they are needed. Rules: a row becomes a dict by column name, and a
+missing value (null, NaN or NaT of pandas) None. Rows are created a few thousand at a time, so that a file or stream
+larger than the memory can be read. A file is opened anew for each reading.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pulsar_native.jobs import validation
 from pulsar_native.jobs.output import PathFactory, local_path
 
 _ROWS = 8192
-# What hints at a table of a library that offers neither of the two interfaces read here.
+# Signs of a table without either of the two interfaces supported here.
 _TABLE_LIKE = ("columns", "column_names", "dtypes", "to_pandas", "to_arrow", "__dataframe__", "iterrows")
 
 
 def reader_of(given: object) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | None:
-    """Return what reads the rows of a table, and whether it can be called again; None for what is no table.
+    """Return the reader of a table's rows, and True if it can be called again; None if it is not a table.
 
-    Raises ValueError for a table of a kind that cannot be read, and for two columns of one name.
+    Raises ValueError for an unsupported table, and for two columns of one name.
     """
     if _is_pandas(given):
         return (lambda: _of_pandas(given)), True
@@ -73,7 +73,7 @@ def _of_pandas(frame: Any) -> Iterator[dict[str, Any]]:
 
 
 def _arrow(given: Any) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | None:
-    """Return the reader of what speaks Arrow: pyarrow's own types, and the stream interface of others."""
+    """Return the reader of Arrow data: pyarrow's types, and the stream interface of others."""
     if isinstance(given, type) or not (hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")):
         return None
     import pyarrow as pa
@@ -97,7 +97,7 @@ def _arrow(given: Any) -> tuple[Callable[[], Iterator[dict[str, Any]]], bool] | 
         validation.refuse(f"messages is a {_name(given)}, one column without a name: pass its .tolist(), or a table")
     _unique(stream.schema.names)
     if hasattr(given, "__len__"):
-        # A DataFrame, which gives a stream of its rows whenever it is asked for one.
+        # A DataFrame, which returns a stream of its rows at each call.
         return (lambda: _of_batches(pa.RecordBatchReader.from_stream(given))), True
     return (lambda: _of_batches(stream)), False
 

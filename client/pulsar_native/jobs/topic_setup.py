@@ -1,7 +1,7 @@
-"""What keeps published messages: a subscription, a retention, or the warning that there is neither.
+"""Topic setup before publishing: a subscription or a retention that keeps messages, or a warning without either.
 
-Rules: a subscription is made over the binary protocol, so that no admin interface is needed, and no message is
-delivered to it; retention is set for the topic alone, never for its namespace, and only raised.
+Rules: a subscription is created over the binary protocol, without an admin interface, and no message is delivered to
+it. Retention is set for the topic, never for its namespace, and only raised.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pulsar_native import AdminClient, Client
     from pulsar_native.jobs.interfaces import JobLog
 
-# The time within which a topic policy reaches the broker of the topic.
+# Limit of the wait for a topic policy to reach the topic's broker.
 _POLICY_SECONDS = 15.0
 
 
 def create_subscription(client: Client, topic: str, name: str, log: JobLog) -> None:
-    """Make sure that a durable subscription exists, a new one at the earliest message. Blocks."""
+    """Create a durable subscription at the earliest message unless it exists. Blocks."""
     from pulsar_native import ConsumerType, InitialPosition
     from pulsar_native.exceptions import ConsumerBusy
 
@@ -29,7 +29,7 @@ def create_subscription(client: Client, topic: str, name: str, log: JobLog) -> N
             client.subscribe(
                 each,
                 name,
-                # A consumer of this type joins those that are there; without a queue no message is delivered to it.
+                # A consumer of this type may join others; with a queue of 0 no message is delivered to it.
                 consumer_type=ConsumerType.Shared,
                 initial_position=InitialPosition.Earliest,
                 receiver_queue_size=0,
@@ -40,9 +40,9 @@ def create_subscription(client: Client, topic: str, name: str, log: JobLog) -> N
 
 
 def ensure_retention(admin: AdminClient | None, topic: str, minutes: int | None, mb: int | None, log: JobLog) -> None:
-    """Raise the topic's retention to `minutes` and `mb` megabytes (-1 without limit; None as the other wants it).
+    """Raise the topic's retention to `minutes` and `mb` megabytes (-1: no limit; None: follows the other one).
 
-    Blocks until the broker tells it back. Raises `JobRefused` without an admin interface, `AdminError` and others.
+    Blocks until the broker confirms it. Raises `JobRefused` without an admin interface, `AdminError` and others.
     """
     if minutes is None and mb is None:
         return
@@ -72,7 +72,7 @@ def _larger(one: int, other: int) -> int:
 
 
 def warn_if_not_kept(admin: AdminClient | None, topic: str, partitions: int, log: JobLog) -> None:
-    """Log one line if the topic has neither subscription nor retention; nothing where that cannot be asked."""
+    """Log one line if the topic has neither subscription nor retention; no effect if that cannot be determined."""
     from pulsar_native import PulsarException
 
     if admin is None:

@@ -1,7 +1,7 @@
-"""Checks of arguments, used before anything is sent or read.
+"""Validation of arguments before anything is sent or read.
 
-Rules: every refusal names the argument, what is wrong, and the nearest right name where a name is wrong; no value that
-may be secret is repeated. Does no I/O and imports nothing of the client.
+Rules: every error names the argument, the mistake, and the most similar name for a wrong one; no value that may be
+secret is repeated. No I/O, no imports of the client.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import NoReturn
 
 
 def refuse(message: str) -> NoReturn:
-    """Raise ValueError for a wrong argument."""
+    """Raise ValueError for an argument."""
     raise ValueError(message)
 
 
 def known(what: str, names: Iterable[str], allowed: Sequence[str]) -> None:
-    """Refuse the first name that is not allowed, with the nearest one that is."""
+    """Raise for the first unknown name, with the most similar known one."""
     for name in names:
         if name not in allowed:
             refuse(f"{what} has no {name!r}; {nearest(name, allowed)}")
@@ -32,28 +32,28 @@ def nearest(name: object, allowed: Sequence[str]) -> str:
 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:
-    """Return the value in lower case if it is one of those allowed."""
+    """Return the value in lower case; raise unless it is one of those allowed."""
     if not isinstance(value, str) or value.lower() not in allowed:
         refuse(f"{name}={value!r} is not known; {nearest(value, allowed)}")
     return value.lower()
 
 
 def number(name: str, value: object, minimum: float, *, maximum: float = math.inf) -> None:
-    """Refuse anything but a number within the bounds."""
+    """Raise for anything but a number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
         upper = "" if maximum == math.inf else f" and at most {maximum:g}"
         refuse(f"{name} must be a number of at least {minimum:g}{upper}, not {value!r}")
 
 
 def text(name: str, value: object) -> str:
-    """Return a text that is not blank."""
+    """Return the text; raise for a blank one."""
     if not isinstance(value, str) or not value.strip():
         refuse(f"{name} must be a text that is not blank, not {value!r}")
     return value
 
 
 def moment(name: str, value: datetime | str | int) -> int:
-    """Return a moment in milliseconds since 1970; takes a datetime, ISO-8601 text or milliseconds, UTC without zone."""
+    """Return milliseconds since 1970; from a datetime, ISO-8601 text or milliseconds; UTC without a zone."""
     if isinstance(value, bool):
         refuse(f"{name} must be a datetime, ISO-8601 text or milliseconds since 1970, not {value!r}")
     if isinstance(value, int | float):

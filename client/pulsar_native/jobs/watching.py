@@ -1,11 +1,10 @@
-"""Looking at a topic until it is as wanted: it exists, holds enough messages, or holds a recent enough one.
+"""Poll a topic until it exists, has N messages, or has one newer than T. Shared by sensor and trigger.
 
-Rules: asyncio only, no thread, so that sensor and triggerer share it; leaves nothing at the broker (non-durable
-readers) and creates no topic; what cannot get better by waiting is raised, everything else is told in `seen`. Counts
-are of stored messages: what the broker dropped as duplicates was never stored. Where the broker numbers messages (entry
-metadata with an index) two messages a partition are read; else they are counted by reading, partition after partition,
-in steps of `STEP_ROWS` between which the loop is free, each message once, and no further than the number wanted. What
-was counted can be carried to another process (`state`).
+Rules: asyncio only, no thread. Nothing stays at the broker (non-durable readers), and no topic is created. Permanent
+errors are raised; every other state is in `seen`. Counts are of stored messages, without duplicates that the broker
+dropped. If the broker has message indexes (entry metadata), two messages per partition are read; else messages are
+counted by reading, partition by partition, in steps of `STEP_ROWS` between which the loop is free, each message once,
+up to the number wanted. Counts can be carried to another process (`state`).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio import Client, Reader
 
 _READ_MS = 10_000
-# Messages counted before other work on the loop goes on: few milliseconds also without the compiled codec.
+# Messages counted before other tasks of the loop run: a few milliseconds, also without the compiled codec.
 STEP_ROWS = 200
-# Entries the broker sends ahead; what is more than wanted is thrown away.
+# Entries the broker sends ahead; those beyond the number wanted are discarded.
 _QUEUE = 50
-# Partitions asked about at once.
+# Partitions polled at once.
 _AT_ONCE = 8
-# After a search by time the first message comes at once or, when there is none, never.
+# After a seek by time the first message arrives at once, or there is none.
 _SEARCH_MS = 1_000
 GONE = (
     "the broker removes a topic without subscriptions once it is inactive, by default after a minute, with its "
@@ -40,7 +39,7 @@ GONE = (
 
 @dataclass(frozen=True)
 class TopicCondition:
-    """What is waited for. Without `messages` and `published_since` (ms) it is the topic itself."""
+    """Condition of a wait; without `messages` and `published_since` (ms), the existence of the topic."""
 
     topic: str
     messages: int | None = None
@@ -48,7 +47,7 @@ class TopicCondition:
 
     @staticmethod
     def of(topic: object, messages: object, published_since: Any) -> TopicCondition:
-        """Return the checked wish, of rendered templates; raises ValueError."""
+        """Return the checked condition of rendered templates; raises ValueError."""
         from pulsar_native.topic import TopicName
 
         name = TopicName.parse(validation.text("topic", topic))
@@ -77,7 +76,7 @@ def _whole(value: object) -> int:
 
 @dataclass(frozen=True)
 class _Ends:
-    """First and last message of a partition, None without messages; their number where the broker numbers them."""
+    """First and last message id of a partition, None without messages; their number if the broker has indexes."""
 
     first: MessageId | None = None
     last: MessageId | None = None
@@ -86,7 +85,7 @@ class _Ends:
 
 @dataclass
 class _Counted:
-    """Messages of a partition counted by reading: from the first one retained up to an id, that one included."""
+    """Number of messages of a partition counted by reading: from the first retained one up to and including an id."""
 
     first: MessageId
     count: int = 0
@@ -95,9 +94,9 @@ class _Counted:
 
 @dataclass
 class TopicWatcher:
-    """Look at one topic, again and again; belongs to one task, the client may change between looks.
+    """Repeated check of one topic; for one task, the client may change between checks.
 
-    `seen` says in words what the last look found, `stage` how far it has come: look-up, count or read.
+    `seen` describes the last result, `stage` is look-up, count or read.
     """
 
     wanted: TopicCondition
@@ -110,7 +109,7 @@ class TopicWatcher:
     _searched: dict[str, MessageId] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any] | None:
-        """Return what was counted, for JSON, None for nothing: `restore` goes on from there."""
+        """Return the counts as JSON, None for none; `restore` continues from them."""
         if not self._counted:
             return None
         return {
@@ -120,14 +119,14 @@ class TopicWatcher:
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from what another watcher of the same topic counted; anything else is counted anew."""
+        """Continue from the counts of another watcher of the same topic; anything else restarts the count."""
         self._was_there = bool(state)
         for name, known in (state or {}).items():
             first, upto = _message_id(known["first"]), _message_id(known["upto"])
             self._counted[name] = _Counted(first, int(known["count"]), upto)
 
     async def look(self, client: Client) -> dict[str, Any] | None:
-        """Return what was found, for JSON, when it is as wanted, else None; raises the client's errors."""
+        """Return the result as JSON if the condition holds, else None; raises the client's errors."""
         found = await self._look(client)
         self._found = self.seen
         return found
@@ -155,7 +154,7 @@ class TopicWatcher:
         return found
 
     def failed(self, error: BaseException) -> None:
-        """Note that a look ended in an error; what an earlier one saw stays part of the words."""
+        """Record a check that failed; the last result stays part of the text."""
         text = explain(error, action=f"looking at {self.wanted.topic}", stage=self.stage)
         self.seen = f"{text} (before: {self._found})" if self._found else text
 
@@ -176,7 +175,7 @@ class TopicWatcher:
         return {**found, "messages": total} if total >= wanted else None
 
     async def _stored(self, client: Client, name: str, ends: _Ends, enough: int) -> int:
-        """Return how many messages are stored, or at least `enough`; none are read where that is none."""
+        """Return the number of stored messages, or at least `enough`; none are read if it is None."""
         if ends.first is None or ends.last is None:
             self._counted.pop(name, None)
             return 0
@@ -184,14 +183,14 @@ class TopicWatcher:
             return ends.count
         known = self._counted.get(name)
         if known is None or _place(known.first) != _place(ends.first):
-            # Counted messages were removed since, or the topic was made again.
+            # Counted messages were removed since, or the topic was recreated.
             known = self._counted[name] = _Counted(ends.first)
         if known.count < enough and (known.upto is None or _place(known.upto)[:2] < _place(ends.last)[:2]):
             await self._count(client, name, known, enough)
         return known.count
 
     async def _count(self, client: Client, name: str, known: _Counted, enough: int) -> None:
-        """Read on until the number or the end is reached; what was counted stays where reading is broken off."""
+        """Count up to the number or the end; an interrupted count is kept."""
         start, columns = known.upto or known.first, ("__ledgerId", "__entryId", "__batchIndex")
         async with await _reader(client, name, start, inclusive=known.upto is None, queue=_QUEUE) as reader:
             async for rows in reader.arrow_batches(columns=columns, max_rows=STEP_ROWS):
@@ -200,7 +199,7 @@ class TopicWatcher:
                 known.upto = _message_id([column[-1].as_py() for column in rows.columns])
                 if known.count >= enough:
                     return
-                # The next rows may be here already: nothing else would let the loop go.
+                # The next rows may be queued already: without this the loop would not run others.
                 await asyncio.sleep(0)
 
     # ---- time --------------------------------------------------------------------------------------------------------
@@ -213,7 +212,7 @@ class TopicWatcher:
         return {**found, "published_at": _iso(newest)} if newest and newest >= wanted else None
 
     async def _newest(self, client: Client, name: str) -> int:
-        """Return the publish time of the last message, or of an earlier one that is as recent as wanted; 0 for none."""
+        """Return the publish time of the last message, or of an earlier one that is recent enough; 0 for none."""
         from pulsar_native import MessageId
         from pulsar_native.exceptions import Timeout
 
@@ -225,7 +224,7 @@ class TopicWatcher:
             newest = (await _message_at(client, name, last)).publish_timestamp()
             if newest >= wanted or self._searched.get(name) == last:
                 return newest
-            # Producers' clocks differ: a message before the last one may carry a later time.
+            # Clocks of producers differ: a message before the last one may have a later time.
             await reader.seek(wanted)
             try:
                 newest = max(newest, (await reader.read_next(_SEARCH_MS)).publish_timestamp())

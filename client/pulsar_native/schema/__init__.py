@@ -1,4 +1,4 @@
-"""Schemas: how a program's values become the bytes of messages, and what the broker's registry knows of them."""
+"""Schemas: encoding of values into message payloads, and their definitions in the broker's schema registry."""
 
 from pulsar_native.schema.auto import AutoConsumeSchema, AutoProduceBytesSchema, GenericRecord
 from pulsar_native.schema.avro_schema import AvroSchema

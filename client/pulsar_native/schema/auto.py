@@ -1,7 +1,7 @@
-"""Schemas that follow the topic: whatever it has is consumed, and ready-made bytes are checked against it.
+"""Schemas that follow the topic: AUTO_CONSUME, and AUTO_PRODUCE_BYTES for payloads that are encoded already.
 
-Rules: both are told the topic's definitions from outside, like every schema: a version's before its first message is
-handed over, and the newest when the producer is made. Neither is ever registered.
+Rules: both receive the topic's definitions from outside, like every schema: that of a version before its first message
+is returned, and the newest when the producer is created. Neither is registered.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 
 
 class GenericRecord(dict[str, Any]):
-    """A record as a dictionary, with the definition it was written with.
+    """Record as a dictionary, with its writer's schema.
 
-    `schema_info` is the registered schema (kind, name, definition, properties); `schema_version` its version in the
+    `schema_info` is the registered schema (type, name, definition, properties); `schema_version` is its version in the
     topic as bytes, as in the message.
     """
 
@@ -39,14 +39,15 @@ class GenericRecord(dict[str, Any]):
 
 
 class AutoConsumeSchema(Schema[Any]):
-    """Take whatever the topic has, each message by the version it was written with. For consumers and readers only.
+    """Consumer schema that decodes each message by the schema version it was written with (Java: AUTO_CONSUME).
 
-    Records (JSON, AVRO, PROTOBUF_NATIVE) come as `GenericRecord`, text, numbers and times as Python's, pairs as
-    `KeyValue`, messages without a schema as bytes. PROTOBUF cannot be decoded without its class: `value()` then raises
-    `OperationNotSupported`, and `data()` has the bytes. A producer refuses it.
+    Records (JSON, AVRO, PROTOBUF_NATIVE) become `GenericRecord`, text, numbers and times Python's types, pairs
+    `KeyValue`, messages without a schema bytes. PROTOBUF cannot be decoded without its class: `value()` raises
+    `OperationNotSupported`, and `data()` returns the bytes. For consumers and readers; a producer raises
+    `OperationNotSupported`. Thread-safe.
     """
 
-    # It may turn out so, version by version.
+    # Unknown until the version of a message is known.
     separates_key = True
 
     def __init__(self) -> None:
@@ -55,23 +56,23 @@ class AutoConsumeSchema(Schema[Any]):
         self._decoders: dict[bytes, tuple[SchemaInfo, Schema[Any]]] = {}
 
     def encode(self, obj: Any) -> bytes:
-        """Refuse: this schema only reads."""
+        """Raise `OperationNotSupported`: this schema only decodes."""
         raise InvalidConfiguration("AutoConsumeSchema is for consumers; producers use AutoProduceBytesSchema")
 
     def encode_separated(self, obj: Any) -> tuple[bytes | None, bytes | None]:
-        """Refuse: this schema only reads."""
+        """Raise `OperationNotSupported`: this schema only decodes."""
         raise InvalidConfiguration("AutoConsumeSchema is for consumers; producers use AutoProduceBytesSchema")
 
     def decode(self, data: bytes, schema_version: bytes | None = None) -> Any:
-        """Return the value of a message written with a version of the topic's schema; bytes without one."""
+        """Return the value of a message by its schema version; bytes without one."""
         return self.decode_separated(None, data, schema_version)
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> Any:
-        """Return the value of bytes written with a version of the topic's schema."""
+        """Return the value of a payload by its schema version."""
         return self.decode_separated(None, data, schema_version)
 
     def decode_separated(self, key: bytes | None, data: bytes | None, schema_version: bytes | None) -> Any:
-        """Return the value of a message, with its key where the topic's schema puts a part there."""
+        """Return the value of a message, with its key if the topic's schema separates it."""
         if not schema_version or self._find is None:
             return data
         info, schema = self._of(schema_version)
@@ -88,7 +89,7 @@ class AutoConsumeSchema(Schema[Any]):
         if found is None:
             assert self._find is not None
             info = self._find(version)
-            # Two threads may both get here: the same schema is then made twice, and one of the two kept.
+            # Two threads may create the same schema; one of the two is kept.
             found = self._decoders[version] = info, schema_from_info(info)
         return found
 
@@ -100,11 +101,13 @@ class AutoConsumeSchema(Schema[Any]):
 
 
 class AutoProduceBytesSchema(Schema[bytes]):
-    """Send ready-made bytes, each message checked against the schema the topic has when the producer is made.
+    """Producer schema for encoded payloads, checked against the topic's schema (Java: AUTO_PRODUCE_BYTES). Thread-safe.
 
-    A topic without schema takes any bytes. With `schema` the bytes are checked against that one, and it is registered
-    as if the producer had been made with it. Bytes that do not fit raise `InvalidRecord`; of PROTOBUF topics it is
-    checked only that they are Protobuf. Thread-safe.
+    The topic's newest schema at the creation of the producer is used; a topic without schema accepts any bytes.
+
+    :param schema: schema that payloads are checked against instead, registered as with a producer of that schema.
+        Payloads that do not fit raise `InvalidRecord`; for PROTOBUF it is only checked that they are Protobuf. Default
+        None.
     """
 
     def __init__(self, schema: Schema[Any] | None = None) -> None:
@@ -117,7 +120,7 @@ class AutoProduceBytesSchema(Schema[bytes]):
 
     @property
     def follows_topic(self) -> bool:
-        """Whether the topic's schema must be found before anything can be encoded."""
+        """True if the topic's schema must be known before encoding."""
         return self._schema is None
 
     def for_topic(self, info: SchemaInfo | None) -> AutoProduceBytesSchema:
@@ -145,12 +148,12 @@ class AutoProduceBytesSchema(Schema[bytes]):
 
 
 class _ProtobufCheck(Schema[bytes]):
-    """Whether bytes are Protobuf at all: more cannot be told of a message known in its Avro form only."""
+    """Check that bytes are Protobuf; the Avro form of a PROTOBUF schema does not allow more."""
 
     def decode(self, data: bytes) -> bytes:
         """Return the bytes; raises `InvalidRecord`."""
         try:
-            pb.CommandPing.FromString(data)  # a message without fields takes every field of another
+            pb.CommandPing.FromString(data)  # A message without fields accepts every field of another one.
         except DecodeError as error:
             raise InvalidRecord(f"The bytes are no Protobuf message: {error}") from error
         return data

@@ -1,8 +1,8 @@
-"""Avro messages, of records or of plain dictionaries with an Avro definition.
+"""Avro schema of records, or of dictionaries with an Avro definition.
 
-Rules: needs the package fastavro (extra `avro`), imported here when a schema is made; a message is read with the schema
-it was written with, found by the version in its metadata, and resolved to this one. The definition's text is the
-official Python client's, so that both clients share one version.
+Rules: needs the package fastavro (extra `avro`), imported when a schema is created. A message is read with its writer's
+schema, found by the version in its metadata, and resolved to this one. The definition's text equals the official Python
+client's, so that both clients share one version.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ R = TypeVar("R")
 
 
 class AvroSchema(Schema[T], Generic[T]):
-    """Avro binary of a class of records, or of dictionaries with `schema_definition` (a definition or its text).
+    """Avro schema of a record class, or of dictionaries. Thread-safe; blocks only to fetch a writer's schema.
 
-    The class is one derived from `Record`, a dataclass, or a pydantic model; a definition may stand in its place. With
-    both, the class holds. Dictionaries are checked as by `JsonSchema`, but that keys which the definition has not are
-    left out, as by the official client, unless `ignore_unknown_fields` is False; dates, times, decimals and UUIDs are
-    taken and given for Avro's logical types. Thread-safe; blocks only to find a writer's schema.
+    Dates, times, decimals and UUIDs are Avro's logical types. Raises `InvalidConfiguration` for a class or definition
+    that cannot be used.
+
+    :param record_cls: subclass of `Record`, dataclass, or pydantic model; or a definition.
+    :param schema_definition: Avro definition of dictionaries, as a dict or JSON text; with a class, the class is used.
+    :param ignore_unknown_fields: False raises `InvalidRecord` for keys that the definition does not have. Default True:
+        they are left out, as by the official client.
     """
 
     @overload
@@ -79,10 +82,10 @@ class AvroSchema(Schema[T], Generic[T]):
         return out.getvalue()
 
     def decode(self, data: bytes, schema_version: bytes | None = None) -> T:
-        """Return the record, or the dictionary, of a message.
+        """Return the record, or the dictionary, of a payload.
 
-        With `schema_version` and `with_writer_schemas` the bytes are read with the writer's schema, which may block
-        once per version. Raises `InvalidRecord` for bytes that do not fit, and what finding the schema raises.
+        After `with_writer_schemas` the payload is read with its writer's schema, which may block once per version.
+        Raises `InvalidRecord` for bytes that do not fit, and errors of fetching the schema.
         """
         writer = self._parsed
         if schema_version and self._find_writer is not None:
@@ -101,7 +104,7 @@ class AvroSchema(Schema[T], Generic[T]):
         return result
 
     def validate(self, data: bytes) -> None:
-        """Raise `InvalidRecord` if the bytes are no message of this schema, up to their end."""
+        """Raise `InvalidRecord` unless the bytes are one message of this schema."""
         stream = io.BytesIO(data)
         try:
             self._fastavro.schemaless_reader(stream, self._parsed, None)
@@ -111,11 +114,11 @@ class AvroSchema(Schema[T], Generic[T]):
             raise InvalidRecord(f"The bytes go on for {len(data) - stream.tell()} bytes after the Avro record")
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> T:
-        """Return the value of bytes written with a version of the topic's schema; see `decode`."""
+        """Return the value of a payload by its schema version; see `decode`."""
         return self.decode(data, schema_version)
 
     def with_writer_schemas(self, find: WriterSchemas) -> AvroSchema[T]:
-        """Return this schema for one topic: `find` gives the schema of a version, once, and is kept."""
+        """Return this schema for one topic; `find` returns the schema of a version, once per version."""
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound._find_writer = find
@@ -130,14 +133,14 @@ class AvroSchema(Schema[T], Generic[T]):
             if info.type is not SchemaType.AVRO:
                 raise InvalidRecord(f"The message was written with a schema of kind {info.type.name}, not AVRO")
             parsed = self._parsed if info.data == self._info.data else self._parse(self._renamed(info.definition()))
-            # Two threads may both get here: the same schema is then found twice, and one of the two kept.
+            # Two threads may fetch the same schema; one of the two is kept.
             self._writers[version] = parsed
         return parsed
 
     def _renamed(self, definition: dict[str, object]) -> dict[str, object]:
-        """Return a writer's definition under this one's name: records of a topic are the same, whatever their classes.
+        """Return a writer's definition under the name of this schema: all records of a topic are of one type.
 
-        Avro would resolve records of one name only. A definition that refers to itself keeps its name.
+        Avro resolves only records of the same name. A recursive definition keeps its name.
         """
         if json.dumps(definition.get("name")) in json.dumps(definition.get("fields")):
             return definition
@@ -164,7 +167,7 @@ def _import_fastavro() -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a record as dictionaries, lists and names of enumerations."""
+    """Return a record as dictionaries, lists and names of enumeration members."""
     if isinstance(value, Record):
         return {name: _plain(item) for name, item in record_values(value).items()}
     if isinstance(value, Enum):

@@ -1,7 +1,7 @@
-"""Schemas as producers and consumers use them: the base, bytes, and text.
+"""Base of schemas, and the schemas of bytes and text.
 
-Rules: a schema is immutable and thread-safe; it never sees the network: what the registry knows comes in through a
-function (`with_writer_schemas`). Values or bytes that do not fit raise `InvalidRecord`.
+Rules: a schema is immutable, thread-safe and without I/O: the registry's schemas come in through a function
+(`with_writer_schemas`). Values or bytes that do not fit raise `InvalidRecord`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pulsar_native.schema.info import SchemaInfo, SchemaType
 
 T = TypeVar("T")
 
-# Gives the schema a message was written with, by the version in its metadata; may block, may raise.
+# Returns the schema of a version in a message's metadata; may block and raise.
 WriterSchemas = Callable[[bytes], SchemaInfo]
 
 
 class Schema(Generic[T]):
-    """Turn values into the bytes of messages and back; derive from it for an encoding of your own.
+    """Base of schemas: encoding of values into payloads and back. Immutable, thread-safe.
 
-    A schema of your own overrides `encode` and `decode`; `schema_type`, `schema_definition` (the Avro definition of
-    JSON and AVRO as a dictionary) and `schema_name` are what the registry is told, plain bytes without them.
+    A subclass overrides `encode` and `decode`. `schema_type`, `schema_definition` (the Avro definition of JSON and AVRO
+    as a dictionary) and `schema_name` are sent to the registry; the default is plain bytes.
     """
 
     _info = SchemaInfo("BYTES", SchemaType.BYTES)
-    # Whether a part of the value travels as the message's key (`KeyValueSchema`): then encode_separated and
-    # decode_separated are used.
+    # True if a part of the value is the message's key (`KeyValueSchema`): encode_separated and decode_separated are
+    # used then.
     separates_key = False
 
     def __init__(
@@ -44,45 +44,45 @@ class Schema(Generic[T]):
         self._info = SchemaInfo(schema_name, schema_type, text)
 
     def encode(self, obj: T) -> bytes:
-        """Return the bytes of a value; raises `InvalidRecord`. Never blocks."""
+        """Return the payload of a value; raises `InvalidRecord`. Does not block."""
         raise NotImplementedError
 
     def decode(self, data: bytes) -> T:
-        """Return the value of a message's bytes; raises `InvalidRecord`."""
+        """Return the value of a payload; raises `InvalidRecord`."""
         raise NotImplementedError
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> T:
-        """Return the value of bytes written with a version of the topic's schema.
+        """Return the value of a payload by its schema version.
 
-        May block to find the writer's schema after `with_writer_schemas`; most schemas need none.
+        May block to fetch the writer's schema after `with_writer_schemas`.
         """
         return self.decode(data)
 
     def validate(self, data: bytes) -> None:
-        """Raise `InvalidRecord` if the bytes are no message of this schema."""
+        """Raise `InvalidRecord` unless the bytes are one message of this schema."""
         self.decode(data)
 
     def encode_separated(self, obj: T) -> tuple[bytes | None, bytes | None]:
-        """Return the message's key and its payload; only of a schema that separates them."""
+        """Return key and payload of a value; for schemas that separate them."""
         raise NotImplementedError
 
     def decode_separated(self, key: bytes | None, data: bytes | None, schema_version: bytes | None) -> T | None:
-        """Return the value of a message's key and payload; only of a schema that separates them."""
+        """Return the value of a key and a payload; for schemas that separate them."""
         raise NotImplementedError
 
     def with_writer_schemas(self, find: WriterSchemas) -> Schema[T]:
-        """Return the schema as it decodes one topic's messages, with `find` to get writers' schemas by version."""
+        """Return the schema for decoding one topic's messages; `find` returns writers' schemas by version."""
         return self
 
     def schema_info(self) -> SchemaInfo:
-        """Return what the registry is told."""
+        """Return the schema's definition for the registry."""
         return self._info
 
     def attach_client(self, client: object) -> None:
-        """Do nothing; there for programs that call it on the official client's schemas."""
+        """Do nothing; for programs that call it on the official client's schemas."""
 
     def _validate_object_type(self, obj: object) -> None:
-        """Raise `InvalidRecord` unless a value is of the class given to the constructor; for schemas of your own."""
+        """Raise `InvalidRecord` unless a value is an instance of the class given to the constructor; for subclasses."""
         if not isinstance(obj, self._record_cls):
             raise mismatch(obj, getattr(self._record_cls, "__name__", str(self._record_cls)))
 
@@ -97,13 +97,13 @@ class Schema(Generic[T]):
 
 
 class BytesSchema(Schema[bytes]):
-    """Bytes as they are; on the wire this is the absence of a schema."""
+    """Schema of bytes; on the wire, no schema."""
 
     def __init__(self) -> None:
         super().__init__(bytes)
 
     def encode(self, obj: bytes) -> bytes:
-        """Return the bytes; also a bytearray or a memoryview is taken."""
+        """Return the bytes; accepts bytearray and memoryview too."""
         value: object = obj
         if isinstance(value, bytes):
             return value
@@ -117,7 +117,7 @@ class BytesSchema(Schema[bytes]):
 
 
 class StringSchema(Schema[str]):
-    """Text in UTF-8; registered with an empty definition, as the Java client does."""
+    """Schema of UTF-8 text, registered with an empty definition as by the Java client."""
 
     def __init__(self) -> None:
         super().__init__(str, SchemaType.STRING, None, "STRING")
@@ -140,7 +140,7 @@ class StringSchema(Schema[str]):
 
 
 def definition_text(definition: Mapping[str, object]) -> bytes:
-    """Return a definition as the official Python client writes it: another text would be another version."""
+    """Return a definition in the official Python client's text: another text would be another version."""
     try:
         return json.dumps(definition, indent=1).encode()
     except (TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Check plain dictionaries against an Avro definition before they are written, and fill in its defaults.
+"""Validation of dictionaries against an Avro definition, with its defaults filled in.
 
-Rules: compiled once per schema into nested functions, since it runs for every message; nothing is rounded, cut or
-dropped without a word: unknown names (unless told otherwise), missing values without default, wrong types and numbers
-out of range are errors that name the path. A missing value that may be null is null.
+Rules: compiled once per schema into nested functions, since it runs for every message. Nothing is rounded, truncated or
+dropped silently: unknown names (unless allowed), missing values without default, wrong types and numbers out of range
+raise errors that name the path. A missing nullable value is null.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def compile_check(
 ) -> DatumCheck:
     """Return the function that checks a value and returns it completed; it raises `InvalidRecord`.
 
-    With `logical_types` dates, times, decimals and UUIDs are taken where the definition has such a logical type; with
-    `bytes_as_text` a str is taken for bytes. Raises `InvalidConfiguration` for a definition that is not Avro.
+    With `logical_types`, dates, times, decimals and UUIDs are accepted for logical types; with `bytes_as_text`, a str
+    is accepted for bytes. Raises `InvalidConfiguration` for a definition that is not Avro.
     """
     check = _Compiler(ignore_unknown_fields, logical_types, bytes_as_text).compile(definition, "")
     name = definition.get("name") if isinstance(definition, Mapping) else None
@@ -116,7 +116,7 @@ class _Compiler:
         for full in (_full_name(name, namespace), name):
             if full in self._named or full.rpartition(".")[2] in self._named:
                 named, found = self._named, full if full in self._named else full.rpartition(".")[2]
-                # Looked up when it runs: a record may refer to itself before it is complete.
+                # Looked up at each call: a record may refer to itself before it is complete.
                 return lambda value: named[found](value)
         raise InvalidConfiguration(f"The schema definition refers to the unknown type {name!r}")
 
@@ -282,7 +282,7 @@ def _inside(step: str, check: DatumCheck, value: object) -> Any:
 
 
 def _deeper(step: str, error: InvalidRecord) -> InvalidRecord:
-    # A message begins with its path, a step at a time from the inside out; the root name comes last, in front.
+    # The path is built from the inside out; the name of the root is added last, in front.
     return InvalidRecord(step + error.message)
 
 

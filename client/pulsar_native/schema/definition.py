@@ -1,4 +1,4 @@
-"""The official client's module of this name: records and their fields."""
+"""Module `definition` of the official client: records and their fields."""
 
 from pulsar_native.schema.fields import (
     Array,

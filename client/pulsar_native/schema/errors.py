@@ -1,6 +1,6 @@
-"""The error of values and bytes that do not fit a schema.
+"""Exception of values and bytes that do not fit a schema.
 
-Rules: it is both a ValueError and a TypeError, since the official client raises now one, now the other.
+Rules: it is a ValueError and a TypeError, since the official client raises either of them.
 """
 
 from __future__ import annotations
@@ -9,4 +9,4 @@ from pulsar_native.exceptions import InvalidMessage
 
 
 class InvalidRecord(InvalidMessage, TypeError):
-    """Tell that a value, or the bytes of a message, do not fit the schema."""
+    """Raised when a value, or the payload of a message, does not fit the schema."""

@@ -1,8 +1,8 @@
-"""Fields of records: which Python values each takes, and the Avro type it stands for.
+"""Fields of records: accepted Python values and Avro types.
 
-Rules: a field is immutable after its class is made; it converts a value once, when it is set, to the one type it is
-kept in (`bytes` for Bytes, `str` for String, the member of an enumeration, a record for a dictionary), at every depth
-of arrays and maps; definitions name each type once and refer to it afterwards, as Avro demands.
+Rules: a field is immutable after its class is created. It converts a value once, when it is set, to the type it is
+stored as (`bytes` for Bytes, `str` for String, the member of an enumeration, a record for a dictionary), at every depth
+of arrays and maps. A definition writes each named type once and refers to it afterwards, as Avro requires.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ T = TypeVar("T")
 
 
 class NamedTypes:
-    """The named types (records, enumerations) a definition has given so far, by full name.
+    """Named types (records, enumerations) that a definition has written so far, by full name.
 
-    A type is written out where its full name comes first; later it is referred to by the shortest name that means it
-    there.
+    The first occurrence of a type is written out; later ones are the shortest unambiguous name.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class NamedTypes:
     def define(
         self, kind: type, own_namespace: str | None, namespace: str | None, write: Callable[[], Definition]
     ) -> Definition:
-        """Return the reference to a type seen before in this namespace, else what `write` gives."""
+        """Return the reference to a type written before, or the result of `write`."""
         given = own_namespace or namespace
         full = f"{given}.{kind.__name__}" if given else kind.__name__
         if full not in self._seen:
@@ -47,7 +46,7 @@ class NamedTypes:
 
 
 class GivenNames(NamedTypes):
-    """Named types of which the caller keeps the names alone, in a set, as with the official client."""
+    """Named types in a caller's set of names, as in the official client."""
 
     def __init__(self, names: set[str]) -> None:
         super().__init__()
@@ -56,7 +55,7 @@ class GivenNames(NamedTypes):
     def define(
         self, kind: type, own_namespace: str | None, namespace: str | None, write: Callable[[], Definition]
     ) -> Definition:
-        """Return the reference to a name seen before, else what `write` gives."""
+        """Return the reference to a name written before, or the result of `write`."""
         full = f"{own_namespace}.{kind.__name__}" if own_namespace else kind.__name__
         if full in self._names:
             return full
@@ -65,7 +64,7 @@ class GivenNames(NamedTypes):
 
 
 class RecordValue:
-    """What fields need to know of a record; `schema.record` has the real thing."""
+    """Interface of records that fields need; implemented in `schema.record`."""
 
     def _pulsar_values(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -78,14 +77,16 @@ class RecordValue:
 
 
 class Field(Generic[T]):
-    """One field of a record.
+    """Base of the fields of a record.
 
-    `default` is the value of a record made without one; `required` leaves null out of the Avro type; `required_default`
-    writes the default, None included, into the definition, as the broker's stricter compatibility checks want.
+    :param default: value of a record created without one. Default None.
+    :param required: True leaves null out of the Avro type. Default False.
+    :param required_default: True writes the default, None included, into the definition, as the broker's stricter
+        compatibility checks require. Default False.
     """
 
     avro_type = ""
-    # The official client lets some kinds be None even if required, until an Avro message is made of them.
+    # As in the official client, some types accept None even if required, until an Avro message is encoded.
     refuses_none = True
     _python_type: Any = object
 
@@ -108,27 +109,27 @@ class Field(Generic[T]):
         return self.avro_type
 
     def schema(self) -> Definition:
-        """Return the Avro type, named types written out."""
+        """Return the Avro type with named types written out."""
         return self.definition(NamedTypes(), None)
 
     def schema_info(self, defined_names: set[str]) -> Definition:
-        """Return the Avro type after the named types of a set, to which those written out here are added."""
+        """Return the Avro type after the named types in a set, to which new ones are added."""
         return self.definition(GivenNames(defined_names), None)
 
     def python_type(self) -> Any:
-        """Return the type, or a tuple of the types, of the values that are taken."""
+        """Return the accepted type, or a tuple of types."""
         return self._python_type
 
     def validate_type(self, name: str, val: object) -> Any:
-        """Return a value as the field keeps it; raises `InvalidRecord`, a TypeError, that names the field."""
+        """Return a value as it is stored; raises `InvalidRecord`, a TypeError, that names the field."""
         return self.accept(name, val)
 
     def required_default(self) -> bool:
-        """Return whether the definition shows the default."""
+        """Return True if the definition has the default."""
         return self._required_default
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
-        """Return the Avro type as it is written after `names`, inside a namespace."""
+        """Return the Avro type as written after `names` inside a namespace."""
         return self.avro_type
 
     def entry(self, name: str, names: NamedTypes, namespace: str | None) -> dict[str, Any]:
@@ -141,15 +142,15 @@ class Field(Generic[T]):
         return entry
 
     def written_default(self) -> Any:
-        """Return the default that the definition shows."""
+        """Return the default in the definition."""
         return self._default
 
     def default(self) -> Any:
-        """Return the value a record gets without one: the default, a fresh copy where it can be changed."""
+        """Return the value of a record created without one: the default, copied if it is mutable."""
         return fresh(self._default)
 
     def accept(self, name: str, value: object) -> Any:
-        """Return the value as it is kept; raises `InvalidRecord` for another type, or None where it is required."""
+        """Return a value as it is stored; raises `InvalidRecord` for another type, or for None if required."""
         if value is not None:
             return self.convert(name, value)
         if self._required and self.refuses_none:
@@ -157,17 +158,17 @@ class Field(Generic[T]):
         return self.none_value()
 
     def none_value(self) -> Any:
-        """Return what an explicit None means: the default, as in the official client."""
+        """Return the meaning of an explicit None: the default, as in the official client."""
         return self.default()
 
     def accept_inner(self, name: str, value: object) -> Any:
-        """Return an item of an array or a value of a map as it is kept; it may not be None."""
+        """Return an item of an array or a value of a map as it is stored; None is not allowed."""
         if value is None:
             raise InvalidRecord(f"Field {name!r} must be {self.type()}, not None")
         return self.convert(name, value)
 
     def convert(self, name: str, value: object) -> Any:
-        """Return a value other than None as the field keeps it."""
+        """Return a value other than None as it is stored."""
         raise NotImplementedError
 
     def refusal(self, name: str, value: object, wanted: str = "") -> InvalidRecord:
@@ -176,13 +177,13 @@ class Field(Generic[T]):
 
 
 class Null(Field[None]):
-    """Always None (Avro null)."""
+    """Field that is always None (Avro null)."""
 
     avro_type = "null"
     _python_type = type(None)
 
     def convert(self, name: str, value: object) -> Any:
-        """Refuse every value."""
+        """Raise `InvalidRecord`: no value is accepted."""
         raise self.refusal(name, value, "None")
 
     def accept(self, name: str, value: object) -> Any:
@@ -191,7 +192,7 @@ class Null(Field[None]):
 
 
 class Boolean(Field[bool]):
-    """True or False (Avro boolean); a record made without it has False."""
+    """Field of True or False (Avro boolean), False by default."""
 
     avro_type = "boolean"
     _python_type = bool
@@ -200,11 +201,11 @@ class Boolean(Field[bool]):
         super().__init__(default, required, required_default)
 
     def default(self) -> bool:
-        """Return the default, False without one."""
+        """Return the default, or False."""
         return bool(self._default)
 
     def written_default(self) -> bool:
-        """Return the default, False without one."""
+        """Return the default, or False."""
         return self.default()
 
     def convert(self, name: str, value: object) -> bool:
@@ -215,7 +216,7 @@ class Boolean(Field[bool]):
 
 
 class Integer(Field[int]):
-    """A 32-bit integer (Avro int)."""
+    """Field of a 32-bit integer (Avro int)."""
 
     avro_type = "int"
     _python_type = int
@@ -232,14 +233,14 @@ class Integer(Field[int]):
 
 
 class Long(Integer):
-    """A 64-bit integer (Avro long)."""
+    """Field of a 64-bit integer (Avro long)."""
 
     avro_type = "long"
     _bits = 64
 
 
 class Float(Field[float]):
-    """A 32-bit floating point number (Avro float); an int is taken too."""
+    """Field of a 32-bit floating-point number (Avro float); accepts an int."""
 
     avro_type = "float"
     _python_type = (float, int)
@@ -252,13 +253,13 @@ class Float(Field[float]):
 
 
 class Double(Float):
-    """A 64-bit floating point number (Avro double); an int is taken too."""
+    """Field of a 64-bit floating-point number (Avro double); accepts an int."""
 
     avro_type = "double"
 
 
 class Bytes(Field[bytes]):
-    """Bytes (Avro bytes); a str is taken as its UTF-8 form. JSON messages carry them as text."""
+    """Field of bytes (Avro bytes); accepts a str as UTF-8. JSON messages have it as text."""
 
     avro_type = "bytes"
     _python_type = (bytes, str)
@@ -274,7 +275,7 @@ class Bytes(Field[bytes]):
 
 
 class String(Field[str]):
-    """Text (Avro string); bytes are taken as UTF-8."""
+    """Field of text (Avro string); accepts bytes as UTF-8."""
 
     avro_type = "string"
     _python_type = (str, bytes)
@@ -292,9 +293,9 @@ class String(Field[str]):
 
 
 class CustomEnum(Field[Enum]):
-    """A member of an enumeration (Avro enum of the members' names).
+    """Field of an enumeration member (Avro enum of the members' names).
 
-    A member, its name, or its value is taken. Avro messages carry the name, JSON messages the value.
+    Accepts a member, its name, or its value. Avro messages have the name, JSON messages the value.
     """
 
     avro_type = "enum"
@@ -313,7 +314,7 @@ class CustomEnum(Field[Enum]):
         super().__init__(default, required, required_default)
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
-        """Return the enumeration, or the reference to it."""
+        """Return the enumeration, or a reference to it."""
         symbols: Definition = list(self.enum_type.__members__)
         return names.define(
             self.enum_type,
@@ -323,7 +324,7 @@ class CustomEnum(Field[Enum]):
         )
 
     def none_value(self) -> None:
-        """Return None: only a value left out gets the default."""
+        """Return None: only a missing value gets the default."""
 
     def convert(self, name: str, value: object) -> Enum:
         """Return the member; a str is first tried as a name, then as a value."""
@@ -332,7 +333,7 @@ class CustomEnum(Field[Enum]):
         if isinstance(value, str) and value in self.enum_type.__members__:
             return self.enum_type[value]
         for member in self.enum_type:
-            # By type as well: True is not 1 here.
+            # Compared with the type as well: True is not 1 here.
             if type(member.value) is type(value) and member.value == value:
                 return member
         wanted = f"a member of {self.enum_type.__name__} ({', '.join(self.enum_type.__members__)})"
@@ -340,7 +341,7 @@ class CustomEnum(Field[Enum]):
 
 
 class Array(Field[list[Any]]):
-    """A list (Avro array) of one kind of items: a field, a record, or a record's class."""
+    """Field of a list (Avro array) with one item type: a field, a record, or a record class."""
 
     avro_type = "array"
     _python_type = list
@@ -357,11 +358,11 @@ class Array(Field[list[Any]]):
         super().__init__(default, required, required_default)
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
-        """Return the array; its items are never null."""
+        """Return the array type; its items are not null."""
         return {"type": "array", "items": self.items.definition(names, namespace)}
 
     def none_value(self) -> None:
-        """Return None: only a value left out gets the default."""
+        """Return None: only a missing value gets the default."""
 
     def convert(self, name: str, value: object) -> list[Any]:
         """Return a list of converted items."""
@@ -372,7 +373,7 @@ class Array(Field[list[Any]]):
 
 
 class Map(Field[dict[str, Any]]):
-    """A dictionary with str keys (Avro map) of one kind of values: a field, a record, or a record's class."""
+    """Field of a dictionary with str keys (Avro map) and one value type: a field, a record, or a record class."""
 
     avro_type = "map"
     _python_type = dict
@@ -389,11 +390,11 @@ class Map(Field[dict[str, Any]]):
         super().__init__(default, required, required_default)
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
-        """Return the map; its values are never null."""
+        """Return the map type; its values are not null."""
         return {"type": "map", "values": self.values.definition(names, namespace)}
 
     def none_value(self) -> None:
-        """Return None: only a value left out gets the default."""
+        """Return None: only a missing value gets the default."""
 
     def convert(self, name: str, value: object) -> dict[str, Any]:
         """Return a dictionary of converted values."""
@@ -407,7 +408,7 @@ class Map(Field[dict[str, Any]]):
 
 
 def as_field(value: object) -> Field[Any] | None:
-    """Return the field that an attribute stands for: a field, a record or its class, an Enum class; else None."""
+    """Return the field of a class attribute: a field, a record or its class, an Enum class; else None."""
     if isinstance(value, Field):
         return value
     if isinstance(value, type) and issubclass(value, RecordValue):
@@ -420,7 +421,7 @@ def as_field(value: object) -> Field[Any] | None:
 
 
 def fresh(value: Any) -> Any:
-    """Return the value, with copies of the lists, dictionaries and records in it."""
+    """Return a copy of the value and of the lists, dictionaries and records in it."""
     if isinstance(value, list):
         return [fresh(item) for item in value]
     if isinstance(value, dict):
@@ -429,7 +430,7 @@ def fresh(value: Any) -> Any:
 
 
 def avro_default(value: Any) -> object:
-    """Return a default as Avro writes it into a definition: bytes as one character each, members by name."""
+    """Return a default as an Avro definition has it: bytes as one character each, members by name."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if isinstance(value, Enum):

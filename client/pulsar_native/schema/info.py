@@ -1,7 +1,7 @@
-"""What a schema says of itself: its kind, name, definition and properties, as the broker's registry keeps it.
+"""Schema information: type, name, definition and properties, as in the broker's registry.
 
-Rules: values only, no encoding. `SchemaType` has the official Python client's numbers, which are not the numbers on
-the wire.
+Rules: values only, no encoding. `SchemaType` has the official Python client's numbers, which differ from those on the
+wire.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_native.exceptions import InvalidMessage
 
 
 class SchemaType(OfficialEnum):
-    """Kind of a schema; negative kinds exist in clients only and are never registered under that number."""
+    """Type of a schema; negative types exist in clients only and are not registered under that number."""
 
     NONE = 0
     STRING = 1
@@ -46,11 +46,11 @@ class SchemaType(OfficialEnum):
 
 @dataclass(frozen=True, init=False)
 class SchemaInfo:
-    """Name, kind, definition (of JSON and AVRO the Avro definition in JSON) and properties of a schema.
+    """Type, name, definition (of JSON and AVRO the Avro definition in JSON) and properties of a schema.
 
-    `data` is the definition in bytes, as the registry keeps it; the official client's methods `name()`,
-    `schema_type()`, `schema()` and `properties()` are there besides. Immutable and picklable. `version` is the
-    registry's number where the schema was read from the registry; it takes no part in comparisons.
+    `data` is the definition in bytes; `name()`, `schema_type()`, `schema()` and `properties()` are the official
+    client's methods. Immutable and picklable. `version` is the registry's version of a schema read from the registry;
+    comparisons ignore it.
     """
 
     _name: str
@@ -84,24 +84,24 @@ class SchemaInfo:
         return self._name
 
     def schema_type(self) -> SchemaType:
-        """Return the schema's kind."""
+        """Return the schema's type."""
         return self.type
 
     def schema(self) -> str:
-        """Return the definition as text; bytes of it that are no UTF-8 are escaped."""
+        """Return the definition as text; bytes that are not UTF-8 are escaped."""
         return self.data.decode("utf-8", "backslashreplace")
 
     def properties(self) -> Mapping[str, str]:
-        """Return the schema's properties; read only."""
+        """Return the schema's properties, read-only."""
         return self._properties
 
     def summary(self, limit: int = 2000) -> str:
-        """Return kind and definition for a person to read, cut at `limit` characters."""
+        """Return type and definition as text for people, cut at `limit` characters."""
         text = " ".join(self.schema().split())
         return f"{self.type.name} {text[:limit]}{'...' if len(text) > limit else ''}".rstrip()
 
     def definition(self) -> dict[str, object]:
-        """Return the definition as a JSON object; raises `InvalidMessage` when it is none."""
+        """Return the definition as a JSON object; raises `InvalidMessage` if it is not one."""
         try:
             parsed = json.loads(self.data)
         except ValueError as error:

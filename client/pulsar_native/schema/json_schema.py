@@ -1,8 +1,7 @@
-"""JSON messages, of records or of plain dictionaries with an Avro definition.
+"""JSON schema of records, or of dictionaries with an Avro definition.
 
-Rules: the registry is given the Avro definition, in the official Python client's very text, so that both clients
-share one version. Messages are compact JSON in UTF-8; enumerations are written by value, bytes as text, as the
-official client does.
+Rules: the registered Avro definition has the official Python client's text, so that both clients share one version.
+Messages are compact JSON in UTF-8; enumerations are written by value and bytes as text, as by the official client.
 """
 
 from __future__ import annotations
@@ -26,13 +25,17 @@ R = TypeVar("R")
 
 
 class JsonSchema(Schema[T], Generic[T]):
-    """JSON of a class of records, or of dictionaries with `schema_definition` (an Avro definition or its text).
+    """JSON schema of a record class, or of dictionaries. Thread-safe; does not block.
 
-    The class is one derived from `Record`, a dataclass, or a pydantic model; a definition may stand in its place.
-    In JSON of dataclasses and models, enumerations stand by name, dates and times as the numbers of their Avro type.
-    Dictionaries are checked against the definition when they are encoded: unknown names (unless
-    `ignore_unknown_fields`), missing values without default, and wrong types are errors, and defaults are filled in.
-    Thread-safe, never blocks.
+    With dataclasses and models, enumerations are written by name, dates and times as the numbers of their Avro type.
+    Dictionaries are checked against the definition when they are encoded: missing values without default and wrong
+    types raise `InvalidRecord`, and defaults are filled in. Raises `InvalidConfiguration` for a class or definition
+    that cannot be used.
+
+    :param record_cls: subclass of `Record`, dataclass, or pydantic model; or a definition.
+    :param schema_definition: Avro definition of dictionaries, as a dict or JSON text; with a class, the class is used.
+    :param ignore_unknown_fields: True leaves out keys that the definition does not have, instead of raising. Default
+        False.
     """
 
     @overload
@@ -92,7 +95,7 @@ class JsonSchema(Schema[T], Generic[T]):
         return values
 
     def validate(self, data: bytes) -> None:
-        """Raise `InvalidRecord` if the bytes are no JSON object that fits the definition; more fields are fine."""
+        """Raise `InvalidRecord` unless the bytes are a JSON object with the definition's fields, or more."""
         value = self._values(data)
         if self._record_cls is not None or self._model is not None:
             self.decode(data)
@@ -100,21 +103,21 @@ class JsonSchema(Schema[T], Generic[T]):
         try:
             check = compile_check(self._definition, ignore_unknown_fields=True, bytes_as_text=True)
         except InvalidConfiguration:
-            return  # a definition that is not Avro, as old clients register for JSON: nothing to check against
+            return  # Not an Avro definition, as old clients register for JSON: nothing is checked.
         check(value)
 
     @cached_property
     def _check(self) -> DatumCheck:
-        # Compiled by the first message encoded: a consumer of an odd old definition never needs it.
+        # Compiled with the first message encoded: a consumer of an invalid old definition does not need it.
         return compile_check(self._definition, ignore_unknown_fields=self._ignore_unknown_fields, bytes_as_text=True)
 
 
 def record_source(
     record_cls: object, schema_definition: object, *, json: bool
 ) -> tuple[type[Record] | None, Model[Any] | None, dict[str, object]]:
-    """Return a schema's record class or model, both None for dictionaries, and its definition.
+    """Return record class or model of a schema, both None for dictionaries, and its definition.
 
-    Raises `InvalidConfiguration` for anything that is none of them.
+    Raises `InvalidConfiguration` for anything else.
     """
     if isinstance(record_cls, Mapping | str):
         record_cls, schema_definition = None, record_cls
@@ -147,7 +150,7 @@ def _definition_of(given: object) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Return what JSON has for a value that it does not know."""
+    """Return the JSON form of a value that JSON does not know."""
     if isinstance(value, Record):
         return record_values(value)
     if isinstance(value, Enum):

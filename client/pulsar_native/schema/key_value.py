@@ -1,8 +1,8 @@
-"""Messages of a key and a value, each with a schema of its own.
+"""Key-value schema: a key and a value, each with its own schema.
 
-Rules: INLINE puts both into the payload, each after its length (-1 for None, as Java does); SEPARATED puts the value
-into the payload and the key into the message's key, as base64 text, where routing, compaction and Key_Shared see it.
-The registry gets both definitions in one, and the names and properties of both as properties.
+Rules: INLINE has both in the payload, each after its length (-1 for None, as in Java). SEPARATED has the value in the
+payload and the key in the message's key as base64 text, for routing, compaction and Key_Shared. The registry gets both
+definitions in one, and names and properties of both as properties.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _ENCODING = "kv.encoding.type"
 
 
 class KeyValueEncodingType(Enum):
-    """Where the key of a `KeyValueSchema` travels: in the payload, or as the message's key."""
+    """Location of the key of a `KeyValueSchema`: in the payload, or in the message's key."""
 
     INLINE = "INLINE"
     SEPARATED = "SEPARATED"
 
 
 class KeyValue(NamedTuple, Generic[K, V]):
-    """A key and a value, either of which may be None."""
+    """Key and value, either of which may be None."""
 
     key: K | None
     value: V | None
 
 
 class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
-    """A key and a value, each with its own schema; values are `KeyValue` (any pair is taken).
+    """Schema of a key and a value; values are `KeyValue` (any pair is accepted). Immutable and thread-safe.
 
-    With `encoding_type=KeyValueEncodingType.SEPARATED` the key becomes the message's partition_key (as base64, flagged
-    as bytes) and must not be given to `send` besides. Immutable and thread-safe; blocks only to find writers' schemas.
+    Blocks only to fetch writers' schemas. With `encoding_type=KeyValueEncodingType.SEPARATED` the key becomes the
+    message's partition_key (base64, flagged as bytes), and `send` raises `InvalidMessage` for another `partition_key`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         return b"".join((*_inline(self.key_schema, key), *_inline(self.value_schema, value)))
 
     def encode_separated(self, obj: KeyValue[K, V]) -> tuple[bytes | None, bytes | None]:
-        """Return the message's key and its payload, each None where that part is; raises `InvalidRecord`."""
+        """Return the message's key and its payload, None for null parts; raises `InvalidRecord`."""
         key, value = _pair(obj)
         return (
             None if key is None else self.key_schema.encode(key),
@@ -81,14 +81,14 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         )
 
     def decode(self, data: bytes, schema_version: bytes | None = None) -> KeyValue[K, V]:
-        """Return the key and the value of a payload, INLINE only; raises `InvalidRecord`."""
+        """Return key and value of a payload, INLINE only; raises `InvalidRecord`."""
         if self.separates_key:
             raise InvalidRecord("The key is no part of the payload: decode_separated takes both parts")
         key, value = self._parts(data)
         return self._decoded(key, value, schema_version)
 
     def validate(self, data: bytes) -> None:
-        """Raise `InvalidRecord` if the bytes are no payload of this schema; a separated key is not looked at."""
+        """Raise `InvalidRecord` unless the bytes are a payload of this schema; a separated key is not checked."""
         if self.separates_key:
             self.value_schema.validate(data)
             return
@@ -107,13 +107,13 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         return key, value
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> KeyValue[K, V]:
-        """Return the key and the value of bytes written with a version of the topic's schema."""
+        """Return key and value of a payload by its schema version."""
         return self.decode(data, schema_version)
 
     def decode_separated(
         self, key: bytes | None, data: bytes | None, schema_version: bytes | None
     ) -> KeyValue[K, V] | None:
-        """Return the value of a message with its key as bytes; None stands for null parts."""
+        """Return the value of a payload and a key in bytes; None for null parts."""
         if self.separates_key:
             return self._decoded(key, data, schema_version)
         return None if data is None else self.decode(data, schema_version)
@@ -125,7 +125,7 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         )
 
     def with_writer_schemas(self, find: WriterSchemas) -> KeyValueSchema[K, V]:
-        """Return this schema for one topic, if one of its parts needs the writer's; else itself."""
+        """Return this schema for one topic if one of its parts needs writers' schemas, else itself."""
         key = self.key_schema.with_writer_schemas(lambda version: split_info(find(version))[0])
         value = self.value_schema.with_writer_schemas(lambda version: split_info(find(version))[1])
         if key is self.key_schema and value is self.value_schema:
@@ -134,7 +134,7 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
 
 
 def join_infos(key: SchemaInfo, value: SchemaInfo, encoding: KeyValueEncodingType) -> SchemaInfo:
-    """Return what the registry is told of a pair of schemas."""
+    """Return the definition of a pair of schemas for the registry."""
     properties = {}
     for part, info in (("key", key), ("value", value)):
         properties[f"{part}.schema.name"] = info.name()
@@ -146,7 +146,7 @@ def join_infos(key: SchemaInfo, value: SchemaInfo, encoding: KeyValueEncodingTyp
 
 
 def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodingType]:
-    """Return the key's schema, the value's, and where the key travels; raises `InvalidRecord`."""
+    """Return the key's schema, the value's, and the encoding; raises `InvalidRecord`."""
     if info.type is not SchemaType.KEY_VALUE:
         raise InvalidRecord(f"The message was written with a schema of kind {info.type.name}, not KEY_VALUE")
     key, rest = _cut(info.data)
@@ -159,9 +159,9 @@ def split_info(info: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo, KeyValueEncodi
 
 
 def definition_from_rest(text: bytes) -> bytes:
-    """Return a pair's definition as it is on the wire, of the JSON object the REST interface makes of it.
+    """Return a pair's definition in its form on the wire from the JSON object of the REST interface.
 
-    Raises `InvalidRecord`. The parts' texts are compact JSON, not the very ones that were registered.
+    Raises `InvalidRecord`. The texts of the parts are compact JSON, not the registered texts.
     """
     try:
         given = json.loads(text)

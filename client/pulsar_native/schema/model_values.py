@@ -1,8 +1,8 @@
-"""The values a field of a model may have: Avro's primitives, and its logical types.
+"""Values of model fields: Avro's primitive and logical types.
 
-Rules: each is a `Part`: the Avro type, and functions from Python's value to what is written (numbers and text in JSON,
-what fastavro takes in Avro), back, and to what stands in a definition as a default. They raise `InvalidRecord` with a
-message that begins behind the path. Reading takes both forms, since a default taken from a definition comes raw.
+Rules: each is a `Part`: the Avro type, and functions from Python's value to the written one (numbers and text in JSON,
+fastavro's input in Avro), back, and to a default in a definition. They raise `InvalidRecord` with a message that begins
+after the path. Reading accepts both forms, since a default taken from a definition is raw.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale":
 
 
 class Part(NamedTuple):
-    """An Avro type with the ways to it and back; `written` gives a default as it stands in a definition."""
+    """Avro type with its conversions; `written` returns a default as in a definition."""
 
     definition: Any
     encode: Code
@@ -41,7 +41,7 @@ def deeper(step: str, error: InvalidRecord) -> InvalidRecord:
 
 
 def typed(name: str, *kinds: type) -> Code:
-    """Return the function that gives back a value of these types, and refuses any other."""
+    """Return the function that returns a value of these types and raises for any other."""
 
     def check(value: Any) -> Any:
         if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
@@ -90,7 +90,7 @@ def _bytes(json: bool) -> Part:
 
 
 def _number_of(part: Any, definition: Mapping[str, Any], json: bool, to: Code, of: Code) -> Part:
-    """Return the part of a value that stands as a number; Avro's library makes the number itself."""
+    """Return the part of a value written as a number; for Avro, fastavro converts it."""
 
     def decode(value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -230,7 +230,7 @@ LEAVES: dict[object, Callable[[bool], Part]] = {
 
 
 def overridden(hint: Any, definition: str | Mapping[str, Any], where: str, *, json: bool) -> Part:
-    """Return the part of a type whose Avro type the application names; raises `InvalidConfiguration`."""
+    """Return the part of an Avro type that the application names; raises `InvalidConfiguration`."""
     logical = definition.get("logicalType") if isinstance(definition, Mapping) else None
     if definition == "string" and hint in _TEXTS:
         return _text_of(hint, "string", *_TEXTS[hint])

@@ -1,10 +1,10 @@
-"""Records of the application's own classes: dataclasses and pydantic models (version 2).
+"""Record classes of the application: dataclasses and pydantic models (version 2).
 
-Rules: the class is read once, when the schema is made: fields, types, defaults; what has no Avro type is refused then,
-by name. Values are checked against the types when they are encoded. Logical types are exact: datetimes with a timezone
-are timestamp-micros, and what JSON has no form for (dates, times) stands in JSON as the number its definition names;
-decimals stand there as text. Fields a message lacks get the class's default; names the class lacks are ignored, since
-newer messages may have more. pydantic is never imported here: only an application that has loaded it has its models.
+Rules: the class is read once, when the schema is created: fields, types, defaults; a type without an Avro type raises
+then, with the field's name. Values are checked when they are encoded. Logical types are exact: datetimes with a
+timezone are timestamp-micros; in JSON, dates and times are the numbers of their definition, decimals are text. Fields
+missing in a message get the class's default; unknown names are ignored, since newer messages may have more. pydantic is
+not imported here: only an application that has imported it has models.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class AvroType:
-    """Name the Avro type of a field: `Annotated[int, AvroType("int")]`.
+    """Avro type of a field: `Annotated[int, AvroType("int")]`.
 
-    `definition` is a primitive's name or a definition as a dictionary, such as `{"type": "bytes", "logicalType":
-    "decimal", "precision": 12, "scale": 2}`. With "string", dates, decimals and UUIDs are written as their text.
+    :param definition: name of a primitive type, or a definition as a dictionary, such as `{"type": "bytes",
+        "logicalType": "decimal", "precision": 12, "scale": 2}`. With "string", dates, decimals and UUIDs are written as
+        text.
     """
 
     definition: str | Mapping[str, Any]
 
 
 def is_model(kind: object) -> bool:
-    """Return whether a class is a dataclass or a pydantic model."""
+    """Return True if a class is a dataclass or a pydantic model."""
     return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or _is_pydantic(kind))
 
 
@@ -68,7 +69,7 @@ def _is_pydantic(kind: type) -> bool:
 
 
 class Model(Generic[T]):
-    """A class with its Avro definition, and both ways between its objects and plain values. Immutable."""
+    """Class with its Avro definition, and conversions between its objects and plain values. Immutable."""
 
     def __init__(self, kind: type[T], *, json: bool) -> None:
         compiler = _Compiler(json)
@@ -79,7 +80,7 @@ class Model(Generic[T]):
         self._part = part
 
     def encode(self, obj: T) -> Any:
-        """Return the dictionary that is written for an object; raises `InvalidRecord` with the path of a misfit."""
+        """Return the dictionary to write for an object; raises `InvalidRecord` with the path of a wrong value."""
         if not isinstance(obj, self.kind):
             raise mismatch(obj, self.kind.__name__)
         try:
@@ -98,7 +99,7 @@ class Model(Generic[T]):
 
 @dataclass
 class _Field:
-    """One field as the class has it; `key` is what the constructor calls it."""
+    """One field of the class; `key` is the constructor's parameter."""
 
     name: str
     key: str
@@ -137,7 +138,7 @@ class _Compiler:
             part = self.part(field.hint, namespace, where, field.metadata)
             entry: dict[str, Any] = {"name": field.name, "type": part.definition}
             if field.default is not _NO_DEFAULT:
-                # Avro wants the default to be of the union's first type.
+                # Avro requires the default to be of the union's first type.
                 if isinstance(part.definition, list) and field.default is not None:
                     entry["type"] = part.definition[::-1]
                 try:
@@ -150,7 +151,7 @@ class _Compiler:
         return {"type": "record", "name": kind.__name__, **space, "fields": entries}
 
     def part(self, hint: Any, namespace: str | None, where: str, metadata: tuple[object, ...] = ()) -> Part:
-        """Return what a type hint stands for; raises `InvalidConfiguration` if it is nothing Avro has."""
+        """Return the part of a type hint; raises `InvalidConfiguration` for one without an Avro type."""
         hint, metadata = _unwrapped(hint, metadata)
         given = next((each for each in metadata if isinstance(each, AvroType)), None)
         origin, arguments = get_origin(hint), get_args(hint)
@@ -266,7 +267,7 @@ def _dataclass_fields(kind: type, hints: Mapping[str, Any]) -> list[_Field]:
     given: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(kind)
     for field in given:
         if not field.init:
-            continue  # computed by the class itself
+            continue  # Computed by the class itself.
         made.append(_field(field.name, field.name, hints[field.name], (), field.default, field.default_factory))
     return made
 
@@ -290,7 +291,7 @@ def _field(name: str, key: str, hint: Any, metadata: tuple[object, ...], default
     if default is not dataclasses.MISSING:
         made.default = default
     elif factory is not dataclasses.MISSING:
-        # What other factories make may differ each time: it stays out of the definition.
+        # Results of other factories may differ each time: they are left out of the definition.
         made.default = _EMPTY_FACTORIES.get(factory, _NO_DEFAULT)
     return made
 

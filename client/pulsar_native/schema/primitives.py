@@ -1,10 +1,9 @@
-"""Numbers, truth values, dates and times as messages, in Java's exact bytes.
+"""Schemas of numbers, booleans, dates and times, in Java's encoding.
 
-Rules: big endian, of a fixed length; registered under the names and with the empty definition the Java client uses.
-A value outside the range of its kind is refused, never cut. Kinds that hold a moment (DATE, TIMESTAMP, INSTANT) take
-and give datetimes with a timezone (UTC is given); local kinds take and give values without one. What is finer than the
-unit of the kind is cut, as in Java: milliseconds for DATE, TIME and TIMESTAMP; reading, what is finer than Python's
-microseconds.
+Rules: big endian, fixed length; registered under the Java client's names and with its empty definition. A value out of
+range raises. Types of an instant (DATE, TIMESTAMP, INSTANT) accept and return datetimes with a timezone (UTC is
+returned); local types accept and return values without one. Fractions below the type's unit are truncated, as in Java:
+milliseconds for DATE, TIME and TIMESTAMP; on reading, fractions below Python's microseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _DAY_NANOS = 86_400_000_000_000
 
 
 class PrimitiveSchema(Schema[T]):
-    """A schema of one fixed-length value; made by the classes below. Immutable, thread-safe, never blocks."""
+    """Base of schemas of one fixed-length value. Immutable, thread-safe; does not block."""
 
     _kind: ClassVar[SchemaType]
     _name: ClassVar[str]
@@ -50,7 +49,7 @@ class PrimitiveSchema(Schema[T]):
 
 
 class BooleanSchema(PrimitiveSchema[bool]):
-    """True or False, one byte."""
+    """Schema of True or False, one byte."""
 
     _kind, _name, _form = SchemaType.BOOLEAN, "Boolean", struct.Struct(">B")
 
@@ -61,7 +60,7 @@ class BooleanSchema(PrimitiveSchema[bool]):
         return b"\x01" if obj else b"\x00"
 
     def decode(self, data: bytes) -> bool:
-        """Return whether the byte is not 0."""
+        """Return True unless the byte is 0."""
         return self._unpack(data)[0] != 0
 
 
@@ -81,32 +80,32 @@ class _IntegerSchema(PrimitiveSchema[int]):
 
 
 class Int8Schema(_IntegerSchema):
-    """A whole number in one byte, -128 to 127."""
+    """Schema of an integer in one byte, -128 to 127."""
 
     _kind, _name, _form = SchemaType.INT8, "INT8", struct.Struct(">b")
 
 
 class Int16Schema(_IntegerSchema):
-    """A whole number in two bytes."""
+    """Schema of an integer in two bytes."""
 
     _kind, _name, _form = SchemaType.INT16, "INT16", struct.Struct(">h")
 
 
 class Int32Schema(_IntegerSchema):
-    """A whole number in four bytes."""
+    """Schema of an integer in four bytes."""
 
     _kind, _name, _form = SchemaType.INT32, "INT32", struct.Struct(">i")
 
 
 class Int64Schema(_IntegerSchema):
-    """A whole number in eight bytes."""
+    """Schema of an integer in eight bytes."""
 
     _kind, _name, _form = SchemaType.INT64, "INT64", struct.Struct(">q")
 
 
 class _FloatingSchema(PrimitiveSchema[float]):
     def encode(self, obj: float) -> bytes:
-        """Return the IEEE 754 form, big endian; an int is taken too."""
+        """Return the IEEE 754 form, big endian; accepts an int."""
         if not isinstance(obj, float | int) or isinstance(obj, bool):
             raise mismatch(obj, "float")
         try:
@@ -120,13 +119,13 @@ class _FloatingSchema(PrimitiveSchema[float]):
 
 
 class FloatSchema(_FloatingSchema):
-    """A floating point number in four bytes (single precision)."""
+    """Schema of a floating-point number in four bytes (single precision)."""
 
     _kind, _name, _form = SchemaType.FLOAT, "Float", struct.Struct(">f")
 
 
 class DoubleSchema(_FloatingSchema):
-    """A floating point number in eight bytes."""
+    """Schema of a floating-point number in eight bytes."""
 
     _kind, _name, _form = SchemaType.DOUBLE, "Double", struct.Struct(">d")
 
@@ -139,26 +138,26 @@ class _MillisSchema(PrimitiveSchema[datetime.datetime]):
         return self._pack(_micros(obj) // 1000)
 
     def decode(self, data: bytes) -> datetime.datetime:
-        """Return the moment in UTC."""
+        """Return the datetime in UTC."""
         return _moment(self._unpack(data)[0] * 1000)
 
 
 class DateSchema(_MillisSchema):
-    """A moment in milliseconds, as Java's `java.util.Date` is; for days see `LocalDateSchema`."""
+    """Schema of an instant in milliseconds (`java.util.Date`); for days see `LocalDateSchema`."""
 
     _kind, _name = SchemaType.DATE, "Date"
 
 
 class TimestampSchema(_MillisSchema):
-    """A moment in milliseconds (`java.sql.Timestamp`, of which Java sends no finer part either)."""
+    """Schema of an instant in milliseconds (`java.sql.Timestamp`, whose nanoseconds Java does not send either)."""
 
     _kind, _name = SchemaType.TIMESTAMP, "Timestamp"
 
 
 class TimeSchema(PrimitiveSchema[datetime.time]):
-    """A time of day in milliseconds since midnight in UTC (`java.sql.Time`).
+    """Schema of a time of day in milliseconds since midnight in UTC (`java.sql.Time`).
 
-    Java's value is a moment of which the day is ignored: it is read as its time of day in UTC.
+    Java's value is an instant whose day is ignored: it is read as its time of day in UTC.
     """
 
     _kind, _name, _form = SchemaType.TIME, "Time", struct.Struct(">q")
@@ -173,7 +172,7 @@ class TimeSchema(PrimitiveSchema[datetime.time]):
 
 
 class InstantSchema(PrimitiveSchema[datetime.datetime]):
-    """A moment in seconds and nanoseconds (`java.time.Instant`)."""
+    """Schema of an instant in seconds and nanoseconds (`java.time.Instant`)."""
 
     _kind, _name, _form = SchemaType.INSTANT, "Instant", struct.Struct(">qi")
 
@@ -183,13 +182,13 @@ class InstantSchema(PrimitiveSchema[datetime.datetime]):
         return self._pack(seconds, micros * 1000)
 
     def decode(self, data: bytes) -> datetime.datetime:
-        """Return the moment in UTC."""
+        """Return the datetime in UTC."""
         seconds, nanos = self._unpack(data)
         return _moment(seconds * 1_000_000 + nanos // 1000)
 
 
 class LocalDateSchema(PrimitiveSchema[datetime.date]):
-    """A day (`java.time.LocalDate`)."""
+    """Schema of a day (`java.time.LocalDate`)."""
 
     _kind, _name, _form = SchemaType.LOCAL_DATE, "LocalDate", struct.Struct(">q")
 
@@ -205,7 +204,7 @@ class LocalDateSchema(PrimitiveSchema[datetime.date]):
 
 
 class LocalTimeSchema(PrimitiveSchema[datetime.time]):
-    """A time of day in nanoseconds (`java.time.LocalTime`)."""
+    """Schema of a time of day in nanoseconds (`java.time.LocalTime`)."""
 
     _kind, _name, _form = SchemaType.LOCAL_TIME, "LocalTime", struct.Struct(">q")
 
@@ -219,7 +218,7 @@ class LocalTimeSchema(PrimitiveSchema[datetime.time]):
 
 
 class LocalDateTimeSchema(PrimitiveSchema[datetime.datetime]):
-    """A day and a time of day without a timezone (`java.time.LocalDateTime`)."""
+    """Schema of a day and a time of day without a timezone (`java.time.LocalDateTime`)."""
 
     _kind, _name, _form = SchemaType.LOCAL_DATE_TIME, "LocalDateTime", struct.Struct(">qq")
 

@@ -1,8 +1,8 @@
-"""What the registry is told of a Protobuf message: its Avro form (PROTOBUF), or its files (PROTOBUF_NATIVE).
+"""Definitions of Protobuf messages for the registry: their Avro form (PROTOBUF), or their files (PROTOBUF_NATIVE).
 
-Rules: the texts are the Java client's, byte for byte where Java's class was generated from the same file, so that
-programs of both languages share one version; namespaces are those of the Java classes, since Avro's Protobuf support
-makes them so (file options `java_package`, `java_outer_classname` and `java_multiple_files` count). Pure functions.
+Rules: the texts equal the Java client's, byte for byte if Java's class was generated from the same file, so that both
+languages share one version. Namespaces are those of the Java classes, as in Avro's Protobuf support (file options
+`java_package`, `java_outer_classname` and `java_multiple_files`). Pure functions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def avro_definition(message: Descriptor) -> bytes:
 
 
 def parsing_info(message: Descriptor) -> dict[str, str]:
-    """Return the properties Java registers beside a definition: the fields by number, and its two switches."""
+    """Return the properties that Java registers with a definition: the fields by number, and its two switches."""
     described: list[Any] = list(message.fields)
     fields = [
         {
@@ -81,14 +81,14 @@ def native_definition(message: Descriptor) -> bytes:
 
 
 def native_class(info: SchemaInfo) -> type[Message]:
-    """Return a message class made of a registered PROTOBUF_NATIVE definition; raises `InvalidRecord`."""
+    """Return a message class created from a registered PROTOBUF_NATIVE definition; raises `InvalidRecord`."""
     given = info.definition()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(str(given["fileDescriptorSet"])))
         waiting = {file.name: file for file in files.file}
         pool = descriptor_pool.DescriptorPool()
         while waiting:
-            # A file after those it imports; a registered definition has them all.
+            # Each file after those it imports; a registered definition has all of them.
             ready = [file for file in waiting.values() if not waiting.keys() & set(file.dependency)]
             if not ready:
                 raise ValueError("its files import each other")
@@ -112,9 +112,9 @@ def _label(field: Any) -> str:
     return "LABEL_REQUIRED" if _is_required(field) else "LABEL_OPTIONAL"
 
 
-# Protobuf 6 replaced `label` by two properties, and 7 took it away.
+# Protobuf 6 replaced `label` by two properties, and 7 removed it.
 def is_repeated(field: Any) -> bool:
-    """Return whether a field is a list or a map, in all supported versions of the library."""
+    """Return True if a field is a list or a map, in all supported versions of the library."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
@@ -127,7 +127,7 @@ def _gather(file: FileDescriptor, found: dict[str, descriptor_pb2.FileDescriptor
         if dependency.name not in found:
             _gather(dependency, found)
     proto = descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
-    # The compiler gives these names to Java's generated classes, and leaves them out of Python's.
+    # Names that the compiler gives to Java's generated classes and leaves out of Python's.
     for name, message in file.message_types_by_name.items():
         _name_in_json(next(each for each in proto.message_type if each.name == name), message)
     for extension in proto.extension:
@@ -145,7 +145,7 @@ def _name_in_json(proto: descriptor_pb2.DescriptorProto, message: Descriptor) ->
 
 
 def _in_javas_order(names: list[str]) -> list[str]:
-    """Return names as Java's HashMap lists them: another order would be another text, and so another version."""
+    """Return names in the order of Java's HashMap: another order would be another text, and another version."""
     buckets = 16
     while len(names) > buckets * 3 // 4:
         buckets *= 2
@@ -158,7 +158,7 @@ def _in_javas_order(names: list[str]) -> list[str]:
 
 
 class _AvroForm:
-    """One definition on its way: named types are written out once, then referred to."""
+    """Definition under construction: named types are written once, then referred to."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -225,7 +225,7 @@ def _default(field: Any) -> object:
         return None
     value: Any = field.default_value
     if field.type == _Field.TYPE_ENUM:
-        # Without a default of its own the library gives the first value's number, as Java does.
+        # Without its own default the library returns the first value's number, as Java does.
         return field.enum_type.values_by_number[value].name
     if field.type in _UNSIGNED and value >= 1 << (_UNSIGNED[field.type] - 1):
         return value - (1 << _UNSIGNED[field.type])
@@ -233,7 +233,7 @@ def _default(field: Any) -> object:
 
 
 def _namespace(file: FileDescriptor, containing: Descriptor | None) -> str:
-    """Return the name of what contains the Java class of a type: package, outer class, enclosing messages."""
+    """Return the name of the container of a type's Java class: package, outer class, enclosing messages."""
     options = file.GetOptions()
     package: str = options.java_package if options.HasField("java_package") else file.package
     around: list[str] = []

@@ -1,8 +1,8 @@
-"""Protobuf messages, registered in Java's two ways.
+"""Protobuf schemas, registered in Java's two ways.
 
-Rules: messages are the plain Protobuf encoding in both; they differ in what the registry gets and in how it judges
-changes: PROTOBUF has an Avro form of the message, PROTOBUF_NATIVE the message's files. Unknown fields are kept, as
-Protobuf does, so old and new programs read each other.
+Rules: payloads are the Protobuf encoding in both. They differ in the registered definition and in how the registry
+checks changes: PROTOBUF has the message's Avro form, PROTOBUF_NATIVE its files. Unknown fields are kept, so that old
+and new programs read each other's messages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _ProtobufSchema(Schema[M]):
         return f"{type(self).__name__}({self._record_cls.__name__})"
 
     def encode(self, obj: M) -> bytes:
-        """Return the Protobuf encoding; raises `InvalidRecord` for another message, or one that lacks fields."""
+        """Return the Protobuf encoding; raises `InvalidRecord` for another message, or missing required fields."""
         if not isinstance(obj, self._record_cls):
             raise mismatch(obj, self._record_cls.__name__)
         try:
@@ -51,15 +51,15 @@ class _ProtobufSchema(Schema[M]):
             raise InvalidRecord(f"The message cannot be written: {error}") from error
 
     def decode(self, data: bytes) -> M:
-        """Return the message; raises `InvalidRecord` for bytes that are none."""
+        """Return the message; raises `InvalidRecord` for bytes that are not one."""
         return _parsed(self._record_cls, data)
 
 
 class ProtobufSchema(_ProtobufSchema[M]):
-    """Protobuf messages registered by their Avro form, as Java's `Schema.PROTOBUF`.
+    """Schema of Protobuf messages registered by their Avro form (Java: `Schema.PROTOBUF`). Thread-safe; does not block.
 
-    `record_cls` is a generated message class. Thread-safe, never blocks. Raises `InvalidConfiguration` for a message
-    with groups, which have no Avro form.
+    :param record_cls: generated message class. Raises `InvalidConfiguration` for a message with groups, which have no
+        Avro form.
     """
 
     def _describe(self, record_cls: type[M]) -> SchemaInfo:
@@ -68,9 +68,11 @@ class ProtobufSchema(_ProtobufSchema[M]):
 
 
 class ProtobufNativeSchema(_ProtobufSchema[M]):
-    """Protobuf messages registered with their files, as Java's `Schema.PROTOBUF_NATIVE`.
+    """Schema of Protobuf messages registered with their files (Java: `Schema.PROTOBUF_NATIVE`).
 
-    `record_cls` is a generated message class. Thread-safe, never blocks.
+    Thread-safe; does not block.
+
+    :param record_cls: generated message class.
     """
 
     def _describe(self, record_cls: type[M]) -> SchemaInfo:
@@ -79,7 +81,7 @@ class ProtobufNativeSchema(_ProtobufSchema[M]):
 
 
 class GenericProtobufSchema(Schema[dict[str, Any]]):
-    """Decode PROTOBUF_NATIVE messages into dictionaries, with the files the registry has."""
+    """Decoder of PROTOBUF_NATIVE messages into dictionaries, with the files of the registry."""
 
     def __init__(self, info: SchemaInfo) -> None:
         self._info = info
@@ -93,7 +95,7 @@ class GenericProtobufSchema(Schema[dict[str, Any]]):
             raise InvalidRecord(f"The value does not fit {self._class.DESCRIPTOR.full_name}: {error}") from error
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Return the fields by name: enumerations by name, messages not set as None; raises `InvalidRecord`."""
+        """Return the fields by name: enumerations by name, unset messages as None; raises `InvalidRecord`."""
         return _fields(_parsed(self._class, data))
 
 
@@ -103,7 +105,7 @@ def _parsed(kind: type[M], data: bytes) -> M:
     except DecodeError as error:
         raise InvalidRecord(f"The message is no {kind.DESCRIPTOR.full_name}: {error}") from error
     if not message.IsInitialized():
-        # Not every version of the library looks while it parses; Java's does.
+        # Not every version of the library checks required fields while parsing; Java does.
         lacking = ", ".join(cast(Any, message).FindInitializationErrors())
         raise InvalidRecord(f"The message is no {kind.DESCRIPTOR.full_name}: it lacks {lacking}")
     return message

@@ -1,9 +1,8 @@
-"""Records: classes whose attributes are typed fields, with the semantics of the official Python client.
+"""Records: classes whose attributes are typed fields, with the official Python client's semantics.
 
-Rules: the fields are the attributes of the class itself, in their order, never those of a parent class; an instance
-has all of them, each converted when it is set; a record put as an attribute into another record's class is a field of
-that type, and the value where none is given. Names given to the constructor that are no fields are ignored, since
-newer messages may have more.
+Rules: the fields are the attributes of the class itself, in their order, not those of a parent class. An instance has
+all of them, each converted when it is set. A record as an attribute of another record's class is a field of that type
+and its default. The constructor ignores names that are not fields, since newer messages may have more.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _OPTIONS = "_pulsar_options"
 
 
 class RecordMeta(type):
-    """Gather the fields of a record's class."""
+    """Collect the fields of a record class."""
 
     _pulsar_fields: dict[str, Field[Any]]
 
@@ -37,10 +36,10 @@ class RecordMeta(type):
 
 
 class Record(RecordValue, metaclass=RecordMeta):
-    """A record (Avro record): derive from it and give the class fields.
+    """Base of records (Avro record): subclasses define fields as attributes.
 
     `default`, `required` and `required_default` are for records that are fields of other records; a class with fields
-    of those names takes them as values. `_avro_namespace` sets the namespace, `_sorted_fields = True` sorts the
+    of these names takes them as values. `_avro_namespace` sets the namespace, `_sorted_fields = True` sorts the
     definition's fields by name. Records compare by value and are mutable, so they are not hashable. Not thread-safe
     while being changed.
     """
@@ -78,7 +77,7 @@ class Record(RecordValue, metaclass=RecordMeta):
 
     @classmethod
     def schema_info(cls, defined_names: set[str]) -> Definition:
-        """Return the Avro definition, or the name where a set has it; the names written out are added to the set."""
+        """Return the Avro definition, or the name if a set has it; new names are added to the set."""
         return _definition(cls, GivenNames(defined_names), None)
 
     def python_type(self) -> builtins.type:
@@ -120,7 +119,7 @@ class Record(RecordValue, metaclass=RecordMeta):
 
 
 class RecordField(Field[Record]):
-    """A record as a field of another record; made by the class, not by users."""
+    """Record as a field of another record; created by the class, not by users."""
 
     avro_type = "record"
 
@@ -135,19 +134,19 @@ class RecordField(Field[Record]):
         return type(self._prototype).__name__
 
     def definition(self, names: NamedTypes, namespace: str | None) -> Definition:
-        """Return the record's definition, or the reference to it."""
+        """Return the record's definition, or a reference to it."""
         return _definition(type(self._prototype), names, namespace)
 
     def default(self) -> Record:
-        """Return a copy of the record the class was given."""
+        """Return a copy of the class's record."""
         return self._prototype._pulsar_copy()
 
     def none_value(self) -> Any:
-        """Return what an explicit None means: the `default` the record was made with, or None."""
+        """Return the meaning of an explicit None: the record's `default`, or None."""
         return fresh(self._default)
 
     def convert(self, name: str, value: object) -> Record:
-        """Return a record; a dictionary becomes one."""
+        """Return a record; a dictionary is converted."""
         kind = type(self._prototype)
         if isinstance(value, kind):
             return value
@@ -157,14 +156,14 @@ class RecordField(Field[Record]):
 
 
 def record_definition(kind: type[Record]) -> dict[str, Definition]:
-    """Return a record class's Avro definition, also when a field hides its `schema` method."""
+    """Return the Avro definition of a record class, also if a field hides its `schema` method."""
     definition = _definition(kind, NamedTypes(), None)
     assert isinstance(definition, dict)
     return definition
 
 
 def record_from(kind: type[Record], values: Mapping[Any, object]) -> Record:
-    """Return a record of the values of a dictionary; raises `InvalidRecord` where one does not fit."""
+    """Return a record with the values of a dictionary; raises `InvalidRecord` for a wrong one."""
     made = kind.__new__(kind)
     for name, field in kind._pulsar_fields.items():
         made.__dict__[name] = field.accept(name, values[name]) if name in values else field.default()

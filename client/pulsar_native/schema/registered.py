@@ -1,6 +1,6 @@
-"""Between the registry's knowledge, the wire's form of it, and schemas that decode without any class.
+"""Conversion between registered schemas, their form on the wire, and schemas that decode without a class.
 
-Rules: pure functions; a kind without a decoder here is an error that names the kinds that have one.
+Rules: pure functions; a type without a decoder raises an error that names the supported types.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pulsar_native.schema.primitives import PRIMITIVES
 from pulsar_native.schema.protobuf_schema import GenericProtobufSchema
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
-# On the wire AUTO_CONSUME has a number of its own, and bytes are no schema at all.
+# On the wire AUTO_CONSUME has its own number, and bytes are no schema.
 _NUMBERS = {kind: int(kind) for kind in SchemaType if kind > 0} | {SchemaType.AUTO_CONSUME: 21}
 _KINDS = {number: kind for kind, number in _NUMBERS.items()}
 
 
 def wire_schema(schema: Schema[Any] | None) -> pb.Schema | None:
-    """Return what PRODUCER and SUBSCRIBE carry for a schema: None for bytes, which is the absence of a schema."""
+    """Return the schema field of PRODUCER and SUBSCRIBE; None for bytes, which is no schema."""
     info = schema.schema_info() if schema is not None else None
     if info is None or info.type in (SchemaType.BYTES, SchemaType.NONE):
         return None
@@ -43,11 +43,11 @@ def wire_schema(schema: Schema[Any] | None) -> pb.Schema | None:
 
 
 def info_from_wire(schema: pb.Schema, version: bytes | None = None) -> SchemaInfo:
-    """Return the info of a schema the broker sent, with its version (8 bytes, big endian) as a number."""
+    """Return the schema info of the broker's answer, with its version (8 bytes, big endian) as a number."""
     kind = SchemaType.NONE if schema.type == 0 else _KINDS.get(schema.type)
     if kind is None:
         raise OperationNotSupported(f"The broker's schema {schema.name!r} is of the unknown kind {schema.type}")
-    # In the generated stubs the enum's member KeyValue hides the message of that name.
+    # In the generated stubs the enum member KeyValue hides the message of that name.
     properties: Iterable[Any] = schema.properties
     return SchemaInfo(
         name=schema.name,
@@ -59,9 +59,9 @@ def info_from_wire(schema: pb.Schema, version: bytes | None = None) -> SchemaInf
 
 
 def schema_from_info(info: SchemaInfo) -> Schema[Any]:
-    """Return a schema that decodes the messages of a registered one, without any class.
+    """Return a schema that decodes the messages of a registered one without a class.
 
-    Records (JSON, AVRO, PROTOBUF_NATIVE) become dictionaries, pairs `KeyValue`, the other kinds Python's values. Raises
+    Records (JSON, AVRO, PROTOBUF_NATIVE) become dictionaries, pairs `KeyValue`, other types Python's values. Raises
     `OperationNotSupported` for PROTOBUF, which needs its class.
     """
     made: Schema[Any]

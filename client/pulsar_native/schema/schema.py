@@ -1,4 +1,4 @@
-"""The official client's module of this name: the base of schemas and the plain ones."""
+"""Module `schema` of the official client: the base of schemas and the plain ones."""
 
 from pulsar_native.schema.base import BytesSchema, Schema, StringSchema
 from pulsar_native.schema.json_schema import JsonSchema

@@ -1,4 +1,4 @@
-"""The official client's module of this name."""
+"""Module `schema_avro` of the official client."""
 
 from pulsar_native.schema.avro_schema import AvroSchema
 

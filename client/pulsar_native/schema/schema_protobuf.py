@@ -1,4 +1,4 @@
-"""The official client's module of this name."""
+"""Module `schema_protobuf` of the official client."""
 
 from pulsar_native.schema.protobuf_schema import ProtobufNativeSchema
 

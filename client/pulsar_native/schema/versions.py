@@ -1,8 +1,8 @@
-"""Decoding messages with the schema they were written with.
+"""Decoding of messages with their writer's schema.
 
-Rules: a schema that evolves (Avro) needs the writer's definition, which the registry keeps under the message's schema
-version; it is fetched once a version, before the message is handed to the application, so that decoding does no I/O.
-Thread-safe: a version learnt twice is the same.
+Rules: a schema that evolves (Avro) needs the writer's definition, which the registry has under the message's schema
+version. It is fetched once per version, before the message is returned, so that decoding does no I/O. Thread-safe: a
+version may be learnt twice.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from pulsar_native.schema.info import SchemaInfo
 
 
 class VersionedDecoder:
-    """A consumer's schema with the writers' definitions it has met on one topic.
+    """A consumer's schema with the writers' definitions of one topic.
 
-    Versions are numbered topic by topic, so a consumer of several topics has one of these for each: `for_topic`.
+    Versions are numbered per topic, so a consumer of several topics has one of these for each: `for_topic`.
     """
 
     def __init__(self, schema: Schema[Any]) -> None:
         self._plain = schema
         self._writers: dict[bytes, SchemaInfo] = {}
         self._schema = schema.with_writer_schemas(self._find)
-        # A schema that does not care for writers returns itself.
+        # A schema that does not use writers' schemas returns itself.
         self.needs_writer = self._schema is not schema
         self.info = schema.schema_info()
         self.takes_key = self._schema.separates_key
 
     def for_topic(self) -> VersionedDecoder:
-        """Return a decoder of the same schema that has met nothing yet."""
+        """Return a decoder of the same schema without any definitions."""
         return VersionedDecoder(self._plain)
 
     def wanted(self, version: bytes | None) -> bytes | None:
-        """Return the version if its definition must be fetched first, else None."""
+        """Return the version if its definition must be fetched, else None."""
         return version if version and version not in self._writers else None
 
     def learn(self, version: bytes, definition: SchemaInfo) -> None:
-        """Keep the definition of a version."""
+        """Store the definition of a version."""
         self._writers[version] = definition
 
     def _find(self, version: bytes) -> SchemaInfo:
@@ -48,7 +48,7 @@ class VersionedDecoder:
             raise InvalidRecord(f"The writer's schema of version {version.hex()} was not fetched") from None
 
     def decode(self, data: bytes, version: bytes | None) -> Any:
-        """Return the value of a payload written with a schema version."""
+        """Return the value of a payload by its schema version."""
         return self._schema.decode_versioned(data, version)
 
     def decode_separated(self, key: bytes | None, data: bytes | None, version: bytes | None) -> Any:

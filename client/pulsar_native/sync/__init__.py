@@ -1,7 +1,7 @@
 """The sync API: the official client's classes and signatures on the engine.
 
-Rules: this file decides nothing, it checks arguments, calls the engine and waits. Sending and receiving happen in the
-calling thread; only control operations cross to the engine's thread. Everything here is thread-safe.
+Rules: this package checks arguments, calls the engine and waits; it holds no protocol logic. Messages are sent and
+received in the calling thread; only control operations run in the engine's thread. All classes are thread-safe.
 """
 
 from pulsar_native.sync.client import Client

@@ -1,4 +1,4 @@
-"""What live objects of the sync API have in common."""
+"""Common base of the sync API's producers, consumers, readers and table views."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Closeable(NotPicklable, ABC):
-    """Common behaviour of producers, consumers and readers."""
+    """Context manager that closes on exit. Cannot be pickled."""
 
     def __init__(self, client: Client, engine: Engine) -> None:
         self._client = client
@@ -29,7 +29,7 @@ class Closeable(NotPicklable, ABC):
 
     @abstractmethod
     def close(self, timeout: float | None = None) -> CloseReport:
-        """Close; see the classes."""
+        """Close the object; see the subclasses."""
 
     def __enter__(self) -> Self:
         return self

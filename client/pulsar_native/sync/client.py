@@ -1,4 +1,4 @@
-"""The blocking client: holds the engine's thread while it is open and makes producers, consumers and readers."""
+"""Client of the sync API: keeps the engine's thread running and creates producers, consumers and readers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from typing import Any, Self
 from pulsar_native import _validation, plans
 from pulsar_native._log_target import ConsoleLogger, FileLogger, check_log_options, send_records_to
 from pulsar_native._not_picklable import NotPicklable
+from pulsar_native._option_docs import option_docs
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
+    ConsumerConfig,
     ConsumerEventListener,
     DeadLetterPolicy,
     KeySharedPolicy,
+    ProducerConfig,
     Range,
+    ReaderConfig,
     RedeliveryBackoff,
     Router,
     TopicsChangedListener,
@@ -58,23 +62,28 @@ from pulsar_native.sync.producer import Producer
 from pulsar_native.sync.table_view import TableView
 from pulsar_native.sync.transaction import Transaction
 
-# How long the end of the engine's thread is waited for; a resolver of names that does not answer may hold it up.
+# Limit in seconds for joining the engine's thread: a name resolver that does not answer can delay its end.
 _JOIN_SECONDS = 5.0
 
 
+@option_docs(ClientConfig)
 class Client(NotPicklable):
-    """Reach a Pulsar cluster; make producers, consumers and readers. Connects on first use.
+    """Client of one Pulsar cluster: creates producers, consumers and readers. Connects on first use.
 
-    Thread-safe. Works in the process that made it: after a fork, calls raise `AlreadyClosed` at once. Arguments are the
-    official client's, with their units and defaults; the keyword-only ones are additions named after the Java client's.
-    `service_url` is pulsar:// or pulsar+ssl:// (http(s):// for lookups over HTTP) with one or several hosts, or
-    what supplies it: a `ServiceInfoProvider`, an `AutoClusterFailover`, a `PolledServiceInfo` or a callable.
+    Thread-safe. It belongs to the process that created it: after a fork, calls in the child raise `AlreadyClosed`.
+    Options are the official client's, with their units and defaults; the keyword-only ones have the Java client's
+    names. Raises `InvalidConfiguration` for a value of another type or out of range, `InvalidUrl` for a malformed
+    service URL.
 
         with Client("pulsar://localhost:6650") as client:
             client.create_producer("greetings").send(b"hello")
+
+    :param logger: a `logging.Logger`, `ConsoleLogger` or `FileLogger` that gets the package's log records instead of
+        the handlers of `pulsar_native`. Default None.
+    :param log_conf_file_path: accepted for compatibility, without effect. Default None.
     """
 
-    # Ends the going of records to a logger of the client's own.
+    # Ends the forwarding of log records to this client's own logger.
     _log_target: weakref.finalize[..., Any] | None
 
     def __init__(
@@ -131,14 +140,17 @@ class Client(NotPicklable):
 
     @classmethod
     def from_config(cls, config: ClientConfig) -> Self:
-        """Make a client from its description, for instance in another process. Does not connect yet."""
+        """Return a client made from its configuration, for instance in another process. Does not connect yet.
+
+        :param config: the configuration; picklable.
+        """
         client = cls.__new__(cls)
         client._open(config)
         return client
 
     @property
     def config(self) -> ClientConfig:
-        """The description this client was made from; picklable."""
+        """Configuration of this client; picklable."""
         return self._config
 
     def _started(self) -> ClientCore:
@@ -153,6 +165,7 @@ class Client(NotPicklable):
                 self._finalizer = weakref.finalize(self, _drop, self._core, self._listeners)
             return self._core
 
+    @option_docs(ProducerConfig)
     def create_producer(
         self,
         topic: str,
@@ -187,15 +200,21 @@ class Client(NotPicklable):
         auto_update_partitions_interval_seconds: float = 60,
         interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer:
-        """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out.
+        """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out; thread-safe.
 
-        Raises `TopicNotFound`, `ProducerBusy`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and others.
+        Raises `InvalidConfiguration` for an option out of range, `TopicNotFound`, `ProducerBusy`, `ProducerFenced`,
+        `IncompatibleSchema`, `AuthorizationError`, `Timeout` and other subclasses of `PulsarException`.
+
+        :param schema: the schema of the contents, registered at the topic. Default None: bytes.
+        :param batching_enabled: True puts several messages into one entry. Default False.
+        :param interceptors: `ProducerInterceptor` objects, called in this order. Default none.
         """
         plan = plans.producer(locals())
         core = self._started()
         inner = core.engine.run(core.create_producer(*plan))
         return Producer(self, inner, inner.schema)
 
+    @option_docs(ConsumerConfig)
     def subscribe(
         self,
         topic: str | list[str] | re.Pattern[str],
@@ -243,18 +262,26 @@ class Client(NotPicklable):
         consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
     ) -> Consumer:
-        """Subscribe to a topic, to all its partitions, to several topics, or to those of a pattern (`re.compile`).
+        """Subscribe to a topic, all its partitions, several topics, or a pattern. Blocks up to the operation time-out.
 
-        A pattern names tenant and namespace literally and matches whole topic names, without their domain; topics that
-        come and go are followed, at once where the broker tells of them, else every `pattern_auto_discovery_period`
-        seconds. A topic found later is subscribed to at `initial_position`, too: with Latest, what was published before
-        is not received. Subscribing twice makes two consumers. Blocks up to the operation time-out.
+        Thread-safe. Each call creates a consumer. A pattern names tenant and namespace literally and matches whole
+        topic names, without their domain. Topics created and deleted later are subscribed to and left: at once where
+        the broker notifies the client, else every `pattern_auto_discovery_period` seconds. A topic found later starts
+        at `initial_position` too: with Latest, messages published before are not received.
 
-        `receiver_queue_size` of 0 has each message asked for by a `receive` that waits for it (one topic without
-        partitions, no batch_receive). With `auto_scaled_receiver_queue_size_enabled` the queue begins at 1, grows up to
-        that size as needed, and is counted against the client's memory_limit_bytes (PIP-74).
+        Raises `InvalidConfiguration` for an option out of range, `ConsumerBusy`, `ConsumerAssignError`,
+        `TopicNotFound`, `IncompatibleSchema`, `AuthorizationError`, `Timeout` and other subclasses of
+        `PulsarException`.
 
-        Raises `ConsumerBusy`, `TopicNotFound`, `AuthorizationError`, `Timeout` and others.
+        :param topic: a topic, a list of topics, or a pattern made by `re.compile`.
+        :param schema: the schema that decodes the values. Default None: bytes.
+        :param message_listener: function of the consumer and a message, called for each message in a listener thread;
+            `receive` raises then. An exception is logged, and the message stays unacknowledged. Default None.
+        :param broker_consumer_stats_cache_time_ms: accepted for compatibility, without effect: the broker is asked each
+            time. Default 30000.
+        :param topics_changed_listener: a `TopicsChangedListener`; patterns only. Default None.
+        :param consumer_event_listener: a `ConsumerEventListener`; Failover subscriptions only. Default None.
+        :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
         plan = plans.consumer(locals(), self._listeners)
         core = self._started()
@@ -263,6 +290,7 @@ class Client(NotPicklable):
             plan.activity.bind(made)
         return made
 
+    @option_docs(ReaderConfig)
     def create_reader(
         self,
         topic: str | list[str],
@@ -286,15 +314,22 @@ class Client(NotPicklable):
         key_hash_range: Sequence[Range] | None = None,
         interceptors: Sequence[ReaderInterceptor] = (),
     ) -> Reader:
-        """Read a topic, or several, from a position, without a subscription that stays.
+        """Create a reader of one or several topics. Blocks up to the operation time-out; thread-safe.
 
-        Over several topics or partitions the position is `MessageId.earliest` or `latest`. Blocks up to the operation
-        time-out.
+        A reader is an exclusive consumer of a non-durable subscription: nothing stays at the broker. Raises
+        `InvalidConfiguration` for an option out of range, `TopicNotFound`, `IncompatibleSchema`, `AuthorizationError`,
+        `Timeout` and other subclasses of `PulsarException`.
+
+        :param schema: the schema that decodes the values. Default None: bytes.
+        :param reader_listener: function of the reader and a message, called for each message in a listener thread;
+            `read_next` raises then. Default None.
+        :param interceptors: `ReaderInterceptor` objects, called in this order. Default none.
         """
         plan = plans.reader(locals())
         core = self._started()
         return Reader(self, core.engine.run(core.subscribe(*plan)), plan.decoder, reader_listener)
 
+    @option_docs(ReaderConfig)
     def create_table_view(
         self,
         topic: str,
@@ -305,10 +340,15 @@ class Client(NotPicklable):
         crypto_key_reader: KeyReader | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     ) -> TableView:
-        """Make a mapping of the topic's keys to their newest values, which follows the topic.
+        """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
-        Returns when everything published so far is in it; blocks until then. Partitions added later are joined. A topic
-        that is compacted is read so; of a non-persistent one only what is published from now on is seen.
+        Blocks until the table has everything published so far; thread-safe. Partitions added later are included. The
+        compacted topic is read; of a non-persistent topic, only messages published from now on are. Raises as
+        `create_reader` does.
+
+        :param topic: the topic.
+        :param subscription_name: name of the non-durable subscription. Default None: a generated one.
+        :param schema: the schema that decodes the values. Default None: bytes.
         """
         plan = plans.table_view(locals())
         core = self._started()
@@ -317,58 +357,76 @@ class Client(NotPicklable):
         return view
 
     def new_transaction(self, timeout_seconds: float = 60.0) -> Transaction:
-        """Begin a transaction, which the broker aborts when it is not ended after `timeout_seconds`. Blocks.
+        """Begin a transaction (PIP-31). Blocks up to the operation time-out; thread-safe.
 
-        The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
-        transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
+        The first transaction of a client connects it to the transaction coordinators. Raises `OperationNotSupported`
+        if transactions are disabled at the brokers. (Java: newTransaction().withTransactionTimeout.)
+
+        :param timeout_seconds: seconds after which the broker aborts the transaction unless it has ended, at least
+            0.001. Default 60.
         """
         limit = _validation.transaction_timeout(timeout_seconds)
         core = self._started()
         return Transaction(core.engine, core.engine.run(core.new_transaction(limit)))
 
     def stats(self) -> ClientStats:
-        """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
+        """Return statistics of all producers and consumers. Does not block; thread-safe."""
         return ClientStats() if self._core is None else self._core.stats()
 
     def get_topic_partitions(self, topic: str) -> list[str]:
-        """Return the names of the topic's partitions, or the topic's own when it has none. Blocks."""
+        """Return the full names of the topic's partitions, or its own name if it has none.
+
+        Blocks up to the operation time-out; thread-safe. Raises `InvalidTopicName`, `AuthorizationError`, `Timeout`.
+
+        :param topic: the topic.
+        """
         core = self._started()
         return core.engine.run(core.topic_partitions(topic))
 
     def get_partition_count(self, topic: str, *, auto_create: bool = False) -> int:
-        """Return how many partitions a topic has, 0 for one without; raises `TopicNotFound` when it does not exist.
+        """Return the number of partitions of a topic, 0 for a topic without partitions.
 
-        Blocks. (PARTITIONED_METADATA without automatic creation.)
+        Blocks up to the operation time-out; thread-safe. Raises `TopicNotFound` if the topic does not exist, which
+        includes a topic without partitions that no broker has loaded yet, unless `auto_create` is set.
+        (PARTITIONED_METADATA; PIP-344.)
+
+        :param topic: the topic.
+        :param auto_create: True lets the broker create the topic if its policy allows that. Default False.
         """
         core = self._started()
         return core.engine.run(core.topic_partition_count(topic, auto_create=auto_create))
 
     def get_service_info(self) -> ServiceInfo:
-        """Return the cluster the client uses now. Blocks only where a provider is asked for it first."""
+        """Return the cluster in use. Thread-safe; blocks only if a provider must be called first."""
         core = self._started()
         return core.engine.run(core.service_info())
 
     def update_service_url(self, service_url: str) -> None:
-        """Move to another service URL; credentials and trusted certificates stay. Returns at once.
+        """Switch to another service URL; credentials and trusted certificates stay. Does not block; thread-safe.
 
-        All connections close; producers and consumers come back at the new URL by themselves and keep what is pending,
-        with its sequence ids. Raises `InvalidUrl`.
+        All connections are closed; producers and consumers reconnect at the new URL and keep pending messages with
+        their sequence ids. Raises `InvalidUrl`.
+
+        :param service_url: the new URL.
         """
         core = self._started()
         core.engine.run(core.update_service_url(service_url))
 
     def close(self, timeout: float | None = None) -> CloseReport:
-        """Flush and close everything made with this client; return what was sent, what failed and what was left.
+        """Flush and close all producers, consumers and readers of this client, then the client. Blocks; thread-safe.
 
-        Blocks up to `timeout` seconds, else the operation time-out; what is not confirmed by then fails. With a
-        `timeout`, lost connections are waited for. Raises `AlreadyClosed` when it was closed before.
+        Returns the number of messages and acknowledgements sent, failed and left; messages without a receipt by then
+        fail. Raises `AlreadyClosed` if the client was closed before.
+
+        :param timeout: limit in seconds, within which lost connections are also waited for. Default None: the operation
+            time-out, without waiting for lost connections.
         """
         limit = _validation.checked_timeout(timeout)
         core = self._end()
         if core is None:
             self._release()
             return CloseReport()
-        # Order of events: first no listener is called any more, so that each message it got can still be acknowledged.
+        # Order of events: listeners stop first, so that each message they received can still be acknowledged.
         self._listeners.stop()
         if not core.engine.on_loop():
             self._listeners.join(self._config.operation_timeout_seconds if limit is None else limit)
@@ -378,9 +436,9 @@ class Client(NotPicklable):
             self._release()
 
     def shutdown(self) -> None:
-        """Drop everything at once, without flushing and without a goodbye to the brokers. Idempotent.
+        """Close all connections at once, without flushing and without closing commands. Idempotent; thread-safe.
 
-        `close()` may follow, and does nothing more.
+        A later `close()` has no effect.
         """
         check_generation(self._generation)
         with self._lock:
@@ -428,7 +486,7 @@ async def _shutdown(core: ClientCore) -> None:
 
 
 def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
-    """End a client that was garbage-collected: runs in any thread, so it only leaves word for the engine."""
+    """Shut down a garbage-collected client. Runs in any thread, so it only schedules the work in the engine."""
     listeners.stop()
     if core.engine.generation == generation():
         core.engine.call(core.shutdown)

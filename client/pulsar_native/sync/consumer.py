@@ -1,4 +1,4 @@
-"""The blocking consumer and reader: they split, verify and decode entries in the calling thread, and run listeners."""
+"""Consumer and reader of the sync API: split, verify and decode entries in the calling thread, and run listeners."""
 
 from __future__ import annotations
 
@@ -46,34 +46,34 @@ _log = logging.getLogger("pulsar_native")
 T = TypeVar("T")
 MessageListener = Callable[["Consumer", Message], Any]
 _MIB = 1024 * 1024
-# How long a bounded read waits before it asks the broker whether there is anything left.
+# Seconds without a message after which a bounded read asks the broker whether any are left.
 _SETTLE_SECONDS = 0.5
 
 
 class Receiving(Closeable):
-    """What consumers and readers share: waiting for messages in the calling thread, and listeners."""
+    """Common base of consumers and readers: waiting for messages in the calling thread, and listeners."""
 
     def __init__(self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
         super().__init__(client, inner.client.engine)
         self._inner = inner
         self._decoder = decoder
-        # Whether there is something to do between taking a message and handing it out.
+        # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
         self._attends = decoder.needs_writer or inner.chain is not None
-        # What `take` has put there can be had without it.
+        # Messages that `receive` pops without taking the consumer lock.
         self._prefetched: deque[Message] = deque() if self._attends else inner.start_prefetch()
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
         self._has_listener = False
         self._listening = True
-        # Held while the listener is called, so that a strict pause can wait for that.
+        # Held while the listener is called, so that a strict pause can wait for the running call.
         self._draining = threading.RLock()
 
     def _described(self) -> str:
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
     def _next(self, timeout_millis: int | None, refusal: str) -> Message:
-        """Return the next message where none is prefetched; with a listener raise with `refusal`."""
+        """Return the next message if none is prefetched; raise `refusal` if there is a listener."""
         if self._has_listener:
             raise InvalidConfiguration(refusal)
         deadline = _validation.deadline(timeout_millis, time.monotonic())
@@ -87,10 +87,10 @@ class Receiving(Closeable):
         return message
 
     def _take(self, deadline: float | None) -> Message | None:
-        """Return the next message, None when none comes before the deadline (monotonic seconds)."""
+        """Return the next message, None if there is none before the deadline (monotonic seconds)."""
         check_generation(self._generation)
         inner = self._inner
-        # Those who wait already go first.
+        # Earlier waiters have precedence.
         message = None if inner.has_waiters() else inner.dequeue()
         if message is None:
             message = self._wait_for(inner.dequeue, deadline)
@@ -99,7 +99,7 @@ class Receiving(Closeable):
         return self._attend(message) if self._attends else message
 
     def _take_now(self, prefetched: deque[Message]) -> Message | None:
-        """Return the next message that is here, for the listener."""
+        """Return the next message in the receiver queue, for the listener; None if it is empty."""
         try:
             return prefetched.popleft()
         except IndexError:
@@ -118,13 +118,13 @@ class Receiving(Closeable):
         message.entry.schema.learn(version, schema)
 
     def _wait_for(self, take: Callable[[], T | None], deadline: float | None) -> T | None:
-        """Wait in line until `take` gives something; None when it does not before the deadline (monotonic seconds)."""
+        """Wait in order of arrival until `take` returns something; None at the deadline (monotonic seconds)."""
         while True:
             wait = Wait()
             self._inner.wait_then(wait.wake)
             try:
                 woken = wait.wait(None if deadline is None else deadline - time.monotonic())
-                # Taken before the place in the line is given up: else the next one could take it first.
+                # Taken before the waiter is removed: else the next waiter could take it first.
                 taken = take() if woken else None
             finally:
                 self._inner.forget_wait(wait.wake)
@@ -133,7 +133,7 @@ class Receiving(Closeable):
 
     def _listen(self, listener: Callable[[Message], Any]) -> None:
         self._has_listener = True
-        # What is prefetched is for the listener alone: receive() is refused.
+        # Prefetched messages belong to the listener: receive() raises.
         prefetched, self._prefetched = self._prefetched, deque()
         listeners = self._client._listeners
         submit = listeners.assign()
@@ -156,7 +156,7 @@ class Receiving(Closeable):
                 try:
                     listener(message)
                 except Exception:
-                    # The message stays unacknowledged; the ack time-out or the next consumer gets it.
+                    # The message stays unacknowledged: redelivered after the ack time-out or to the next consumer.
                     name = inner.children[0].name
                     _log.exception(
                         "The message listener of consumer %s of %s failed for %s",
@@ -169,15 +169,15 @@ class Receiving(Closeable):
                 submit(drain)
 
         inner.on_ready = wake
-        # Without a queue, the first look is what asks for the first message.
+        # With receiver_queue_size=0, the first attempt requests the first message.
         if inner.may_have_more() or inner.asks_for_each:
             wake()
 
     def _stop_listening(self, limit: float | None) -> None:
-        """Call the listener no more, and wait up to `limit` seconds for the call that runs to end.
+        """Stop calling the listener and wait up to `limit` seconds for its running call.
 
-        Order of events: the flag is set first, which the thread that calls the listener reads before each message, so
-        that whoever gets the lock after this finds no call running, and none begins.
+        Order of events: 1. the flag is cleared, which the listener's thread reads before each message; 2. the lock is
+        acquired, which that thread holds during a call. After 2 no call runs and none begins.
         """
         self._listening = False
         if self._has_listener and not self._engine.on_loop():
@@ -197,54 +197,62 @@ class Receiving(Closeable):
             wake()
 
     def topic(self) -> str:
-        """Return the topic's full name, the names of several joined by commas, or the text of the pattern."""
+        """Return the full name of the topic, the names of several separated by commas, or the pattern."""
         return self._inner.description
 
     def topics(self) -> list[str]:
-        """Return the full names of the topics read now, without their partitions."""
+        """Return the full names of the current topics, without their partitions. Does not block."""
         return [topic.full for topic in self._inner.topics]
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected now."""
+        """Return whether every partition is connected. Does not block."""
         return self._inner.is_connected
 
     def stats(self) -> ConsumerStats:
-        """Return what was received so far; see `pulsar_native.ConsumerStats`. Does not block."""
+        """Return the statistics of this consumer or reader. Does not block."""
         return of_consumer(self._inner)
 
     def seek(self, messageid: SeekTarget | Callable[[str], SeekTarget | None]) -> None:
-        """Move to a message id, or to the first message published at or after a time (ms since 1970). Blocks.
+        """Reset the position to a message id or a publish time. Blocks up to the operation time-out; thread-safe.
 
-        Goes on behind the message sought, or with it where `start_message_id_inclusive` was set; `latest` is the last
-        message for a reader that is inclusive. On a durable subscription a message left out so counts as acknowledged,
-        since it would come again with the next consumer. A position in
-        one partition moves that partition only; `earliest`, `latest` and times move all. A function is called with the
-        full name of each partition and returns where that one goes, or None to leave it; nothing is moved before all
-        are known.
+        The next message is the one after the id, or the message itself with `start_message_id_inclusive`; `latest` is
+        the last message for an inclusive reader. On a durable subscription the message skipped this way is
+        acknowledged, since the next consumer would receive it. Raises `InvalidConfiguration` for a target of another
+        type, `Timeout`, and other subclasses of `PulsarException`. (SEEK.)
+
+        :param messageid: a message id, which moves its partition only (`earliest` and `latest` move all); a time in
+            milliseconds since 1970, for the first message published at or after it; or a function of a partition's full
+            name that returns one of these, or None to leave the partition. It is called for all partitions before any
+            is moved.
         """
         self._engine.run(self._inner.move(self._inner.seek_targets(messageid)))
 
     def get_last_message_id(self) -> MessageId:
-        """Return the id of the topic's last message, entry -1 when it is empty. Blocks."""
+        """Return the id of the topic's last message, with entry -1 if it is empty. Blocks; thread-safe.
+
+        Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID.)
+        """
         return self._engine.run(self._inner.last_message_id())
 
     def get_last_message_ids(self) -> list[MessageId]:
-        """Return the id of the last message of every partition. Blocks."""
+        """Return the id of the last message of every partition. Blocks; thread-safe; raises as the method for one."""
         return self._engine.run(self._inner.last_message_ids())
 
     def has_reached_end_of_topic(self) -> bool:
-        """Return whether the topic is terminated and everything in it acknowledged."""
+        """Return whether the topic is terminated and all of its messages are acknowledged. Does not block."""
         return self._inner.has_reached_end
 
     def discarded_message_ids(self) -> list[MessageId]:
-        """Return the entries (at most the last 1,000 a partition) that were damaged and discarded unread."""
+        """Return the ids of damaged entries that were discarded, at most the last 1,000 of each partition."""
         return [message_id for child in self._inner.children for message_id in list(child.decoder.discarded)]
 
     def close(self, timeout: float | None = None) -> CloseReport:
-        """Send gathered acknowledgements and leave; waiting calls raise `AlreadyClosed`. Idempotent.
+        """Send gathered acknowledgements and close. Blocks; thread-safe; idempotent.
 
-        A listener is called no more, and its running call is waited for, unless it is the one that closes. Blocks up to
-        `timeout` seconds, else the operation time-out. Returns what was acknowledged and what was left.
+        Waiting calls raise `AlreadyClosed`. The listener is not called any more, and its running call is waited for,
+        unless it is the caller. Returns the numbers of acknowledgements sent and left, and of messages queued.
+
+        :param timeout: limit in seconds. Default None: the operation time-out.
         """
         limit = _validation.checked_timeout(timeout)
         if self._inner.is_closed:
@@ -256,7 +264,7 @@ class Receiving(Closeable):
 
 
 class Consumer(Receiving):
-    """Receive messages through a subscription. Thread-safe; made by `Client.subscribe`."""
+    """Consumer of a subscription, created by `Client.subscribe`. Thread-safe; a context manager that closes it."""
 
     def __init__(
         self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder, listener: MessageListener | None
@@ -264,7 +272,7 @@ class Consumer(Receiving):
         super().__init__(client, inner, decoder)
         config = inner.config
         self._wants_receipts = config.ack_receipt_enabled
-        # Longer than a request may take, so that its own error is the one that is raised.
+        # Longer than the request's own time-out, so that the request's error is raised.
         self._receipt_seconds = (
             inner.client.config.operation_timeout_seconds + config.acknowledgment_group_time_ms / 1000 + 1
         )
@@ -280,8 +288,14 @@ class Consumer(Receiving):
         return self._inner.name
 
     def receive(self, timeout_millis: int | None = None) -> Message:
-        """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
-        # Of a time-out that must be looked at closely, the long way.
+        """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
+
+        Raises `Timeout`, `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
+        `InvalidConfiguration` on a consumer with a `message_listener`.
+
+        :param timeout_millis: limit in milliseconds. Default None: no limit.
+        """
+        # Other types of time-out are checked on the slow path.
         if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
                 return self._prefetched.popleft()
@@ -290,7 +304,11 @@ class Consumer(Receiving):
         return self._next(timeout_millis, "receive() cannot be used on a consumer with a message_listener")
 
     def batch_receive(self) -> list[Message]:
-        """Return several messages: as many as the batch receive policy says, or as came within its time. Blocks."""
+        """Return messages up to the limits of `batch_receive_policy`, or none. Blocks; thread-safe.
+
+        Raises `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
+        `InvalidConfiguration` on a consumer with a `message_listener`.
+        """
         if self._has_listener:
             raise InvalidConfiguration("batch_receive() cannot be used on a consumer with a message_listener")
         collector = batch_collector(self._inner.config, time.monotonic())
@@ -300,7 +318,7 @@ class Consumer(Receiving):
                 if message is not None and not (collector.add(message) or collector.add_all(self._prefetched)):
                     continue
                 if self._inner.held:
-                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    # A strict pause has begun: put the messages back, and go on waiting while time is left.
                     self._inner.put_back(collector.clear())
                     if message is not None:
                         continue
@@ -317,14 +335,19 @@ class Consumer(Receiving):
         timeout_millis: int | None = 100,
         columns: Sequence[str] = ALL_COLUMNS,
     ) -> ArrowBatch:
-        """Return messages as the rows of an Arrow record batch, with what `acknowledge` needs. Blocks.
+        """Return messages as the rows of an Arrow record batch, with their ids for `acknowledge`. Blocks; thread-safe.
 
-        Waits until there are `max_rows`, or as many as have at most `max_bytes` of payload (a first one that alone is
-        larger is taken), and at most `timeout_millis` (None: for ever); then there may be fewer rows, or none. Both are
-        exact: an entry is cut, and its rest stays for the next receive of either kind. Rows of a partition are together
-        and in order. Values are payloads as they were published; what cannot be decrypted is no row, and raises
-        `CryptoError` until it is taken with `receive`. Not for consumers with a listener, interceptors, or
-        receiver_queue_size=0. Needs pyarrow (extra `arrow`).
+        Returns at `max_rows`, `max_bytes` or `timeout_millis`, whichever is first; there may be no rows. The limits are
+        exact: the rest of an entry stays for the next receive of either kind. Rows of a partition are consecutive and
+        in order. Values are payloads as published. Needs pyarrow (extra `arrow`).
+
+        Raises `InvalidConfiguration` on consumers with a listener, interceptors, or `receiver_queue_size=0`;
+        `AlreadyClosed`; and `CryptoError` for a message that cannot be decrypted, until it is taken with `receive`.
+
+        :param max_rows: number of rows. Default 10000.
+        :param max_bytes: sum of the payloads in bytes; a larger first message is one row. Default 8388608.
+        :param timeout_millis: limit in milliseconds, default 100; None for no limit.
+        :param columns: names of the columns. Default all: `ALL_COLUMNS`.
         """
         check_generation(self._generation)
         if self._has_listener:
@@ -338,7 +361,7 @@ class Consumer(Receiving):
                 if taken and not rows.full:
                     continue
                 if self._inner.held:
-                    # A strict pause has begun meanwhile: they are for later, and who may wait still does.
+                    # A strict pause has begun: put the messages back, and go on waiting while time is left.
                     rows.put_back()
                     if taken:
                         continue
@@ -353,21 +376,22 @@ class Consumer(Receiving):
         *,
         txn: Transaction | None = None,
     ) -> None:
-        """Tell the broker that a message, or each of a list, or of what `receive_arrow` returned, is done.
+        """Acknowledge messages, so that the broker does not redeliver them. Thread-safe.
 
-        Does not block; sent within the group time.
+        Does not block: acknowledgements are gathered and sent within `acknowledgment_group_time_ms`. With
+        `ack_receipt_enabled` it blocks until the broker has answered, and raises the broker's error or `Timeout`. A
+        batch is acknowledged with its last message, unless `batch_index_ack_enabled`. Raises `InvalidMessage` for an
+        argument of another type, and `AlreadyClosed`.
 
-        With `ack_receipt_enabled` it blocks until the broker has answered, and raises its error, or `Timeout`. (Of a
-        batch nothing is sent, or waited for, before its last message, unless `batch_index_ack_enabled`.)
-
-        In a `txn` it counts when that is committed. It is sent at once and blocks for the answer, each call;
-        a list is one request. Raises `TransactionConflict` when it was acknowledged before, in this transaction or
-        otherwise: the transaction can only be aborted then, and its commit does that.
+        :param message: a message, a message id, a list of these, or the result of `receive_arrow`.
+        :param txn: transaction whose commit makes the acknowledgement effective (PIP-31). It is then sent at once and
+            blocks for the answer, a list as one request. Raises `TransactionConflict` if the message was acknowledged
+            before, in this transaction or otherwise; the transaction can only be aborted then. Default None.
         """
         if txn is None and isinstance(message, Message):
             acks = self._fast_acks.get(message.entry.topic)
             if acks is not None:
-                # As `AckGroupingTracker.add_fast` does, in this order.
+                # The steps of `AckGroupingTracker.add_fast`, in their order.
                 acks.fast_path.append(message)
                 if not acks.is_fast_path_open:
                     acks.open_fast_path(message)
@@ -390,7 +414,7 @@ class Consumer(Receiving):
         work = _validation.work_of(txn, self._inner.client)
         acknowledging = self._inner.acknowledge_in(work, ids, cumulative=cumulative)
         if self._engine.on_loop():
-            # A callback of the client cannot wait; the outcome is seen at the commit.
+            # A callback of the client cannot wait; a failure is raised by the commit.
             task = self._engine.spawn(acknowledging)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             return
@@ -405,9 +429,12 @@ class Consumer(Receiving):
         return AckWait()
 
     def acknowledge_cumulative(self, message: Message | MessageId, *, txn: Transaction | None = None) -> None:
-        """Tell the broker that everything up to and including a message is done. Blocks as `acknowledge` does.
+        """Acknowledge all messages of a partition up to and including this one. Blocks and raises as `acknowledge`.
 
         Raises `CumulativeAcknowledgementNotAllowedError` on Shared and Key_Shared subscriptions.
+
+        :param message: a message or a message id.
+        :param txn: transaction whose commit makes the acknowledgement effective. Default None.
         """
         check_generation(self._generation)
         message_id = _validation.id_of(message)
@@ -420,9 +447,12 @@ class Consumer(Receiving):
             wait.result(self._receipt_seconds)
 
     def negative_acknowledge(self, message: Message | MessageId | ArrowBatch) -> None:
-        """Ask for a message again after `negative_ack_redelivery_delay_ms`, or as its back-off says. Does not block.
+        """Have a message redelivered after `negative_ack_redelivery_delay_ms`, or its back-off.
 
-        Takes what `receive_arrow` returned, too.
+        Does not block; thread-safe; no effect on a closed consumer. Raises `InvalidMessage` for an argument of another
+        type.
+
+        :param message: a message, a message id, or the result of `receive_arrow`.
         """
         check_generation(self._generation)
         if isinstance(message, ArrowBatch):
@@ -430,18 +460,22 @@ class Consumer(Receiving):
             return
         message_id = _validation.id_of(message)
         if self._inner.is_closed:
-            # Everything unacknowledged comes again anyway.
+            # The broker redelivers all unacknowledged messages anyway.
             return
         self._inner.owner(message_id).negative_acknowledge(message_id, _validation.redelivery_count_of(message))
 
     def reconsume_later(
         self, message: Message | list[Message], delay: timedelta | int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Put a message (or each of a list) back with a delay (ms or timedelta), and acknowledge it. Blocks.
+        """Publish messages to the retry topic for later delivery, and acknowledge them. Blocks; thread-safe.
 
-        A copy goes to the retry topic, with `properties` added and its tries counted (RECONSUMETIMES); after
-        `max_redeliver_count` tries it goes to the dead-letter topic. Needs `enable_retry`. On an error the message is
-        delivered again. Delays work on Shared and Key_Shared subscriptions only.
+        A copy goes to the retry topic with its number of attempts (property RECONSUMETIMES); after
+        `max_redeliver_count` attempts it goes to the dead-letter topic. On an error the message is redelivered. Raises
+        `InvalidMessage` for arguments of another type, and `InvalidConfiguration` without `enable_retry`. (PIP-58.)
+
+        :param message: a message or a list of messages; ids are not enough.
+        :param delay: delay, a timedelta or milliseconds; effective on Shared and Key_Shared subscriptions only.
+        :param properties: properties added to the copies. Default none.
         """
         check_generation(self._generation)
         messages = _validation.messages_of(message)
@@ -450,65 +484,73 @@ class Consumer(Receiving):
         self._engine.run(self._inner.reconsume_later(messages, delay_ms, added))
 
     def get_positions(self) -> list[tuple[MessageId, MessageId]]:
-        """Return the last message id and the subscription's mark-delete position of every partition. Blocks.
+        """Return last message id and mark-delete position of every partition. Blocks; thread-safe.
 
-        Everything up to the mark-delete position is acknowledged; where it is not below the last id nothing is left
-        to receive. (GET_LAST_MESSAGE_ID's consumer_mark_delete_position.)
+        All messages up to the mark-delete position are acknowledged; if it is not below the last id, none is left to
+        receive. Raises `Timeout` after the operation time-out. (GET_LAST_MESSAGE_ID, consumer_mark_delete_position.)
         """
         return self._engine.run(self._inner.positions())
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Ask for everything unacknowledged again, now. Does not block; does nothing on a closed consumer."""
+        """Have all unacknowledged messages redelivered now. Does not block; thread-safe; no effect if closed."""
         check_generation(self._generation)
         if not self._inner.is_closed:
             self._inner.redeliver_all()
 
     def unsubscribe(self, topic: str | None = None, *, force: bool = False) -> None:
-        """Remove the subscription at the broker and close. Blocks; `force` also when others are connected to it.
+        """Delete the subscription at the broker and close the consumer. Blocks; thread-safe.
 
-        With one of several topics, remove it there and go on with the others; raises `InvalidConfiguration` for a topic
-        that is not read. Messages of it can no longer be acknowledged.
+        Raises what the broker answers, for instance if other consumers are connected to the subscription.
+
+        :param topic: one of several topics, where the subscription is deleted while the others stay; its messages can
+            no longer be acknowledged. Raises `InvalidConfiguration` for a topic that is not subscribed to. Default
+            None: all.
+        :param force: True deletes the subscription although other consumers are connected (PIP-313). Default False.
         """
         if topic is None:
             self._stop_listening(None)
         self._engine.run(self._inner.leave(topic, force=force))
 
     def pause(self, *, strict: bool = False) -> None:
-        """Ask the broker for no more messages; those already asked for still come. Does not block.
+        """Stop granting permits to the broker; messages on granted permits still arrive. Does not block; thread-safe.
 
-        With `strict` they do not: from the return of this call nothing is received until `resume`, by receive,
-        batch_receive, iteration or listener; who waits goes on waiting, or times out. Exclusive and Failover consumers
-        keep what they have, in order. Shared and Key_Shared ones hand back to the broker what nobody has looked at, and
-        what still comes on granted permits, for other consumers to have: each entry once a pause, which counts as one
-        redelivery; one that comes again, a batch partly received, and chunks are kept. With a listener it blocks until
-        the call that runs has ended, unless called by the listener itself or by a callback of the client.
+        :param strict: True also stops delivery to the application: after the return of this call nothing is received
+            until `resume`, by `receive`, `batch_receive`, iteration or listener; waiting calls go on waiting, or time
+            out. Exclusive and Failover consumers keep their queue in order. Shared and Key_Shared consumers return
+            queued and arriving entries to the broker for other consumers, each entry once per pause, which counts as
+            one redelivery; redelivered entries, partly received batches and chunks are kept. With a listener it blocks
+            until the running call has ended, unless called by the listener or by a callback of the client. Default
+            False.
         """
         check_generation(self._generation)
         self._inner.pause(strict=strict)
         if strict and self._has_listener and not self._engine.on_loop():
-            # Held by the thread that calls the listener, until there is nothing more to give it.
+            # The listener's thread holds the lock while it has messages to deliver.
             with self._draining:
                 pass
 
     def resume(self) -> None:
-        """Ask for messages again after `pause`. Does not block."""
+        """Grant permits again after `pause`. Does not block; thread-safe."""
         check_generation(self._generation)
         self._inner.resume()
 
     def pause_message_listener(self) -> None:
-        """Call the message listener no more, once the present call ends; what the queue holds waits. Does not block.
+        """Stop calling the message listener after its running call; queued messages stay. Does not block; thread-safe.
 
-        Raises `InvalidConfiguration` when there is no listener.
+        Raises `InvalidConfiguration` without a listener.
         """
         self._set_listening(False)
 
     def resume_message_listener(self) -> None:
-        """Call the message listener again. Does not block."""
+        """Call the message listener again. Does not block; raises `InvalidConfiguration` without a listener."""
         self._set_listening(True)
 
 
 class Reader(Receiving):
-    """Read a topic from a position of one's own; nothing stays at the broker. Thread-safe."""
+    """Reader of topics from a given position, created by `Client.create_reader`. Thread-safe; a context manager.
+
+    Nothing stays at the broker when it is closed.
+    """
 
     def __init__(
         self,
@@ -522,8 +564,14 @@ class Reader(Receiving):
             self._listen(lambda message: listener(self, message))
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
-        """Return the next message. Blocks until there is one; raises `Timeout` after `timeout_millis`."""
-        # Of a time-out that must be looked at closely, the long way.
+        """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
+
+        Raises `Timeout`, `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
+        `InvalidConfiguration` on a reader with a `reader_listener`.
+
+        :param timeout_millis: limit in milliseconds. Default None: no limit.
+        """
+        # Other types of time-out are checked on the slow path.
         if self._prefetched and (timeout_millis is None or type(timeout_millis) is int):
             try:
                 return self._prefetched.popleft()
@@ -532,9 +580,9 @@ class Reader(Receiving):
         return self._next(timeout_millis, "read_next() cannot be used on a reader with a reader_listener")
 
     def has_message_available(self) -> bool:
-        """Return whether there is a message between the place reached and the end.
+        """Return whether there is a message between the current position and the end of the topic. Thread-safe.
 
-        Blocks for the broker's answer where no message has arrived yet.
+        Blocks for the broker's answer if no message is queued; raises `Timeout` after the operation time-out.
         """
         if self._prefetched:
             return True
@@ -552,12 +600,19 @@ class Reader(Receiving):
         timeout_millis: int = 60_000,
         publish_time: tuple[int | None, int | None] | None = None,
     ) -> Iterator[pyarrow.RecordBatch]:
-        """Yield Arrow record batches from the reader's place up to `end`, exclusive, to the index in a batch.
+        """Yield Arrow record batches from the current position up to an end. Blocks; one thread at a time.
 
-        Without `end`, up to the last message there is at the call. `publish_time` is (from, until) in ms, half-open.
-        Batches hold at most `max_rows` rows and about `max_bytes`, unless one entry alone is larger. Blocks; raises
-        `Timeout` when nothing comes for `timeout_millis`, and `ChecksumError` for a damaged entry: a short result is
-        never passed off as the whole.
+        The result is complete or an error is raised: `Timeout`, `ChecksumError` for a damaged entry, `CryptoError`.
+        Needs pyarrow (extra `arrow`).
+
+        :param end: first message id that is not read, exact to the index in a batch. Default None: all messages present
+            at the call.
+        :param columns: names of the columns. Default all: `ALL_COLUMNS`.
+        :param max_rows: number of rows of a record batch. Default 10000.
+        :param max_bytes: approximate size of a record batch in bytes, exceeded by a larger entry. Default 8388608.
+        :param timeout_millis: limit in milliseconds of the wait for the next message. Default 60000.
+        :param publish_time: only messages published in [from, until), in milliseconds since 1970; None for no bound.
+            Default None: all.
         """
         work = ArrowRangeReader(
             self._inner,

@@ -1,4 +1,4 @@
-"""The blocking push consumer: handlers run in worker threads, all else on the engine's thread."""
+"""Push consumer of the sync API: listeners run in worker threads, everything else in the engine's thread."""
 
 from __future__ import annotations
 
@@ -39,16 +39,19 @@ _IDLE_SECONDS = 60.0
 
 
 class PushConsumer(NotPicklable):
-    """Consume topics as a member of a group: batches are pulled and pushed to a handler in worker threads.
+    """Push consumer of a consumer group, after RocketMQ's DefaultMQPushConsumer. Thread-safe.
 
-    Thread-safe, after RocketMQ's DefaultMQPushConsumer. Name the topics, register one handler, then start; as a context
-    manager it starts on entering and shuts down on leaving.
+    It pulls batches and passes them to a message listener in worker threads. Subscribe to topics, register one
+    listener, then start; as a context manager it starts on entering and shuts down on leaving.
 
-        push consumer = PushConsumer(client, PushConsumerConfig(consumer_group="billing"))
-        push consumer.subscribe("orders", "paid || refunded")
-        push consumer.register_message_listener(lambda messages, context: ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
-        with push consumer:
+        consumer = PushConsumer(client, PushConsumerConfig(consumer_group="billing"))
+        consumer.subscribe("orders", "paid || refunded")
+        consumer.register_message_listener(lambda messages, context: ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+        with consumer:
             ...
+
+    :param client: a `pulsar_native.Client`; another one raises `InvalidConfiguration`.
+    :param config: the configuration.
     """
 
     def __init__(self, client: Client, config: PushConsumerConfig) -> None:
@@ -65,32 +68,44 @@ class PushConsumer(NotPicklable):
 
     @property
     def config(self) -> PushConsumerConfig:
-        """The settings this push consumer was made with; picklable."""
+        """Configuration of this push consumer; picklable."""
         return self._core.config
 
     @property
     def state(self) -> ServiceState:
-        """Where in its life the push consumer is."""
+        """State of the push consumer."""
         return self._core.state
 
     def subscribe(self, topic: str, expression: str | None = "*", schema: Schema[Any] | None = None) -> None:
-        """Consume a topic: all of it, or the messages whose property TAGS is one of `a || b`. Does not block.
+        """Add a topic, or replace its expression. Does not block; takes effect at `start`.
 
-        Again for the same topic replaces the expression. Raises `NotAllowedError` once the push consumer was started.
+        Raises `NotAllowedError` after the start, and `InvalidConfiguration` for a malformed expression.
+
+        :param topic: the topic.
+        :param expression: tags separated by `||`: only messages with one of them in the property TAGS. Default "*": all
+            messages.
+        :param schema: the schema that decodes the values. Default None: bytes.
         """
         self._core.subscribe(topic, expression, schema or BytesSchema())
 
     def unsubscribe(self, topic: str) -> None:
-        """Take a topic out again, before the start. Does not block."""
+        """Remove a topic. Does not block; raises `NotAllowedError` after the start.
+
+        :param topic: the topic.
+        """
         self._core.unsubscribe(topic)
 
     def register_message_listener(
         self, concurrently: MessageListenerConcurrently | None = None, *, orderly: MessageListenerOrderly | None = None
     ) -> None:
-        """Set the handler: a concurrent one, or an orderly one. Does not block.
+        """Set the message listener: a concurrent or an orderly one. Does not block.
 
-        It is called with a list of messages and a context, and answers with a status; None and an exception are a
-        failure. Raises `InvalidConfiguration` for both kinds, or for a coroutine function.
+        A listener is a function of a list of messages and a context that returns a status; None and an exception count
+        as failure. Raises `InvalidConfiguration` for two listeners, none, or a coroutine function, and
+        `NotAllowedError` after the start.
+
+        :param concurrently: listener called by several threads at a time, in no order. Default None.
+        :param orderly: listener called with the messages of a key or partition in order. Default None.
         """
         handler, in_order = message_listener(concurrently, orderly)
         if inspect.iscoroutinefunction(handler):
@@ -99,23 +114,30 @@ class PushConsumer(NotPicklable):
         self._handler = handler
 
     def register_filter_message_hook(self, hook: Callable[[Message], bool]) -> None:
-        """Add a filter: messages it answers False for are acknowledged unseen. Called on the engine's thread."""
+        """Add a filter, called in the engine's thread; it must not block. Raises `NotAllowedError` after the start.
+
+        :param hook: function of a message; those it returns False for are acknowledged without calling the listener.
+        """
         self._core.check_not_started()
         self._core.filters.append(hook)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Add a hook that is told before and after each call of the handler; its failures are only logged."""
+        """Add a hook, called before and after each call of the listener. Raises `NotAllowedError` after the start.
+
+        :param hook: the hook; its exceptions are logged.
+        """
         self._core.check_not_started()
         self._core.hooks.append(hook)
 
     def start(self) -> None:
-        """Subscribe and begin to call the handler. Blocks up to some operation time-outs.
+        """Subscribe to the topics and start calling the listener. Blocks up to several operation time-outs.
 
-        Raises `InvalidConfiguration` without handler or topic, `NotAllowedError` when it was started before or when the
-        group is in this process already, and what subscribing raises. After a failure make a new push consumer.
+        Raises `InvalidConfiguration` without a listener or topic, `NotAllowedError` if it was started before or the
+        group already has a push consumer in this process, and what `Client.subscribe` raises. A push consumer that
+        failed to start cannot be started again.
         """
         check_generation(self._generation)
-        # Refused before the client is made to start its thread.
+        # Checked before the client starts the engine's thread.
         self._core.check_not_started()
         client = self._client._started()
         self._engine = client.engine
@@ -127,12 +149,12 @@ class PushConsumer(NotPicklable):
         return _ThreadDispatcher(service, self._handler, config.consume_thread_min, config.consume_thread_max)
 
     def suspend(self) -> None:
-        """Take no more messages; what was taken is handled still. Does not block."""
+        """Stop pulling messages; those already pulled are still passed to the listener. Does not block."""
         check_generation(self._generation)
         self._on_loop(self._core.suspend)
 
     def resume(self) -> None:
-        """Take messages again. Does not block."""
+        """Pull messages again after `suspend`. Does not block."""
         check_generation(self._generation)
         self._on_loop(self._core.resume)
 
@@ -143,15 +165,17 @@ class PushConsumer(NotPicklable):
             self._engine.call(function)
 
     def stats(self) -> PushConsumerStats:
-        """Return what was done since the start, and what is held now. Does not block."""
+        """Return statistics since the start. Does not block."""
         return self._core.stats()
 
     def shutdown(self, await_termination_millis: int | None = None) -> ShutdownReport:
-        """Take no more, wait for what was taken, and leave. Blocks.
+        """Stop pulling, wait for messages already pulled, and close. Blocks; thread-safe; idempotent.
 
-        The wait is bounded by `await_termination_millis` (None: the setting `await_termination_millis_when_shutdown`).
-        What is not done then comes again, here or at another member; a handler that still runs is left alone, and what
-        it answers is of no effect. A second call does nothing.
+        Messages not handled within the limit are redelivered, here or at another member of the group; the status of a
+        listener that is still running is ignored.
+
+        :param await_termination_millis: limit in milliseconds. Default None: the configuration's
+            `await_termination_millis_when_shutdown`.
         """
         check_generation(self._generation)
         limit = drain_limit(await_termination_millis)
@@ -162,7 +186,7 @@ class PushConsumer(NotPicklable):
         try:
             return self._engine.run(self._core.shutdown(limit))
         except AlreadyClosed:
-            # The client went first, and took everything along.
+            # The client was closed before, and its consumers with it.
             return nothing
 
     def __enter__(self) -> Self:
@@ -177,7 +201,7 @@ class PushConsumer(NotPicklable):
 
 
 class _ThreadDispatcher:
-    """The threads a push consumer's handler runs in: made when there is work for them, at most `most`."""
+    """Worker threads of a push consumer: started on demand, at most `most`."""
 
     def __init__(self, service: ConsumeMessageService, handler: Callable[..., Any], least: int, most: int) -> None:
         self._service = service
@@ -190,7 +214,7 @@ class _ThreadDispatcher:
         self._stopped = False
 
     def submit(self, work: Work) -> None:
-        """Have a thread call the handler."""
+        """Queue a call of the listener."""
         with self._ready:
             self._works.append(work)
             if len(self._works) > self._idle and self._count < self._most:
@@ -202,7 +226,7 @@ class _ThreadDispatcher:
                 self._ready.notify()
 
     def stop(self) -> None:
-        """Forget what no handler has begun; threads end after their present call."""
+        """Drop queued calls; threads end after their running call."""
         with self._ready:
             self._stopped = True
             self._works.clear()

@@ -1,4 +1,4 @@
-"""The blocking table view: filled in the thread that makes it, then kept up to date by a listener thread."""
+"""Table view of the sync API: filled in the thread that creates it, then updated by a listener thread."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pulsar_native.sync.consumer import Receiving
 if TYPE_CHECKING:
     from pulsar_native.sync.client import Client
 
-# How long nothing may come before the broker is asked whether anything is left.
+# Seconds without a message after which the broker is asked whether any are left.
 _SETTLE_SECONDS = 0.2
 
 
 class TableView(Closeable, TableMapping):
-    """The newest value of every key of a topic, as a read-only mapping that follows the topic.
+    """Table view of a topic: read-only mapping of keys to their newest values, updated while it is open.
 
-    Thread-safe; made by `Client.create_table_view`. Reading it does not block and does no I/O.
+    Created by `Client.create_table_view`. Thread-safe; reading it does not block and does no I/O. (PIP-87.)
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TableView(Closeable, TableMapping):
         self._table = Table(decoder.info.type)
 
     def _start(self) -> None:
-        """Take what the topic holds, then follow it."""
+        """Read the messages present, then listen for further ones."""
         try:
             if self._has_history:
                 self._fill()
@@ -62,9 +62,10 @@ class TableView(Closeable, TableMapping):
                 return
 
     def refresh(self) -> None:
-        """Wait until everything published before this call is in the table. Blocks; raises `AlreadyClosed`.
+        """Wait until all messages published before this call are in the table. Blocks; thread-safe.
 
-        Not to be called from a listener, which is what brings the messages in.
+        Raises `AlreadyClosed`, and `Timeout` if the broker does not answer. It must not be called from a listener,
+        whose thread updates the table.
         """
         check_generation(self._generation)
         if not self._has_history:
@@ -82,7 +83,7 @@ class TableView(Closeable, TableMapping):
             finally:
                 self._table.waiters.remove(wait.wake)
             if not applied and not self._engine.run(self._inner.has_message_available()):
-                # Nothing is left but what the listener thread has in its hands.
+                # The remaining messages are those the listener thread has dequeued.
                 ends = self._inner.dequeued_ids()
 
     def __repr__(self) -> str:
@@ -93,16 +94,20 @@ class TableView(Closeable, TableMapping):
         return self._inner.description
 
     def is_connected(self) -> bool:
-        """Return whether every partition is connected now."""
+        """Return whether every partition is connected. Does not block."""
         return self._inner.is_connected
 
     def close(self, timeout: float | None = None) -> CloseReport:
-        """Stop following the topic; what is in the table can be read still. Idempotent. Blocks.
+        """Stop updating the table, which can still be read. Blocks; thread-safe; idempotent.
 
-        Bounded by `timeout` seconds, else by the operation time-out.
+        :param timeout: limit in seconds. Default None: the operation time-out.
         """
         return self._receiving.close(timeout)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the newest value of a key, None (or `default`) when there is none. Does not block."""
+        """Return the newest value of a key. Does not block.
+
+        :param key: the key.
+        :param default: result for a key that is not in the table. Default None.
+        """
         return self._table.values.get(key, default)

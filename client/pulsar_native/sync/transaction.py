@@ -1,4 +1,4 @@
-"""The blocking transaction."""
+"""Transaction of the sync API."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _log = logging.getLogger("pulsar_native.transaction")
 
 
 class Transaction(NotPicklable):
-    """Messages and acknowledgements that count together or not at all; made by `Client.new_transaction`. Thread-safe.
+    """Transaction: its messages and acknowledgements take effect together or not at all (PIP-31). Thread-safe.
 
         with client.new_transaction() as transaction:
             producer.send(result, txn=transaction)
             consumer.acknowledge(message, txn=transaction)
 
-    The block commits at its end and aborts on an exception. What is sent in it is given out to consumers when it is
-    committed; what was acknowledged in one that is aborted comes again. (PIP-31.)
+    Created by `Client.new_transaction`. The block commits at its end and aborts on an exception. Consumers get messages
+    sent in a transaction after its commit; messages acknowledged in an aborted one are redelivered.
     """
 
     def __init__(self, engine: Engine, work: TransactionWork) -> None:
@@ -36,25 +36,25 @@ class Transaction(NotPicklable):
         return f"{self._work.core.txn_id} {self._work.core.state.name}"
 
     def txn_id(self) -> TxnId:
-        """Return the id the coordinator gave it."""
+        """Return the id assigned by the transaction coordinator. Does not block."""
         return self._work.core.txn_id
 
     def state(self) -> TransactionState:
-        """Return where in its life it is, as far as this client knows. Does not block."""
+        """Return the state known to this client. Does not block."""
         return self._work.core.state
 
     def commit(self) -> None:
-        """Commit. Blocks until everything in it has its answer, and the coordinator has confirmed.
+        """Commit the transaction. Blocks until its operations have their answers and the coordinator has confirmed.
 
-        When a message or an acknowledgement of it failed, it is aborted instead and that error is raised. Raises
-        `InvalidTxnStatusError` when it is not open, or has timed out; after `Timeout` (state ERROR) the outcome is not
-        known.
+        If a message or an acknowledgement failed, the transaction is aborted and that error is raised. Raises
+        `InvalidTxnStatusError` if the transaction is not open or has timed out; after `Timeout` (state ERROR) the
+        outcome is unknown.
         """
         check_generation(self._generation)
         self._engine.run(self._work.end(commit=True))
 
     def abort(self) -> None:
-        """Abort: nothing of it counts, and what was acknowledged comes again. Blocks and raises as `commit` does."""
+        """Abort the transaction; acknowledged messages are redelivered. Blocks and raises as `commit` does."""
         check_generation(self._generation)
         self._engine.run(self._work.end(commit=False))
 
@@ -65,12 +65,12 @@ class Transaction(NotPicklable):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            # Ended in the block by the application itself: fine. Timed out: it must hear of it.
+            # The block may end the transaction itself; a time-out must be raised.
             if self.state() in (TransactionState.OPEN, TransactionState.TIME_OUT):
                 self.commit()
         elif self.state() is TransactionState.OPEN:
             try:
                 self.abort()
             except PulsarException as failed:
-                # What happened in the block matters more; the broker aborts when its time is over.
+                # The block's exception has precedence; the broker aborts after the transaction's time-out.
                 _log.warning("Transaction %s could not be aborted: %s", self.txn_id(), failed)

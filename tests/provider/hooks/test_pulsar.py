@@ -43,12 +43,12 @@ URL = "pulsar://127.0.0.1:6650"
         ("pulsar+ssl://broker.example:6651", "pulsar+ssl://broker.example:6651"),
     ],
 )
-def test_connections_as_uri(uri: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_from_uri(uri: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_PULSAR_DEFAULT", uri)
     assert PulsarHook().client_config().service_url == expected
 
 
-def test_a_uri_has_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_uri_values_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "AIRFLOW_CONN_P",
         "pulsar://user:p%40ss@broker:6650/?tls_validate_hostname=false&operation_timeout_seconds=7&listener_name=inner",
@@ -72,13 +72,13 @@ def test_a_uri_has_texts_only(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"service_url": "pulsar://a:1", "port": 1, "host": ""}, "pulsar://a:1"),
     ],
 )
-def test_host_and_port_or_service_url(fields: dict[str, Any], expected: str, connection: Connection) -> None:
+def test_connection_host_and_port_or_service_url(fields: dict[str, Any], expected: str, connection: Connection) -> None:
     hook = PulsarHook(connection(**fields))
     assert hook.service_url() == expected
     hook.client_config().parsed_url()
 
 
-def test_a_form_saved_with_nothing_but_the_url_means_the_defaults(connection: Connection) -> None:
+def test_connection_empty_form_fields_are_defaults(connection: Connection) -> None:
     empty = {name: None if number % 2 else "" for number, name in enumerate(EXTRA_FIELDS)}
     hook = PulsarHook(connection(**{**empty, "service_url": URL}))
     config = hook.client_config()
@@ -122,7 +122,7 @@ def test_a_form_saved_with_nothing_but_the_url_means_the_defaults(connection: Co
         ({"service_url": URL, "tls_certificate_file_path": "/a"}, "belong together"),
     ],
 )
-def test_what_is_wrong_is_named_and_no_value_repeated(
+def test_connection_errors_name_field_without_value(
     fields: dict[str, Any], message: str, connection: Connection
 ) -> None:
     hook = PulsarHook(connection(**fields))
@@ -133,7 +133,7 @@ def test_what_is_wrong_is_named_and_no_value_repeated(
     assert hook.test_connection() == (False, f"settings failed: {raised.value}")
 
 
-def test_an_extra_that_is_no_json_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_extra_not_json_raises_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = {"conn_type": "pulsar", "host": "a", "extra": "token: s3cret-value"}
     monkeypatch.setenv("AIRFLOW_CONN_P", json.dumps(stored))
     with pytest.raises(AirflowException, match="'extra' is not a JSON object") as raised:
@@ -141,7 +141,7 @@ def test_an_extra_that_is_no_json_is_refused_without_repeating_it(monkeypatch: p
     assert "s3cret-value" not in str(raised.value)
 
 
-def test_options_have_no_secret(connection: Connection) -> None:
+def test_hook_options_have_no_secret(connection: Connection) -> None:
     fields: dict[str, Any] = {
         "service_url": URL,
         "admin_url": "http://a:1",
@@ -187,16 +187,16 @@ _CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "tls_certificate_file_path": ({**_TLS, "tls_key_file_path": "/k", "tls_certificate_file_path": "/c"}, "/other"),
     "tls_key_file_path": ({**_TLS, "tls_key_file_path": "/k", "tls_certificate_file_path": "/c"}, "/other"),
 }
-_SHOWN_ONLY = {"spark_service_url", "spark_admin_url", "spark_credentials_ref"}  # test_options_have_no_secret
-_TESTED = {"test_topic", "deployment_id"}  # test_the_topic_of_the_test, test_deployment_id_of_the_connection
+_SHOWN_ONLY = {"spark_service_url", "spark_admin_url", "spark_credentials_ref"}  # test_hook_options_have_no_secret
+_TESTED = {"test_topic", "deployment_id"}  # test_connection_test_topic, test_connection_deployment_id
 
 
-def test_every_field_has_its_test() -> None:
+def test_connection_fields_all_have_a_case() -> None:
     assert {*_CHANGES, *_SHOWN_ONLY, *_TESTED} == set(EXTRA_FIELDS)
 
 
 @pytest.mark.parametrize("field", _CHANGES)
-def test_each_field_changes_what_clients_are_made_from(field: str, connection: Connection) -> None:
+def test_connection_field_changes_client_config(field: str, connection: Connection) -> None:
     def observe(fields: dict[str, Any]) -> str:
         hook = PulsarHook(connection(**{"service_url": URL, **fields}))
         config = hook.client_config()
@@ -211,7 +211,7 @@ def test_each_field_changes_what_clients_are_made_from(field: str, connection: C
     assert observe({**base, field: value}) != observe(base)
 
 
-def test_deployment_id_of_the_connection(connection: Connection) -> None:
+def test_connection_deployment_id(connection: Connection) -> None:
     assert PulsarHook(connection(service_url=URL)).deployment_id() is None
     assert PulsarHook(connection(service_url=URL, deployment_id=" eu-1.prod ")).deployment_id() == "eu-1.prod"
 
@@ -219,7 +219,7 @@ def test_deployment_id_of_the_connection(connection: Connection) -> None:
 # ---- clients and authentication --------------------------------------------------------------------------------------
 
 
-def test_the_clients_work(pulsar_conn: str, topic: NewTopic) -> None:
+def test_hook_clients_connect(pulsar_conn: str, topic: NewTopic) -> None:
     hook, name = PulsarHook(pulsar_conn), topic()
     with hook.get_client() as client:
         client.create_producer(name).send(b"hello")
@@ -237,7 +237,7 @@ def test_the_clients_work(pulsar_conn: str, topic: NewTopic) -> None:
 
 
 @pytest.mark.proves("A5")
-def test_the_async_client_starts_no_thread(pulsar_conn: str, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_async_client_starts_no_thread(pulsar_conn: str, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread beside the loop's own executor, which resolves names and is asyncio's."""
     name, started = topic(), []
     start = threading.Thread.start
@@ -265,7 +265,7 @@ def test_the_async_client_starts_no_thread(pulsar_conn: str, topic: NewTopic, mo
     assert {thread for thread in started if not thread.startswith("asyncio_")} == set()
 
 
-def test_the_async_hook_works_within_a_running_loop_of_a_trigger(secure: Connection, tmp_path: Path) -> None:
+def test_hook_async_connection_in_a_running_loop(secure: Connection, tmp_path: Path) -> None:
     path = tmp_path / "jwt"
     path.write_text("a-token-in-a-file")
     conn_id = secure(jwt_file=str(path))
@@ -306,7 +306,7 @@ def produces(conn_id: str) -> bool:
 
 
 @pytest.mark.proves("A4")
-def test_tokens_literal_in_a_file_and_over_tls(secure_broker: Standalone, secure: Connection, tmp_path: Path) -> None:
+def test_hook_token_literal_file_and_tls(secure_broker: Standalone, secure: Connection, tmp_path: Path) -> None:
     path = tmp_path / "jwt"
     path.write_text(secure_broker.token() + "\n")
     over_tls = {
@@ -343,7 +343,7 @@ def token_issuer(token: str) -> Iterator[str]:
 
 
 @pytest.mark.proves("A4")
-def test_oauth2_by_secret_and_by_key(secure_broker: Standalone, secure: Connection, tmp_path: Path) -> None:
+def test_hook_oauth2_by_secret_and_by_key(secure_broker: Standalone, secure: Connection, tmp_path: Path) -> None:
     key = json.dumps({"client_id": "me", "client_secret": "client-secret-value"})
     path = tmp_path / "key.json"
     path.write_text(key)
@@ -360,7 +360,7 @@ def test_oauth2_by_secret_and_by_key(secure_broker: Standalone, secure: Connecti
 
 @pytest.mark.proves("A4")
 @pytest.mark.timeout(240)
-def test_a_client_certificate(own_broker: OwnBroker, connection: Connection) -> None:
+def test_hook_client_certificate(own_broker: OwnBroker, connection: Connection) -> None:
     broker = own_broker(tls_client_auth=True)
     fields = {
         "service_url": broker.service_url_tls,
@@ -375,7 +375,7 @@ def test_a_client_certificate(own_broker: OwnBroker, connection: Connection) -> 
     assert not ok, text
 
 
-def test_basic(connection: Connection) -> None:
+def test_hook_basic_authentication(connection: Connection) -> None:
     config = PulsarHook(connection(service_url=URL, login="me", password="p4ssword")).client_config()
     assert config.authentication is not None
     assert config.authentication.method_name == "basic"
@@ -383,7 +383,7 @@ def test_basic(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("method", ["token", "jwt_file", "basic", "oauth2", "oauth2_file", "tls"])
-def test_credentials_are_what_the_spark_source_takes(
+def test_hook_credentials_for_the_spark_source(
     method: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kept"
@@ -415,7 +415,7 @@ def test_credentials_are_what_the_spark_source_takes(
 
 
 @pytest.mark.proves("A3")
-def test_every_secret_is_told_to_the_masker(connection: Connection, tmp_path: Path) -> None:
+def test_hook_masks_every_secret(connection: Connection, tmp_path: Path) -> None:
     from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
 
     path = tmp_path / "jwt"
@@ -445,7 +445,7 @@ def base64_of(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def test_a_fetched_token_is_masked_as_it_comes(connection: Connection) -> None:
+def test_hook_masks_fetched_token(connection: Connection) -> None:
     from airflow.sdk._shared.secrets_masker import redact
 
     with token_issuer("token-that-was-fetched") as issuer:
@@ -476,7 +476,7 @@ def silent_port() -> Iterator[int]:
 
 
 @pytest.mark.proves("A2")
-def test_all_stages_pass(broker: Broker, connection: Connection) -> None:
+def test_connection_test_all_stages_pass(broker: Broker, connection: Connection) -> None:
     assert tried(connection(service_url=broker.service_url)) == (True, "TCP ok, CONNECT ok (Pulsar 4.2.4), lookup ok")
     assert tried(connection(service_url=broker.service_url, admin_url=broker.admin_url)) == (
         True,
@@ -487,7 +487,7 @@ def test_all_stages_pass(broker: Broker, connection: Connection) -> None:
 
 
 @pytest.mark.proves("A2")
-def test_each_stage_that_fails_is_named(broker: Broker, connection: Connection) -> None:
+def test_connection_test_names_failed_stage(broker: Broker, connection: Connection) -> None:
     closed = free_port()
     with silent_port() as silent:
         cases = [
@@ -521,7 +521,7 @@ def re_match(pattern: str, text: str) -> bool:
 
 
 @pytest.mark.proves("A2")
-def test_refused_credentials_and_certificates(secure_broker: Standalone, secure: Connection) -> None:
+def test_connection_test_refused_credentials(secure_broker: Standalone, secure: Connection) -> None:
     refused = "TCP ok, authentication failed: The broker refused the credentials"
     assert tried(secure()) == (False, f"{refused}: Failed to authenticate")
     ok, text = tried(secure(token=secure_broker.token()[:-4] + "AAAA"))
@@ -538,7 +538,7 @@ def test_refused_credentials_and_certificates(secure_broker: Standalone, secure:
     )
 
 
-def test_the_topic_of_the_test(broker: Broker, secure_broker: Standalone, connection: Connection) -> None:
+def test_connection_test_topic(broker: Broker, secure_broker: Standalone, connection: Connection) -> None:
     ok, text = tried(connection(service_url=broker.service_url, test_topic="public/no-such-namespace/x"))
     assert not ok
     assert re_match("TCP ok, CONNECT ok .*, lookup failed: ", text), text
@@ -552,7 +552,7 @@ def test_the_topic_of_the_test(broker: Broker, secure_broker: Standalone, connec
     assert "lookup failed: " in text
 
 
-def test_one_host_of_several_is_enough_and_the_others_are_named(broker: Broker, connection: Connection) -> None:
+def test_connection_test_one_host_of_several_passes(broker: Broker, connection: Connection) -> None:
     closed = free_port()
     with silent_port() as silent:
         hosts = f"127.0.0.1:{closed},{broker.service_url.partition('://')[2]},127.0.0.1:{silent}"
@@ -562,18 +562,18 @@ def test_one_host_of_several_is_enough_and_the_others_are_named(broker: Broker, 
         assert f"127.0.0.1:{silent}: CONNECT failed" in text
 
 
-def test_the_test_needs_no_loop_and_minds_none(pulsar_conn: str) -> None:
+def test_connection_test_with_and_without_loop(pulsar_conn: str) -> None:
     async def within() -> tuple[bool, str]:
         return PulsarHook(pulsar_conn).test_connection()
 
     assert asyncio.run(within())[0]
 
 
-def test_nothing_happens_in_the_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_constructor_has_no_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook_module, "read_settings", lambda _: pytest.fail("read"))
     assert PulsarHook("no_such_connection").pulsar_conn_id == "no_such_connection"
 
 
-def test_a_missing_connection_is_airflow_s_own_error() -> None:
+def test_hook_missing_connection_is_airflows_error() -> None:
     with pytest.raises(AirflowException, match="no_such_connection"):
         PulsarHook("no_such_connection").get_client()

@@ -30,7 +30,7 @@ Read = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.mark.proves("A9", "K9")
-def test_ten_of_a_batch_of_a_thousand_are_exactly_ten(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_limit_inside_a_batch_is_exact(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(client, name, range(1000), batch=1000)
     got: list[str] = []
@@ -46,7 +46,7 @@ def test_ten_of_a_batch_of_a_thousand_are_exactly_ten(client: Client, topic: New
 
 
 @pytest.mark.proves("A9")
-def test_bytes_bound_the_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_max_bytes_limits_the_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(client, name, ["x" * 100] * 50, batch=7)
     manifest = consume(name, tmp_path / "a.jsonl", max_bytes="1050").execute(context_of("a"))
@@ -57,7 +57,7 @@ def test_bytes_bound_the_batch(client: Client, topic: NewTopic, tmp_path: Path) 
 
 
 @pytest.mark.proves("A9")
-def test_time_bounds_the_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_time_limits_the_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(client, name, range(3))
     started = time.monotonic()
@@ -67,7 +67,7 @@ def test_time_bounds_the_batch(client: Client, topic: NewTopic, tmp_path: Path) 
 
 
 @pytest.mark.proves("A9")
-def test_the_end_is_what_was_there_at_the_beginning(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_end_is_fixed_at_the_start(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic(partitions=3)
     fill(client, name, range(300), batch=10)
     stop = threading.Event()
@@ -92,7 +92,7 @@ def test_the_end_is_what_was_there_at_the_beginning(client: Client, topic: NewTo
 
 
 @pytest.mark.proves("A9")
-def test_what_is_published_right_after_the_beginning_is_left(
+def test_consume_leaves_messages_after_the_start(
     client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(partitions=2)
@@ -118,7 +118,7 @@ def _keep_publishing(client: Client, topic: str, stop: threading.Event) -> None:
     producer.close()
 
 
-def test_an_empty_topic_and_several_topics(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_empty_topic_and_several_topics(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     empty, one, two = topic(partitions=1), topic(), topic(partitions=2)
     fill(client, one, ["a"] * 5)
     fill(client, two, ["b"] * 7, batch=1)
@@ -128,7 +128,7 @@ def test_an_empty_topic_and_several_topics(client: Client, topic: NewTopic, tmp_
     assert sum(part["count"] for name, part in manifest["partitions"].items() if name.startswith(two)) == 7
 
 
-def test_messages_held_by_another_consumer_are_not_waited_for(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_ignores_messages_of_other_consumers(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     with client.subscribe(
         name, "sub", consumer_type=ConsumerType.Shared, initial_position=InitialPosition.Earliest
@@ -145,7 +145,7 @@ def test_messages_held_by_another_consumer_are_not_waited_for(client: Client, to
 
 @pytest.mark.proves("A11", "K4")
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "Key_Shared"])
-def test_a_failure_after_consuming_brings_the_same_messages_again(
+def test_consume_failure_redelivers_same_messages(
     kind: str, client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient
 ) -> None:
     name = topic()
@@ -172,7 +172,7 @@ def test_a_failure_after_consuming_brings_the_same_messages_again(
 
 
 @pytest.mark.proves("A11")
-def test_an_output_that_cannot_be_written_acknowledges_nothing(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_unwritable_output_acknowledges_nothing(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(client, name, range(10))
     (tmp_path / "file").write_text("")
@@ -188,7 +188,7 @@ def test_an_output_that_cannot_be_written_acknowledges_nothing(client: Client, t
 
 @pytest.mark.proves("A11")
 @pytest.mark.parametrize("acknowledged", [False, True])
-def test_a_worker_that_dies_after_the_output_was_safe_loses_and_doubles_nothing(
+def test_consume_killed_after_output_gives_each_once(
     acknowledged: bool, client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
@@ -212,7 +212,7 @@ def test_a_worker_that_dies_after_the_output_was_safe_loses_and_doubles_nothing(
     assert written + texts(tmp_path / "b.jsonl") == [str(n) for n in range(100)]
 
 
-def test_a_dag_hands_over_a_manifest_and_a_cleared_run_keeps_its_batch(
+def test_consume_cleared_run_keeps_its_batch(
     airflow_home: Path, client: Client, topic: NewTopic, tmp_path: Path
 ) -> None:
     name = topic(partitions=2)
@@ -250,7 +250,7 @@ def test_a_dag_hands_over_a_manifest_and_a_cleared_run_keeps_its_batch(
     assert xcom_of(other, "batch")["count"] == 0
 
 
-def test_an_object_storage_path_holds_the_output(client: Client, topic: NewTopic) -> None:
+def test_consume_writes_to_object_storage(client: Client, topic: NewTopic) -> None:
     from airflow.sdk import ObjectStoragePath
     from airflow.sdk.io import attach
     from fsspec.implementations.memory import MemoryFileSystem
@@ -274,7 +274,7 @@ POINT: dict[str, object] = {
 WIDER: dict[str, object] = {**POINT, "fields": [*POINT["fields"], {"name": "y", "type": "double", "default": 0.0}]}  # type: ignore[misc]
 
 
-def test_each_message_is_decoded_by_the_schema_it_was_written_with(client: Client, topic: NewTopic) -> None:
+def test_consume_decodes_by_writer_schema(client: Client, topic: NewTopic) -> None:
     avro, as_json, plain = topic(), topic(), topic()
     fill(client, avro, [{"x": 1, "raw": b"\xff"}], schema=AvroSchema(None, POINT))
     fill(client, avro, [{"x": 2, "raw": None, "y": 0.5}], schema=AvroSchema(None, WIDER))
@@ -293,7 +293,7 @@ def test_each_message_is_decoded_by_the_schema_it_was_written_with(client: Clien
 
 
 @pytest.mark.proves("A20")
-def test_any_bytes_come_out_as_json(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_consume_bytes_become_json(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     payloads = [os.urandom(size) for size in range(0, 300, 7)] + [b"\xed\xa0\x80", "naïve \u2028 😀\x00".encode(), b""]
     fill(
@@ -325,9 +325,7 @@ def _bytes(record: dict[str, Any]) -> bytes:
     return base64.b64decode(value) if record["encoding"] == "base64" else value.encode()
 
 
-def test_a_value_that_does_not_decode_fails_and_acknowledges_nothing(
-    client: Client, topic: NewTopic, tmp_path: Path
-) -> None:
+def test_consume_undecodable_value_acknowledges_nothing(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(client, name, ['{"a": 1}', "no json"])
     with pytest.raises(AirflowException, match="not JSON"):
@@ -336,7 +334,7 @@ def test_a_value_that_does_not_decode_fails_and_acknowledges_nothing(
     assert consume(name, tmp_path / "a.jsonl", decode="text").execute(context_of())["count"] == 2
 
 
-def test_inline_results_are_limited(client: Client, topic: NewTopic) -> None:
+def test_consume_inline_result_is_limited(client: Client, topic: NewTopic) -> None:
     name = topic()
     fill(client, name, ["x" * 1000] * 20)
     first = consume(name, inline=True, inline_limit_bytes=7000).execute(context_of("a"))
@@ -364,7 +362,7 @@ def test_inline_results_are_limited(client: Client, topic: NewTopic) -> None:
         ({"inline": True, "idle_seconds": -1}, "idle_seconds"),
     ],
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any], words: str) -> None:
+def test_consume_wrong_arguments_raise_at_parsing(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         consume("t", **options)
 
@@ -381,13 +379,15 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any
         ({"topic": "a/b"}, "InvalidTopicName"),
     ],
 )
-def test_what_templates_made_wrong_is_refused_before_subscribing(options: dict[str, Any], words: str) -> None:
+def test_consume_wrong_templates_raise_before_subscribing(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, AirflowException), match=words):
         consume(options.pop("topic", "t"), inline=True, **options).execute(context_of())
 
 
 @pytest.mark.proves("A29")
-def test_a_kill_gives_the_messages_back(client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient) -> None:
+def test_consume_killed_returns_the_messages(
+    client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient
+) -> None:
     name = topic()
     fill(client, name, range(30), batch=10)
     operator = consume(name, tmp_path / "a.jsonl", until_end=False, max_seconds=60)

@@ -127,7 +127,7 @@ def test_letter_that_is_not_stored_fails(
 
 
 @pytest.mark.proves("A10")
-def test_retry_letter_comes_again_then_dies(client: Client, topic: NewTopic, admin: AdminClient) -> None:
+def test_retry_letter_is_redelivered_then_dead_letter(client: Client, topic: NewTopic, admin: AdminClient) -> None:
     name = topic()
     fill(client, name, ["no json"])
     options: dict[str, Any] = {"decode": "json", "on_error": "retry_letter", "max_redeliver_count": 2}
@@ -143,7 +143,7 @@ def test_retry_letter_comes_again_then_dies(client: Client, topic: NewTopic, adm
 
 
 @pytest.mark.proves("A10", "A14")
-def test_undecodable_avro_goes_by_on_error(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_undecodable_avro_follows_on_error(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     point: dict[str, object] = {"type": "record", "name": "P", "fields": [{"name": "s", "type": "string"}]}
     schema, name = AvroSchema(None, point), topic()
     with client.create_producer(name, schema=EncodedBytes(schema.schema_info())) as producer:
@@ -270,14 +270,14 @@ def test_airflow_exceptions_pass_through(kind: type[Exception], client: Client, 
 
 
 @pytest.mark.parametrize("answer", [False, "acknowledge", 7])
-def test_process_message_wrong_answer_is_refused(answer: Any, client: Client, topic: NewTopic) -> None:
+def test_process_message_wrong_result_raises(answer: Any, client: Client, topic: NewTopic) -> None:
     name = topic()
     fill(client, name, range(2))
     with pytest.raises(AirflowFailException, match="process_message returned"):
         consume(name, inline=True, process_message=lambda message: answer, on_error="skip").execute(context_of())
 
 
-def test_retry_letter_that_nobody_receives_is_refused(client: Client, topic: NewTopic) -> None:
+def test_retry_letter_without_receiver_raises(client: Client, topic: NewTopic) -> None:
     name = topic()
     fill(client, name, range(2))
     with pytest.raises(AirflowFailException, match="set retry_letter_topic"):
@@ -296,7 +296,7 @@ def test_retry_letter_that_nobody_receives_is_refused(client: Client, topic: New
         ({"path": "a.parquet", "process_message": print}, "process_message"),
     ],
 )
-def test_wrong_options_are_refused_at_parsing(options: dict[str, Any], words: str) -> None:
+def test_on_error_wrong_options_raise_at_parsing(options: dict[str, Any], words: str) -> None:
     path = options.pop("path", "a.jsonl")
     with pytest.raises(ValueError, match=words):
         consume("t", Path(path), **options)

@@ -46,7 +46,7 @@ def numbers(path: Path | str) -> list[int]:
 
 
 @pytest.mark.proves("N12")
-def test_the_rows_of_the_file_are_the_messages(
+def test_parquet_rows_are_the_messages(
     client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(partitions=2)
@@ -96,7 +96,7 @@ def test_the_rows_of_the_file_are_the_messages(
         )  # fmt: skip
 
 
-def test_an_entry_is_cut_and_the_rest_is_the_next_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_parquet_rest_of_an_entry_is_next_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(client, name, 0, 1000)
     got: list[int] = []
@@ -123,7 +123,7 @@ def test_an_entry_is_cut_and_the_rest_is_the_next_batch(client: Client, topic: N
     assert pq.read_table(tmp_path / "none.parquet").schema.equals(arrow_schema())
 
 
-def test_the_end_of_each_topic_is_exact(
+def test_parquet_end_of_each_topic_is_exact(
     client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pulsar_native import Consumer
@@ -151,7 +151,7 @@ def test_the_end_of_each_topic_is_exact(
     assert sorted(numbers(tmp_path / "b.parquet")) == sorted(list(range(5000, 5100)) * 3)
 
 
-def test_time_and_idle_end_the_batch(client: Client, topic: NewTopic, tmp_path: Path) -> None:
+def test_parquet_time_and_idle_limits(client: Client, topic: NewTopic, tmp_path: Path) -> None:
     name = topic()
     fill(client, name, 0, 5, batch=1)
     timed = consume(name, tmp_path / "a.parquet", max_seconds=1, until_end=False).execute(context_of("a"))
@@ -168,7 +168,7 @@ def test_time_and_idle_end_the_batch(client: Client, topic: NewTopic, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
-def test_nothing_is_acknowledged_before_the_file_is_safe(
+def test_parquet_acknowledges_after_the_file_is_durable(
     kind: str, client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient
 ) -> None:
     name = topic()
@@ -195,7 +195,7 @@ def test_nothing_is_acknowledged_before_the_file_is_safe(
 
 
 @pytest.mark.parametrize("acknowledged", [False, True])
-def test_a_worker_that_dies_after_the_file_was_safe_loses_and_doubles_nothing(
+def test_parquet_killed_after_file_gives_each_once(
     acknowledged: bool, client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()
@@ -221,7 +221,7 @@ def test_a_worker_that_dies_after_the_file_was_safe_loses_and_doubles_nothing(
     assert numbers(path) + numbers(tmp_path / "b.parquet") == list(range(100))
 
 
-def test_row_groups_are_written_as_the_batch_goes_on(
+def test_parquet_row_groups_are_written_early(
     client: Client, topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(formats, "_GROUP_ROWS", 100)
@@ -234,7 +234,7 @@ def test_row_groups_are_written_as_the_batch_goes_on(
     assert numbers(tmp_path / "a.parquet") == list(range(250))
 
 
-def test_an_object_storage_path_holds_the_file(client: Client, topic: NewTopic) -> None:
+def test_parquet_writes_to_object_storage(client: Client, topic: NewTopic) -> None:
     from airflow.sdk import ObjectStoragePath
     from airflow.sdk.io import attach
     from fsspec.implementations.memory import MemoryFileSystem
@@ -259,12 +259,12 @@ def test_an_object_storage_path_holds_the_file(client: Client, topic: NewTopic) 
         ({"path": "a.PARQUET", "decode": "text"}, "decode"),
     ],
 )
-def test_what_does_not_go_together_is_refused_when_the_dag_is_read(options: dict[str, Any], words: str) -> None:
+def test_parquet_contradicting_arguments_raise(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ConsumeBatchOperator(task_id="a_task", topic="t", subscription="sub", **options)
 
 
-def test_what_a_template_makes_parquet_is_refused_before_subscribing() -> None:
+def test_parquet_wrong_templates_raise_before_subscribing() -> None:
     operator = ConsumeBatchOperator(
         task_id="a_task", topic="t", subscription="sub", path="{{ params.path }}", decode="json"
     )
@@ -273,7 +273,7 @@ def test_what_a_template_makes_parquet_is_refused_before_subscribing() -> None:
         operator.execute(context_of())
 
 
-def test_a_kill_in_the_middle_gives_the_messages_back(
+def test_parquet_killed_returns_the_messages(
     client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A part of the file is written by then.

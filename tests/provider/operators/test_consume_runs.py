@@ -275,7 +275,7 @@ def test_two_runs_at_once_do_not_share_a_path(client: Client, topic: NewTopic, t
     assert len(refused) == 1 and len(texts(path)) == 10
 
 
-def test_try_that_lost_its_output_acknowledges_nothing(
+def test_try_without_its_output_acknowledges_nothing(
     client: Client, topic: NewTopic, tmp_path: Path, admin: AdminClient
 ) -> None:
     name, path = topic(), tmp_path / "a.jsonl"

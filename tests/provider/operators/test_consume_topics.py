@@ -21,7 +21,7 @@ from support.tasks import clear_and_run, context_of, dag_in, states_of, xcom_of
 
 
 @pytest.mark.parametrize("with_admin", [True, False])
-def test_missing_topic_fails_and_is_not_made(
+def test_missing_topic_fails_without_creating_it(
     with_admin: bool,
     broker: Broker,
     connection: Callable[..., str],
@@ -97,7 +97,7 @@ def test_topic_and_pattern_exclude_each_other(options: dict[str, Any], words: st
 
 
 @pytest.mark.usefixtures("pulsar_conn")
-def test_broken_pattern_is_refused(tmp_path: Path) -> None:
+def test_broken_pattern_raises(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no regular expression"):
         consume(path=tmp_path / "a.jsonl", topic=None, topic_pattern="a(").execute(context_of())
 
@@ -193,7 +193,7 @@ def test_default_broker_cuts_a_batch_exactly(default_client: Client, topic: NewT
     assert got == [str(n) for n in range(1000)]
 
 
-def test_next_run_knows_what_the_last_one_took(
+def test_next_run_skips_messages_of_the_last_one(
     airflow_home: Path, entry_client: Client, topic: NewTopic, tmp_path: Path
 ) -> None:
     name = topic()
@@ -239,7 +239,7 @@ def test_default_broker_reads_a_lost_output_again(default_client: Client, topic:
     assert path.read_bytes() == written
 
 
-def test_default_broker_names_what_retention_took(
+def test_default_broker_names_trimmed_messages(
     default_broker: Broker, default_client: Client, topic: NewTopic, tmp_path: Path
 ) -> None:
     name, path = topic(), tmp_path / "a.jsonl"

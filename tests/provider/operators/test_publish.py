@@ -54,7 +54,7 @@ ROWS = [
 
 
 @pytest.mark.proves("A6", "A30")
-def test_a_dag_publishes_a_list_a_callable_a_file_and_an_xcom(
+def test_publish_list_callable_file_and_xcom_in_a_dag(
     airflow_home: Path, tmp_path: Path, broker: Broker, topic: NewTopic
 ) -> None:
     names = {kind: topic(kind, partitions=2) for kind in ("list", "call", "file", "xcom", "text")}
@@ -97,7 +97,7 @@ def test_a_dag_publishes_a_list_a_callable_a_file_and_an_xcom(
 
 @pytest.mark.parametrize("schema", ["json", "avro"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_csv_takes_the_types_of_the_registered_schema(
+def test_publish_csv_takes_registered_types(
     schema: str, packed: bool, tmp_path: Path, broker: Broker, topic: NewTopic, admin: AdminClient
 ) -> None:
     text = "carrier,delay,at\n" + "".join(f"{r['carrier']},{r['delay'] or ''},{r['at']}\n" for r in ROWS)
@@ -127,7 +127,7 @@ def test_a_csv_takes_the_types_of_the_registered_schema(
         assert [json.loads(message.data()) for message in messages] == ROWS
 
 
-def test_an_envelope_carries_key_properties_and_time(broker: Broker, topic: NewTopic) -> None:
+def test_publish_envelope_has_key_properties_and_time(broker: Broker, topic: NewTopic) -> None:
     name = topic()
     items = [
         {"value": b"\x00\xff", "key": "k", "properties": {"a": "b"}, "event_time": 1700000000000},
@@ -142,7 +142,7 @@ def test_an_envelope_carries_key_properties_and_time(broker: Broker, topic: NewT
     assert third.has_null_value()
 
 
-def test_an_iterator_is_streamed(broker: Broker, topic: NewTopic) -> None:
+def test_publish_iterator_is_streamed(broker: Broker, topic: NewTopic) -> None:
     name = topic()
     alive = 0
     most = 0
@@ -253,7 +253,7 @@ def test_publish_async_callables(broker: Broker, topic: NewTopic) -> None:
     assert [message.data() for message in read_all(broker, name)] == [b"a_run", b"b", b"0", b"1", b"2"]
 
 
-def test_publish_tells_the_broker_the_task(topic: NewTopic, admin: AdminClient) -> None:
+def test_publish_producer_properties_name_the_task(topic: NewTopic, admin: AdminClient) -> None:
     name = topic()
     seen: list[dict[str, Any]] = []
 
@@ -295,7 +295,7 @@ def test_publish_tells_the_broker_the_task(topic: NewTopic, admin: AdminClient) 
         ({"messages": ["a"], "retention_mb": -2}, "retention_mb"),
     ],
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any], words: str) -> None:
+def test_publish_wrong_arguments_raise_at_parsing(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PublishOperator(task_id="a_task", topic="t", **options)
 
@@ -320,7 +320,7 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read(options: dict[str, Any
         ({"messages": ["a"], "topic": "non-persistent://public/default/t", "deduplicate": True}, "non-persistent"),
     ],
 )
-def test_what_templates_made_wrong_is_refused_before_anything_is_sent(
+def test_publish_wrong_templates_raise_before_sending(
     options: dict[str, Any], words: str, topic: NewTopic, admin: AdminClient
 ) -> None:
     name = options.pop("topic", None) or topic()
@@ -329,7 +329,7 @@ def test_what_templates_made_wrong_is_refused_before_anything_is_sent(
     assert name not in admin.topics("public/default")
 
 
-def test_a_bad_topic_name_fails_without_retries() -> None:
+def test_publish_bad_topic_name_fails_without_retries() -> None:
     with pytest.raises(AirflowFailException, match=r"stage 'arguments'.*InvalidTopicName"):
         publish("persistent://a/b", ["x"]).execute(context_of())
 
@@ -338,7 +338,7 @@ def test_a_bad_topic_name_fails_without_retries() -> None:
 
 
 @pytest.mark.proves("A6", "K5")
-def test_an_oversize_message_fails_the_task_and_the_good_ones_are_known(broker: Broker, topic: NewTopic) -> None:
+def test_publish_oversize_message_reports_stored_ones(broker: Broker, topic: NewTopic) -> None:
     name = topic(partitions=2)
     context = context_of()
     with pytest.raises(PublishFailed, match=r"1 messages failed.*message 3: MessageTooBig") as caught:
@@ -362,7 +362,7 @@ def _spelled_out(ids: list[str]) -> set[str]:
 
 
 @pytest.mark.proves("K5")
-def test_a_forbidden_topic_fails_at_once(
+def test_publish_forbidden_topic_fails_at_once(
     secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch, topic: NewTopic
 ) -> None:
     conn = define_connection(
@@ -379,7 +379,7 @@ def test_a_forbidden_topic_fails_at_once(
     assert secure_broker.token("guest") not in str(caught.value)
 
 
-def test_rows_that_end_in_an_error_fail_the_task(broker: Broker, topic: NewTopic) -> None:
+def test_publish_source_error_fails_the_task(broker: Broker, topic: NewTopic) -> None:
     name = topic()
 
     def rows() -> Iterator[str]:
@@ -450,7 +450,7 @@ def test_publish_skip_raised_by_a_generator_skips_the_task(airflow_home: Path, t
 
 
 @pytest.mark.proves("A29")
-def test_a_kill_ends_publishing_and_disconnects(broker: Broker, topic: NewTopic, admin: AdminClient) -> None:
+def test_publish_killed_disconnects(broker: Broker, topic: NewTopic, admin: AdminClient) -> None:
     name = topic()
     begun = threading.Event()
 
@@ -472,7 +472,7 @@ def test_a_kill_ends_publishing_and_disconnects(broker: Broker, topic: NewTopic,
     assert admin.stats(name).get("publishers") == []
 
 
-def test_publish_after_an_early_kill_calls_and_sends_nothing(topic: NewTopic, admin: AdminClient) -> None:
+def test_publish_killed_before_start_sends_nothing(topic: NewTopic, admin: AdminClient) -> None:
     name = topic()
     called: list[bool] = []
     operator = publish(name, lambda: called.append(True) or ["a"])

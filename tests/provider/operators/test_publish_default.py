@@ -58,7 +58,7 @@ def received(broker: Broker, topic: str, subscription: str) -> list[str]:
         return sorted(consumer.receive(5000).data().decode() for _ in range(2))
 
 
-def test_publish_on_default_broker_says_what_is_missing(
+def test_publish_on_default_broker_names_missing_settings(
     conn: str, name: str, default_broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = run(name)
@@ -111,7 +111,7 @@ def test_publish_raises_the_retention_of_the_topic(
     assert default_admin.get_retention("public/default") is None
 
 
-def test_publish_retention_without_admin_url_is_refused(plain_conn: str, name: str, default_broker: Broker) -> None:
+def test_publish_retention_without_admin_url_raises(plain_conn: str, name: str, default_broker: Broker) -> None:
     with pytest.raises(AirflowFailException, match="need the admin URL"):
         run(name, retention_mb=100)
     assert texts(default_broker, name) == []

@@ -166,7 +166,7 @@ def test_publish_stores_nothing_behind_a_failed_message(once: Callable[..., str]
     assert sorted(texts(broker, name)) == sorted(good)
 
 
-def test_publish_forgotten_by_the_broker_is_refused(once: Callable[..., str], broker: Broker) -> None:
+def test_publish_forgotten_by_the_broker_raises(once: Callable[..., str], broker: Broker) -> None:
     name = once()
     store = StateStore()
     once_more(store, name, ["a", "b"])
@@ -177,7 +177,7 @@ def test_publish_forgotten_by_the_broker_is_refused(once: Callable[..., str], br
     assert len(read_all(broker, name)) == 2
 
 
-def test_publish_killed_long_ago_is_refused(once: Callable[..., str], broker: Broker) -> None:
+def test_publish_killed_long_ago_raises(once: Callable[..., str], broker: Broker) -> None:
     name = once()
     store = StateStore()
     once_more(store, name, ["a", "b"])
@@ -189,7 +189,7 @@ def test_publish_killed_long_ago_is_refused(once: Callable[..., str], broker: Br
     assert once_more(store, name, ["a", "b"])["stored"] == 2
 
 
-def test_publish_more_partitions_than_before_is_refused(
+def test_publish_more_partitions_than_before_raises(
     once: Callable[..., str], broker: Broker, admin: AdminClient
 ) -> None:
     name = once(partitions=2)
@@ -222,7 +222,7 @@ def test_publish_not_repeatable_forbids_retries() -> None:
     assert issubclass(PublishNotRepeatable, AirflowFailException)
 
 
-def test_publish_result_tells_failures_from_duplicates() -> None:
+def test_publish_result_separates_failures_and_duplicates() -> None:
     from pulsar_native import Result
     from pulsar_native.jobs.publish_result import PublishResult
 
@@ -401,7 +401,7 @@ def test_publish_another_identity_publishes_again(once: Callable[..., str], brok
 
 
 @pytest.mark.proves("A8")
-def test_publish_two_deployments_do_not_meet(
+def test_publish_two_deployments_are_independent(
     once: Callable[..., str], broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = once()
@@ -439,7 +439,7 @@ def test_publish_long_identity_keeps_names_apart(once: Callable[..., str], broke
     assert len(texts(broker, name)) == 2
 
 
-def test_deployment_id_is_made_once_and_kept(
+def test_deployment_id_is_created_once(
     airflow_home: Path, once: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.models import Variable
@@ -528,7 +528,7 @@ def test_publish_auto_without_deduplication_logs_one_line(
 
 @pytest.mark.proves("A8")
 @pytest.mark.parametrize("deduplicate", ["auto", False])
-def test_publish_plain_retry_names_what_may_be_twice(
+def test_publish_plain_retry_names_possible_duplicates(
     deduplicate: Any, broker: Broker, topic: NewTopic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, store = topic(), StateStore()
@@ -550,7 +550,7 @@ def test_publish_plain_retry_names_what_may_be_twice(
     assert texts(broker, name) == [*OLD[:7], *OLD]
 
 
-def test_publish_deduplication_switched_off_is_refused(
+def test_publish_deduplication_switched_off_raises(
     namespace: Callable[[], str], topic: NewTopic, admin: AdminClient, broker: Broker
 ) -> None:
     space = namespace()

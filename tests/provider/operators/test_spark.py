@@ -115,7 +115,7 @@ def secured(secure_broker: Standalone, connection: Callable[..., str]) -> Iterat
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark_local")
 @pytest.mark.proves("A27", "S17", "K6")
-def test_a_load_with_a_token_that_is_nowhere_to_be_found(
+def test_load_never_shows_the_token(
     secured: tuple[str, pulsar_native.Client],
     secure_broker: Standalone,
     airflow_home: Path,
@@ -177,7 +177,7 @@ def test_a_load_with_a_token_that_is_nowhere_to_be_found(
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark_local", "pulsar_conn")
-def test_a_second_try_replaces_the_path_with_the_same_rows(broker: Any, topic: NewTopic, tmp_path: Path) -> None:
+def test_load_retry_replaces_path_with_same_rows(broker: Any, topic: NewTopic, tmp_path: Path) -> None:
     name = topic(partitions=2)
     with pulsar_native.Client(broker.service_url) as client:
         publish(client, name, range(40))
@@ -192,7 +192,7 @@ def test_a_second_try_replaces_the_path_with_the_same_rows(broker: Any, topic: N
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark_local", "pulsar_conn")
-def test_a_wrong_option_fails_without_retry_and_names_the_right_one(topic: NewTopic, tmp_path: Path) -> None:
+def test_load_wrong_option_fails_without_retry(topic: NewTopic, tmp_path: Path) -> None:
     operator = load(topic(partitions=1), tmp_path / "out", source_options={"failOnDataLos": "true"})
     with pytest.raises(AirflowFailException, match=r"(?i)failOnDataLos.*failOnDataLoss"):
         operator.execute(context())
@@ -208,12 +208,12 @@ def test_a_wrong_option_fails_without_retry_and_names_the_right_one(topic: NewTo
         ({"topic": "t", "output_path": "/x", "application_args": ["--request", "{}"]}, "application_args"),
     ],
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_read(arguments: dict[str, Any], message: str) -> None:
+def test_load_wrong_arguments_raise_at_parsing(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PulsarSparkLoadOperator(task_id="load", interval="all", **arguments)
 
 
-def test_an_environment_without_spark_is_named(connection: Callable[..., str], tmp_path: Path) -> None:
+def test_load_without_spark_names_the_package(connection: Callable[..., str], tmp_path: Path) -> None:
     connection(service_url="pulsar://127.0.0.1:1")
     operator = PulsarSparkLoadOperator(
         task_id="load", topic="t", output_path=str(tmp_path / "out"), interval="all", spark_environment=str(tmp_path)
@@ -273,7 +273,7 @@ def cluster(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_cluster_gets_the_secret_as_a_file_of_the_owner_alone(tmp_path: Path) -> None:
+def test_load_cluster_secret_file_is_private(tmp_path: Path) -> None:
     spark = Submitted(tmp_path)
     with pytest.raises(AirflowException) as failure:
         spark.operator().execute(context())
@@ -288,7 +288,7 @@ def test_a_cluster_gets_the_secret_as_a_file_of_the_owner_alone(tmp_path: Path) 
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.proves("K6")
-def test_credentials_of_a_killed_task_are_removed(tmp_path: Path) -> None:
+def test_load_killed_removes_credentials(tmp_path: Path) -> None:
     spark = Submitted(tmp_path, "sleep 60")
     child = os.fork()
     if child == 0:  # the task's process, which is killed while spark-submit runs
@@ -331,7 +331,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_folder_others_may_enter_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_load_shared_credentials_folder_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     (tmp_path / f"airflow-pulsar-{os.getuid()}").mkdir(mode=0o755)
     with pytest.raises(AirflowException, match="0700"):
@@ -362,7 +362,7 @@ WHOLE = "interval='all'"
         ({**HOUR, "min_rows": -1}, "min_rows"),
     ],
 )
-def test_what_is_no_interval_is_refused_when_parsed(arguments: dict[str, Any], message: str) -> None:
+def test_load_wrong_interval_raises_at_parsing(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PulsarSparkLoadOperator(task_id="load", topic="t", output_path="/x", **arguments)
 
@@ -370,7 +370,7 @@ def test_what_is_no_interval_is_refused_when_parsed(arguments: dict[str, Any], m
 @pytest.mark.proves("A27")
 @pytest.mark.parametrize("rendered", ["", " ", "None", None])
 @pytest.mark.parametrize("name", ["interval_start", "interval_end"])
-def test_bound_rendered_to_nothing_is_refused(name: str, rendered: str | None, tmp_path: Path) -> None:
+def test_load_bound_rendered_empty_raises(name: str, rendered: str | None, tmp_path: Path) -> None:
     spark = Submitted(tmp_path)
     arguments = {"interval_start": "{{ a }}", "interval_end": "{{ b }}"}
     operator = spark.operator(interval=None, **arguments)
@@ -381,7 +381,7 @@ def test_bound_rendered_to_nothing_is_refused(name: str, rendered: str | None, t
     assert not (tmp_path / "seen").exists(), "nothing was submitted"
 
 
-def test_bounds_rendered_equal_are_refused(tmp_path: Path) -> None:
+def test_load_bounds_rendered_equal_raise(tmp_path: Path) -> None:
     spark = Submitted(tmp_path)
     operator = spark.operator(interval=None, interval_start="{{ a }}", interval_end="{{ b }}")
     operator.interval_start = operator.interval_end = datetime(2026, 1, 1, tzinfo=UTC)
@@ -395,7 +395,7 @@ def test_bounds_rendered_equal_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_request_says_the_interval(tmp_path: Path) -> None:
+def test_load_request_has_the_interval(tmp_path: Path) -> None:
     spark = Submitted(tmp_path)
     with pytest.raises(AirflowException):
         spark.operator(interval=None, interval_start=datetime(2026, 1, 1), interval_end="2026-01-01T01:00").execute(
@@ -432,7 +432,7 @@ def test_request_says_the_interval(tmp_path: Path) -> None:
         {"service.url": "pulsar://me:hush-hush@host:6650"},
     ],
 )
-def test_secret_in_source_options_is_refused(options: dict[str, str], tmp_path: Path) -> None:
+def test_load_secret_in_source_options_raises(options: dict[str, str], tmp_path: Path) -> None:
     spark = Submitted(tmp_path)
     with pytest.raises(ValueError, match="must not hold a secret") as refused:
         spark.operator(source_options=options)
@@ -457,13 +457,13 @@ def test_secret_in_source_options_is_refused(options: dict[str, str], tmp_path: 
         {"env_vars": {"PULSAR_TOKEN": "hush-hush"}},
     ],
 )
-def test_our_secret_in_sparks_options_is_refused(arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_load_secret_in_spark_options_raises(arguments: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must not hold Pulsar's secrets") as refused:
         Submitted(tmp_path).operator(**arguments)
     assert "hush-hush" not in str(refused.value)
 
 
-def test_places_of_secrets_are_taken(tmp_path: Path) -> None:
+def test_load_references_of_secrets_are_accepted(tmp_path: Path) -> None:
     Submitted(tmp_path).operator(
         source_options={
             "credentialsRef": "env:PULSAR_TOKEN",
@@ -478,7 +478,7 @@ def test_places_of_secrets_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_openlineage_properties_reach_the_command_line(
+def test_load_passes_openlineage_properties(
     airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = {"type": "http", "url": "http://127.0.0.1:1"}
@@ -512,13 +512,13 @@ def test_openlineage_properties_reach_the_command_line(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_exit_code_0_without_a_result_fails(tmp_path: Path) -> None:
+def test_load_exit_code_0_without_result_fails(tmp_path: Path) -> None:
     with pytest.raises(AirflowException, match="printed no result"):
         Submitted(tmp_path, "exit 0").operator().execute(context())
 
 
 @pytest.mark.usefixtures("cluster")
-def test_result_of_a_failed_load_fails_whatever_the_code(tmp_path: Path) -> None:
+def test_load_failed_result_fails_for_any_exit_code(tmp_path: Path) -> None:
     line = json.dumps({"pulsar_load": {"status": "failed", "exit_code": 3, "error": "gone", "stage": "plan"}})
     with pytest.raises(AirflowFailException, match=r"failed at the stage 'plan': gone .*no longer in the topic"):
         Submitted(tmp_path, f"echo '{line}'; exit 0").operator().execute(context())
@@ -533,7 +533,7 @@ def yarn(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("yarn")
-def test_cluster_mode_reads_the_manifest(tmp_path: Path) -> None:
+def test_load_cluster_mode_reads_the_manifest(tmp_path: Path) -> None:
     manifest = tmp_path / ".out.manifest.json"
     done = {"status": "done", "rows": 7, "seconds": 1.5, "partitions": [{}, {}]}
     # As the driver does, far away: the manifest is written, nothing of its output is seen.
@@ -564,7 +564,7 @@ def test_cluster_mode_reads_the_manifest(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("yarn")
-def test_finished_job_is_forgotten_so_that_a_clear_loads_again(tmp_path: Path) -> None:
+def test_load_cleared_after_success_loads_again(tmp_path: Path) -> None:
     store = StateStore({"spark_job_id": "application_1", "k8s_driver_status": "Succeeded"})
     operator = Submitted(tmp_path, "exit 0").operator(durable=False, verify_manifest=False)
     operator.execute({**context(), "task_state_store": store})
@@ -578,9 +578,7 @@ def test_finished_job_is_forgotten_so_that_a_clear_loads_again(tmp_path: Path) -
 @pytest.mark.usefixtures("spark_local")
 @pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])
-def test_with_the_broker_down_the_load_fails_in_time(
-    silent: bool, connection: Callable[..., str], tmp_path: Path
-) -> None:
+def test_load_broker_down_fails_in_time(silent: bool, connection: Callable[..., str], tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         if silent:

@@ -57,7 +57,7 @@ def sensor(topic: str, **options: Any) -> TopicSensor:
 
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("batch", [1, 7])
-def test_it_counts_stored_messages(partitions: int, batch: int, client: Client, topic: NewTopic) -> None:
+def test_sensor_counts_stored_messages(partitions: int, batch: int, client: Client, topic: NewTopic) -> None:
     name = topic(partitions=partitions)
     send(client, name, 50, batch=batch)
     found = sensor(name, messages=50).execute(context_of())
@@ -66,7 +66,7 @@ def test_it_counts_stored_messages(partitions: int, batch: int, client: Client, 
         sensor(name, messages=51, timeout=1).execute(context_of())
 
 
-def test_duplicates_the_broker_dropped_do_not_count(
+def test_sensor_ignores_dropped_duplicates(
     client: Client, broker: Broker, topic: NewTopic, namespace: Callable[[], str]
 ) -> None:
     own = namespace()
@@ -78,7 +78,7 @@ def test_duplicates_the_broker_dropped_do_not_count(
     assert sensor(name, messages=1).execute(context_of())["messages"] == 40
 
 
-def test_without_the_brokers_index_messages_are_read_once(
+def test_sensor_without_index_reads_messages_once(
     client: Client, broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a broker without exposingBrokerEntryMetadataToClientEnabled gives.
@@ -106,7 +106,7 @@ def _look(watch: Any, service_url: str) -> Any:
     return asyncio.run(look())
 
 
-def test_it_waits_for_a_topic_to_exist_and_creates_none(client: Client, broker: Broker, topic: NewTopic) -> None:
+def test_sensor_waits_for_topic_without_creating_it(client: Client, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     with AdminClient(broker.admin_url) as admin:
         with pytest.raises(AirflowSensorTimeout, match="the topic does not exist"):
@@ -118,7 +118,7 @@ def test_it_waits_for_a_topic_to_exist_and_creates_none(client: Client, broker: 
         timer.join()
 
 
-def test_it_waits_for_a_message_of_a_time(client: Client, topic: NewTopic) -> None:
+def test_sensor_published_since_waits_for_message(client: Client, topic: NewTopic) -> None:
     name = topic(partitions=2)
     send(client, name, 3)
     now = datetime.now(UTC)
@@ -136,9 +136,7 @@ def test_it_waits_for_a_message_of_a_time(client: Client, topic: NewTopic) -> No
 # ---- modes -----------------------------------------------------------------------------------------------------------
 
 
-def test_poke_reschedule_and_deferrable_find_the_same_in_a_dag(
-    airflow_home: Path, client: Client, topic: NewTopic
-) -> None:
+def test_sensor_modes_return_the_same_in_a_dag(airflow_home: Path, client: Client, topic: NewTopic) -> None:
     name = topic(partitions=2)
     dag = dag_in(
         airflow_home,
@@ -160,7 +158,7 @@ def test_poke_reschedule_and_deferrable_find_the_same_in_a_dag(
 
 
 @pytest.mark.proves("A16")
-def test_soft_fail_skips_in_every_mode(secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sensor_soft_fail_skips_in_every_mode(secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch) -> None:
     define_connection(monkeypatch, "refused", service_url=secure_broker.service_url, auth_method="token", token="no")
     for flag in ({"soft_fail": True}, {"never_fail": True}):
         for mode in ({"mode": "poke"}, {"mode": "reschedule"}, {"deferrable": True}):
@@ -168,7 +166,7 @@ def test_soft_fail_skips_in_every_mode(secure_broker: Standalone, monkeypatch: p
                 sensor("t", pulsar_conn_id="refused", timeout=60, **flag, **mode).execute(context_of())
 
 
-def test_each_mode_gives_its_place_back_as_it_should(topic: NewTopic) -> None:
+def test_sensor_modes_free_the_worker_slot(topic: NewTopic) -> None:
     name = topic()
     with pytest.raises(AirflowRescheduleException):
         sensor(name, mode="reschedule", timeout=60).execute(context_of())
@@ -182,7 +180,7 @@ def test_each_mode_gives_its_place_back_as_it_should(topic: NewTopic) -> None:
         sensor(name, soft_fail=True, timeout=1).execute(context_of())
 
 
-def test_what_the_trigger_says_becomes_the_tasks_end() -> None:
+def test_sensor_takes_the_triggers_result() -> None:
     task = sensor("t", deferrable=True)
     assert task.execute_complete(context_of(), {"status": "found", "found": {"a": 1}}) == {"a": 1}
     for event, kind in (
@@ -199,7 +197,7 @@ def test_what_the_trigger_says_becomes_the_tasks_end() -> None:
 
 
 @pytest.mark.parametrize("mode", ["poke", "reschedule", "deferrable"])
-def test_what_waiting_cannot_mend_fails_at_once(
+def test_sensor_permanent_error_fails_at_once(
     mode: str, secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch, topic: NewTopic
 ) -> None:
     options: dict[str, Any] = {"deferrable": True} if mode == "deferrable" else {"mode": mode}
@@ -232,7 +230,7 @@ def test_what_waiting_cannot_mend_fails_at_once(
         ({"topic": " "}, "topic"),
     ],
 )
-def test_wrong_arguments_are_refused(options: dict[str, Any], words: str) -> None:
+def test_sensor_wrong_arguments_raise(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         sensor(options.pop("topic", "t"), **options).execute(context_of())
 
@@ -262,7 +260,7 @@ def held_topic(client: Client, name: str) -> str:
 
 
 @pytest.mark.proves("A16", "A17")
-def test_count_stops_at_the_number_asked(unnumbered: Client, default_broker: Broker) -> None:
+def test_count_stops_at_the_number_wanted(unnumbered: Client, default_broker: Broker) -> None:
     name = held_topic(unnumbered, "half-a-million")
     producer = unnumbered.create_producer(name, batching_enabled=True, batching_max_messages=1000)
     producer.send_many(b"x" for _ in range(500_000))
@@ -276,7 +274,7 @@ def test_count_stops_at_the_number_asked(unnumbered: Client, default_broker: Bro
 
 
 @pytest.mark.proves("A16")
-def test_reschedule_and_deferral_keep_the_count(unnumbered: Client, default_broker: Broker) -> None:
+def test_count_survives_reschedule_and_deferral(unnumbered: Client, default_broker: Broker) -> None:
     name, store = held_topic(unnumbered, "kept"), StateStore()
     send(unnumbered, name, 3_000, batch=1)
     for look in range(3):
@@ -301,7 +299,7 @@ def test_reschedule_and_deferral_keep_the_count(unnumbered: Client, default_brok
     assert delivered(default_broker, name) - before >= 3_020
 
 
-def test_count_of_a_topic_made_again_begins_anew(unnumbered: Client, default_broker: Broker) -> None:
+def test_count_of_recreated_topic_restarts(unnumbered: Client, default_broker: Broker) -> None:
     name = held_topic(unnumbered, "again")
     send(unnumbered, name, 30)
     watch = TopicWatcher(TopicCondition.of(name, 100, None))
@@ -316,7 +314,7 @@ def test_count_of_a_topic_made_again_begins_anew(unnumbered: Client, default_bro
 
 
 @pytest.mark.asyncio
-async def test_counting_lets_the_loop_go_between_steps(unnumbered: Client, default_broker: Broker) -> None:
+async def test_count_yields_to_the_loop_between_steps(unnumbered: Client, default_broker: Broker) -> None:
     from pulsar_native.asyncio import Client as AsyncClient
 
     name = held_topic(unnumbered, "steps")
@@ -351,9 +349,7 @@ def free_port() -> int:
 
 @pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])
-def test_with_the_broker_down_each_fails_within_its_time_and_names_the_stage(
-    silent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sensor_broker_down_fails_in_time(silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as listener:
         # One port refuses, the other accepts and never says a word.
         listener.bind(("127.0.0.1", 0))

@@ -63,7 +63,7 @@ def found(run: Run) -> set[int]:
 
 
 @pytest.mark.proves("A16")
-def test_killed_expired_and_deleted_waits_go_on(
+def test_killed_expired_and_deleted_waits_continue(
     stack: AirflowStack, client: Client, admin: AdminClient, topic: NewTopic
 ) -> None:
     name = topic()

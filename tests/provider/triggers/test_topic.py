@@ -35,7 +35,7 @@ def send(client: Client, topic: str, count: int) -> None:
     producer.close()
 
 
-def test_it_survives_being_stored(topic: NewTopic) -> None:
+def test_trigger_serializes(topic: NewTopic) -> None:
     trigger = TopicTrigger(topic(), 5, None, 0.5, time.time() + 60)
     path, arguments = trigger.serialize()
     module, _, name = path.rpartition(".")
@@ -46,7 +46,7 @@ def test_it_survives_being_stored(topic: NewTopic) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.proves("A5")
-async def test_it_finds_what_comes_later_on_the_loop_without_a_thread(client: Client, topic: NewTopic) -> None:
+async def test_trigger_finds_later_messages_without_a_thread(client: Client, topic: NewTopic) -> None:
     name = topic(partitions=2)
     before = {thread.ident for thread in threading.enumerate()}
     waiting = asyncio.create_task(event_of(TopicTrigger(name, 3, poll_interval=0.2, end_time=time.time() + 30)))
@@ -68,7 +68,7 @@ async def test_it_finds_what_comes_later_on_the_loop_without_a_thread(client: Cl
 
 
 @pytest.mark.asyncio
-async def test_it_ends_in_time_and_says_what_it_saw(topic: NewTopic) -> None:
+async def test_trigger_timeout_reports_last_state(topic: NewTopic) -> None:
     started = time.monotonic()
     event = await event_of(TopicTrigger(topic(), 3, poll_interval=0.2, end_time=time.time() + 1))
     assert time.monotonic() - started < 5
@@ -78,9 +78,7 @@ async def test_it_ends_in_time_and_says_what_it_saw(topic: NewTopic) -> None:
 @pytest.mark.asyncio
 @pytest.mark.proves("K10")
 @pytest.mark.parametrize("silent", [False, True])
-async def test_with_the_broker_down_it_ends_in_time_and_names_the_stage(
-    silent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trigger_broker_down_ends_in_time(silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     if not silent:
@@ -94,9 +92,7 @@ async def test_with_the_broker_down_it_ends_in_time_and_names_the_stage(
 
 
 @pytest.mark.asyncio
-async def test_refused_credentials_and_a_missing_connection_end_it_at_once(
-    secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trigger_permanent_errors_end_at_once(secure_broker: Standalone, monkeypatch: pytest.MonkeyPatch) -> None:
     define_connection(
         monkeypatch, service_url=secure_broker.service_url, auth_method="token", token=secure_broker.token("guest")
     )
@@ -107,7 +103,7 @@ async def test_refused_credentials_and_a_missing_connection_end_it_at_once(
 
 
 @pytest.mark.asyncio
-async def test_every_new_sight_is_logged(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trigger_logs_every_change(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_provider_pulsar.triggers import topic as module
 
     name = topic()
@@ -128,7 +124,7 @@ async def test_every_new_sight_is_logged(client: Client, topic: NewTopic, monkey
 
 
 @pytest.mark.asyncio
-async def test_cancelled_it_leaves_no_connection_open(client: Client, topic: NewTopic) -> None:
+async def test_trigger_cancelled_closes_connections(client: Client, topic: NewTopic) -> None:
     name = topic()
     send(client, name, 1)
     waiting = asyncio.create_task(event_of(TopicTrigger(name, 3, poll_interval=0.1)))
