@@ -14,6 +14,7 @@ import pytest
 
 from pulsar_native import (
     AlreadyClosed,
+    Client,
     ClientStats,
     ConsumerStats,
     ConsumerType,
@@ -134,6 +135,33 @@ def test_failed_receives_and_acknowledgements_and_what_waits(
     got = consumer.stats()
     assert (got.total_receive_failed, got.total_batch_receive_failed, got.total_acks_failed) == (1, 1, 1)
     assert (got.total_msgs_received, got.total_bytes_received) == (30, 90)
+
+
+@pytest.mark.proves("C184")
+@pytest.mark.parametrize("ending", ["close", "shutdown"])
+def test_unsent_acknowledgements_at_close_count_as_failed(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, plain_client: Client, ending: str, stats: Stats
+) -> None:
+    name = topic()
+    through = relay(broker.service_url)
+    client = api.client(through.service_url, operation_timeout_seconds=2)
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000)
+    for number in range(9):
+        plain_client.create_producer(name, batching_enabled=False).send(b"%d" % number)
+    messages = [consumer.receive(10_000) for _ in range(9)]
+    # Nothing reaches the broker any more.
+    through.refuse()
+    through.cut()
+    for message in messages[:7]:
+        consumer.acknowledge(message)
+    if ending == "close":
+        report = client.close()
+        assert (report.acks_left, report.complete) == (7, False)
+    else:
+        client.shutdown()
+    got = consumer.stats()
+    assert (got.total_acks_sent, got.total_acks_failed, got.total_msgs_received) == (0, 7, 9)
+    assert stats(name)["subscriptions"]["sub"]["msgBacklog"] == 9
 
 
 @pytest.mark.proves("C184")
