@@ -268,6 +268,8 @@ def test_a_record_an_interval_names_topic_and_producer(
     # One record an interval, and each message in one of them.
     times = [each.created for each in published]
     assert all(after - before > 0.5 for before, after in itertools.pairwise(times))
+    # The mean, for a busy machine may delay any of them.
+    assert (times[-1] - times[0]) / (len(times) - 1) < 1.5
     assert sum(each.stats.num_msgs_sent for each in published) == 5
     assert sum(each.stats.num_msgs_received for each in received) == 5
     last = producer.stats()
