@@ -55,8 +55,8 @@ class Case:
     size: int
     messages: int
     compression: str = "NONE"
-    # The Arrow column read has no counterpart: the official side makes the same columns from its messages.
-    note: str = ""
+    # What a reading case finds in its topic: batches, or entries of one message.
+    batched: bool = True
 
 
 CASES = (
@@ -75,6 +75,16 @@ CASES = (
     Case("columns 1 KB", "columns", 1024, 100_000),
     Case("columns 100 B, all fields", "columns-full", 100, 200_000),
     Case("sync send, non-persistent", "latency", 100, 3_000),
+    Case("receive + ack, unbatched", "receive", 100, 30_000, batched=False),
+    Case("read while there is more", "has-more", 100, 100_000),
+    Case("message id to bytes and back", "message-ids", 100, 200_000),
+    Case("producer: create", "create-producer", 100, 300),
+    Case("producer: close", "close-producer", 100, 300),
+    Case("consumer: create", "create-consumer", 100, 300),
+    Case("consumer: close", "close-consumer", 100, 300),
+    Case("reader: create", "create-reader", 100, 300),
+    Case("reader: close", "close-reader", 100, 300),
+    Case("partitions of a topic", "lookup", 100, 1_000),
 )
 
 
@@ -115,7 +125,7 @@ def measure(case: Case, url: str, rounds: int, scale: float, sides: Sequence[Sid
     """Run one case in turns and return its line of the table."""
     count = max(100, int(case.messages * scale))
     topics = {side: _topic(case, side.peer) for side in sides}
-    if case.action in ("receive", "batch-receive", "columns", "columns-full"):
+    if case.action in ("receive", "batch-receive", "columns", "columns-full", "has-more"):
         for topic in dict.fromkeys(topics.values()):
             _run(Side("pulsar_native"), "fill", case, topic, url, count)
     runs: dict[Side, list[dict[str, float]]] = {side: [] for side in sides}
@@ -141,14 +151,14 @@ def measure(case: Case, url: str, rounds: int, scale: float, sides: Sequence[Sid
 
 def _topic(case: Case, peer: str) -> str:
     domain = "non-persistent" if case.action == "latency" else "persistent"
-    name = case.name.replace(" ", "-").replace("+", "and").replace(",", "")
+    name = case.name.replace(" ", "-").replace("+", "and").replace(",", "").replace(":", "")
     return f"{domain}://public/default/bench-{name}-{peer}"
 
 
 def _run(side: Side, action: str, case: Case, topic: str, url: str, count: int) -> dict[str, float]:
     request = {
         "peer": side.peer, "action": action, "case_action": case.action, "topic": topic, "url": url,
-        "count": count, "size": case.size, "compression": case.compression,
+        "count": count, "size": case.size, "compression": case.compression, "batched": case.batched,
     }  # fmt: skip
     env = {**os.environ, **({"PULSAR_NATIVE_IMPL": side.codec} if side.codec else {})}
     done = subprocess.run(

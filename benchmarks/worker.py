@@ -15,6 +15,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+Action = Callable[[Any, Any, dict[str, Any]], Callable[[], None]]
+
 
 def main() -> None:
     """Do what the request on the command line says."""
@@ -39,7 +41,7 @@ def main() -> None:
 def _producer(pulsar: Any, client: Any, request: dict[str, Any]) -> Any:
     return client.create_producer(
         request["topic"],
-        batching_enabled=True,
+        batching_enabled=request["batched"],
         batching_max_messages=1000,
         batching_max_allowed_size_in_bytes=128 * 1024,
         max_pending_messages=50_000,
@@ -215,6 +217,85 @@ def latency(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], N
     return run
 
 
+def has_more(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Read to the end by the usual loop, which asks before each message whether there is one."""
+
+    def run() -> None:
+        reader = client.create_reader(request["topic"], pulsar.MessageId.earliest)
+        count = 0
+        while reader.has_message_available():
+            reader.read_next(30_000)
+            count += 1
+        assert count == request["count"]
+
+    return run
+
+
+def message_ids(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Serialize message ids and read them back."""
+    ids = [pulsar.MessageId(-1, 7, number, number & 63) for number in range(request["count"])]
+
+    def run() -> None:
+        for each in ids:
+            pulsar.MessageId.deserialize(each.serialize())
+
+    return run
+
+
+def _create(what: str, pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[int], Any]:
+    topic = f"{request['topic']}-{uuid.uuid4().hex}"
+    # The topic is there before anything is measured.
+    client.create_producer(topic).close()
+    return {
+        "producer": lambda number: client.create_producer(topic),
+        "consumer": lambda number: client.subscribe(topic, f"bench-{number}"),
+        "reader": lambda number: client.create_reader(topic, pulsar.MessageId.earliest),
+    }[what]
+
+
+def create(what: str) -> Action:
+    """Return what creates objects of a kind one by one."""
+
+    def prepare(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+        make = _create(what, pulsar, client, request)
+        made = []
+
+        def run() -> None:
+            for number in range(request["count"]):
+                made.append(make(number))
+
+        return run
+
+    return prepare
+
+
+def close(what: str) -> Action:
+    """Return what closes objects of a kind one by one."""
+
+    def prepare(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+        make = _create(what, pulsar, client, request)
+        made = [make(number) for number in range(request["count"])]
+
+        def run() -> None:
+            for each in made:
+                each.close()
+
+        return run
+
+    return prepare
+
+
+def lookup(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
+    """Ask for the partitions of a topic."""
+    client.create_producer(request["topic"]).close()
+
+    def run() -> None:
+        for _ in range(request["count"]):
+            client.get_topic_partitions(request["topic"])
+
+    return run
+
+
 def fill(pulsar: Any, client: Any, request: dict[str, Any]) -> Callable[[], None]:
     """Put the messages there that another measurement reads."""
     if request["case_action"] != "columns-full":
@@ -246,6 +327,11 @@ ACTIONS = {
     "columns": columns,
     "columns-full": columns_full,
     "latency": latency,
+    "has-more": has_more,
+    "message-ids": message_ids,
+    **{f"create-{what}": create(what) for what in ("producer", "consumer", "reader")},
+    **{f"close-{what}": close(what) for what in ("producer", "consumer", "reader")},
+    "lookup": lookup,
     "fill": fill,
 }
 

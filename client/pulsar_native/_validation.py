@@ -103,21 +103,27 @@ def ids_of(messages: Message | MessageId | Sequence[Message | MessageId] | Arrow
     if isinstance(messages, MessageId):
         return [messages]
     if isinstance(messages, ArrowBatch):
-        raise InvalidMessage(
-            "Rows of receive_arrow are acknowledged, or refused, as a whole: not in a list, cumulatively or in a "
-            "transaction; use ids of messages for that"
-        )
+        raise _whole_batch()
     if not isinstance(messages, list | tuple):
         raise InvalidMessage(f"Expected a message, a message id or a list of them, not {type(messages).__name__}")
     return [ids_of(message)[0] for message in messages]
 
 
-def id_of(message: Message | MessageId) -> MessageId:
-    """Return the id of one message; a list is refused."""
+def _whole_batch() -> InvalidMessage:
+    return InvalidMessage(
+        "What receive_arrow returned is taken as a whole, by acknowledge(batch) and negative_acknowledge(batch): not "
+        "in a list, cumulatively or in a transaction; use ids of messages for that"
+    )
+
+
+def id_of(message: Message | MessageId | ArrowBatch) -> MessageId:
+    """Return the id of one message; a list and a whole Arrow batch are refused."""
     if isinstance(message, Message):
         return message.message_id()
     if isinstance(message, MessageId):
         return message
+    if isinstance(message, ArrowBatch):
+        raise _whole_batch()
     raise InvalidMessage(f"Expected a message or a message id, not {type(message).__name__}")
 
 

@@ -180,7 +180,9 @@ def _from_description(kept: dict[str, str], where: str) -> Authentication | None
             case "basic":
                 return AuthenticationBasic(auth_params_string=json.dumps(given))
             case "oauth2":
-                return AuthenticationOauth2(json.dumps(given))
+                made = AuthenticationOauth2(json.dumps(given))
+                made.check()
+                return made
             case "tls":
                 _only(given, ("certificate_path", "private_key_path"))
                 return AuthenticationTLS(given.get("certificate_path", ""), given.get("private_key_path", ""))

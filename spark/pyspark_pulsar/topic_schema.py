@@ -59,4 +59,4 @@ def _definition(admin: AdminClient, topic: str, kind: str) -> str:
 
 def _has_changed(admin: AdminClient, topic: str, latest: SchemaInfo) -> bool:
     first = admin.get_schema(topic, 0)
-    return first is not None and first.schema != latest.schema
+    return first is not None and first.schema() != latest.schema()

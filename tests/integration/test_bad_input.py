@@ -221,7 +221,7 @@ def test_wrong_values_of_the_client(api: Api, options: dict[str, Any]) -> None:
         {"batching_max_messages": 0},
         {"max_pending_messages": -5},
         {"properties": {"a": 1}},
-        {"producer_name": ""},
+        {"producer_name": 5},
         {"message_router": "round robin"},
     ],
 )
@@ -269,7 +269,7 @@ def test_a_payload_over_the_maximum_costs_nothing_else(
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     outcomes = [api.enqueue(producer, b"%d" % number) for number in range(3)]
     with pytest.raises(MessageTooBig, match="5242880"):
-        api.enqueue(producer, os.urandom(5_300_000))
+        api.enqueue_refused(producer, os.urandom(5_300_000))
     outcomes += [api.enqueue(producer, b"%d" % number) for number in range(3, 6)]
     producer.flush()
     assert all(outcome.result(10)[0] == 0 for outcome in outcomes)

@@ -92,7 +92,7 @@ def test_partitions_get_what_single_sends_would_give_them(
     name = topic(partitions=3)
     options: dict[str, Any] = dict(BATCHES)
     if mode == "router":
-        options["message_router"] = lambda message, _count: len(message.payload) % 3
+        options["message_router"] = lambda message, _count: len(message.data()) % 3
         options["message_routing_mode"] = PartitionsRoutingMode.CustomPartition
     elif mode == "single":
         options["message_routing_mode"] = PartitionsRoutingMode.UseSinglePartition

@@ -155,7 +155,11 @@ def test_a_timeout_is_a_number_of_seconds(api: Api, client: Any, topic: NewTopic
             live.close(timeout=timeout)
     producer.send(b"still open")
     assert producer.close(timeout=0).left == 0
-    assert producer.close() == CloseReport()
+    with pytest.raises(AlreadyClosed):
+        producer.close(timeout=0)
+    # An argument that is wrong is told first.
+    with pytest.raises(InvalidConfiguration, match="timeout"):
+        producer.close(timeout=timeout)
 
 
 def test_a_closed_consumer_gives_out_nothing_more(

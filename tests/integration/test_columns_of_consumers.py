@@ -381,11 +381,14 @@ def test_what_cannot_be_is_refused(api: Api, client: Any, plain_client: Client, 
             consumer.receive_arrow(**options)
     received = consumer.receive_arrow(max_rows=2, timeout_millis=LONG)
     assert numbers(received) == [0, 1]
-    for wrong in ([received], [received.ranges]):
-        with pytest.raises(InvalidMessage):
-            consumer.acknowledge(wrong)
-    with pytest.raises(InvalidMessage, match="whole"):
-        consumer.acknowledge_cumulative(received)
+    with pytest.raises(InvalidMessage, match="message id"):
+        consumer.acknowledge([received.ranges])
+    for use, wrong in (
+        (consumer.acknowledge, [received]),
+        (consumer.acknowledge_cumulative, received),
+    ):
+        with pytest.raises(InvalidMessage, match=r"as a whole, by acknowledge\(batch\)"):
+            use(wrong)
     stranger = client.subscribe(other, "sub")
     with pytest.raises(InvalidConfiguration, match="does not read"):
         stranger.acknowledge(received)

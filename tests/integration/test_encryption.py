@@ -378,7 +378,7 @@ def test_half_a_description_is_refused(client: Any, topic: NewTopic, keys: Keys)
         ({"encryption_key": "alice"}, "needs a crypto_key_reader"),
         ({"crypto_key_reader": keys.reader("alice")}, "needs encryption_key"),
         ({"encryption_keys": "alice", "crypto_key_reader": keys.reader("alice")}, "list of str"),
-        ({"encryption_key": "", "crypto_key_reader": keys.reader("alice")}, "non-empty"),
+        ({"encryption_key": "", "crypto_key_reader": keys.reader("alice")}, "needs encryption_key"),
         ({"encryption_key": "alice", "crypto_key_reader": object()}, "get_public_key"),
         ({**keys.sealed(), "crypto_failure_action": "SEND"}, "ProducerCryptoFailureAction"),
     ):

@@ -167,6 +167,9 @@ def test_fork_inside_the_asyncio_api(broker: Broker, topic: NewTopic) -> None:
     async def work() -> None:
         async with pulsar_native.asyncio.Client(broker.service_url) as client:
             producer = await client.create_producer(name)
+            await producer.send(b"before the fork")
+            reader = await client.create_reader(name, MessageId.earliest)
+            assert await reader.has_message_available()
             consumer = await client.subscribe(name, "sub")
             waiting = asyncio.ensure_future(consumer.receive())
             await asyncio.sleep(0)
@@ -184,6 +187,7 @@ def test_fork_inside_the_asyncio_api(broker: Broker, topic: NewTopic) -> None:
                 slowest = refusals(
                     call(lambda: producer.send(b"no")),
                     call(lambda: consumer.receive(10_000)),
+                    call(reader.has_message_available),
                     call(lambda: client.create_producer(name)),
                     call(client.close),
                 )

@@ -144,7 +144,7 @@ def test_a_key_value_schema_is_the_same_both_ways(api: Api, broker: WebBroker, t
         found.append(on_loop(api, client, lambda core: core.writer_schema(name, None)))
     over_http, binary = found
     assert over_http == binary and over_http.version == binary.version == 0
-    assert over_http.schema == len(key).to_bytes(4, "big") + key.encode() + bytes(4)
+    assert over_http.data == len(key).to_bytes(4, "big") + key.encode() + bytes(4)
 
 
 @pytest.mark.proves("C30")

@@ -94,10 +94,13 @@ class TestChunks:
             reader = client.create_reader(name, place, start_message_id_inclusive=inclusive)
             (read,) = java.reader(name, places[2], inclusive=inclusive).receive()
             assert reader.read_next(20_000).data() == read.data == contents[2 if inclusive else 3]
-        consumer.seek(place)
-        theirs = java.consumer(name, "theirs", inclusive=True)
-        theirs.seek(messages[2].message_id().serialize())
-        assert consumer.receive(20_000).data() == theirs.receive()[0].data == contents[2]
+        for inclusive in (True, False):
+            mine = client.subscribe(name, f"ours {inclusive}", start_message_id_inclusive=inclusive)
+            mine.seek(place)
+            theirs = java.consumer(name, f"theirs {inclusive}", inclusive=inclusive)
+            theirs.seek(messages[2].message_id().serialize())
+            wanted = contents[2 if inclusive else 3]
+            assert mine.receive(20_000).data() == theirs.receive()[0].data == wanted
 
 
 @pytest.mark.proves("C80")

@@ -15,6 +15,7 @@ from pulsar_native import (
     ConsumerType,
     InitialPosition,
     InvalidConfiguration,
+    InvalidTopicName,
     Message,
     MessageId,
     NotConnected,
@@ -305,12 +306,12 @@ def test_seek_by_a_function(api: Api, client: Any, topic: NewTopic) -> None:
 
     def where(name: str) -> MessageId | int | None:
         asked.append(name)
-        return {parts[0]: ids[parts[0]][1], parts[1]: at, single: MessageId.latest}.get(name)
+        return {parts[0]: ids[parts[0]][0], parts[1]: at, single: MessageId.latest}.get(name)
 
     consumer.seek(where)
     assert sorted(asked) == sorted(parts)
     again = sorted((message.topic_name(), message.data()) for message in take(consumer, 3))
-    # By id, by time, to the end, and left where it was.
+    # Behind an id, by time, to the end, and left where it was.
     assert again == [(parts[0], b"1"), (parts[0], b"2"), (parts[1], b"2")]
     # Nothing is moved when one answer is of no use.
     for wrong in ("0", -1, True, 1.5):
@@ -339,8 +340,13 @@ def test_a_reader_of_several_topics(api: Api, client: Any, broker: Broker, relay
     # An id is one topic's only: told before anything is asked, or, of partitions, once they are known.
     through = relay(broker.service_url)
     other = api.client(through.service_url)
-    for wrong in ([], ["", "a"], 5, None):
-        with pytest.raises(InvalidConfiguration, match="a reader needs a topic"):
+    for wrong, error in (
+        ([], InvalidConfiguration),
+        (["", "a"], InvalidTopicName),
+        (5, InvalidConfiguration),
+        (None, InvalidConfiguration),
+    ):
+        with pytest.raises(error, match="a reader needs a topic"):
             other.create_reader(wrong, MessageId.earliest)
     with pytest.raises(InvalidConfiguration, match="earliest or"):
         other.create_reader(names, places[0])

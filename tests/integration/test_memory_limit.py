@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import Client, ConsumerType, InitialPosition, InvalidConfiguration, MemoryBufferIsFull, Timeout
+from pulsar_native import (
+    Client,
+    ConsumerType,
+    InitialPosition,
+    InvalidConfiguration,
+    MemoryBufferIsFull,
+    Result,
+    Timeout,
+)
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.publishing import publish_groups
@@ -58,8 +66,11 @@ def fill(api: Api, producer: Any, most: int = 100) -> int:
     """Send without waiting until the memory is full, and return how many messages were taken."""
     for number in range(most):
         try:
-            api.enqueue(producer, bytes(SIZE))
+            outcome = api.enqueue(producer, bytes(SIZE))
         except MemoryBufferIsFull:
+            return number
+        if outcome.done():
+            assert outcome.result() == (Result.MemoryBufferIsFull, None)
             return number
     pytest.fail("the memory is never full")
 
@@ -165,7 +176,7 @@ def test_dropped_entries_count_no_more(
 ) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = api.client(through.service_url, starting_backoff_interval_ms=20)
+    client = api.client(through.service_url, starting_backoff_interval_ms=20, memory_limit_bytes=1_000_000)
     options = {"initial_position": EARLIEST, "auto_scaled_receiver_queue_size_enabled": True}
     consumer = client.subscribe(name, "sub", **options)
     publish(plain_client, name, contents(3))
@@ -226,7 +237,7 @@ def test_a_push_consumer_is_held_back_by_each_limit_and_its_clients_producer_by_
     producer = client.create_producer(topic("out"), send_timeout_millis=0)
     through.stall(TO_BROKER)
     # However much was received, one message may be on its way.
-    assert fill(api, producer, 400) == max(1, -(-(limit - held) // SIZE))
+    assert fill(api, producer, 700) == max(1, -(-(limit - held) // SIZE))
     through.resume()
     gate.opened.set()
     eventually(lambda: len(gate.recorder.seen) == count, 60)

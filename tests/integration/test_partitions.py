@@ -39,15 +39,16 @@ Stats = Callable[[str], Any]
 
 EARLIEST = InitialPosition.Earliest
 
-# Which of 7 partitions the Java client sends a key to, by its default scheme and by Murmur3 (recorded from real sends).
-JAVA_CHOICE = {
-    "key1": (3, 6),
-    "test": (1, 4),
-    "my-key": (3, 6),
-    "中文": (0, 0),
-    "a": (6, 4),
-    "user-42": (4, 0),
-    "0": (6, 6),
+# Which of 7 partitions the Java client sends a key to, by its default scheme and by Murmur3, and the official Python
+# client 3.13.0 by the hash of its C++ library (recorded from real sends; it takes an empty key for none).
+CHOICE: dict[str, tuple[int, ...]] = {
+    "key1": (3, 6, 1),
+    "test": (1, 4, 5),
+    "my-key": (3, 6, 0),
+    "中文": (0, 0, 1),
+    "a": (6, 4, 4),
+    "user-42": (4, 0, 0),
+    "0": (6, 6, 2),
     "": (0, 0),
 }
 
@@ -126,8 +127,8 @@ def test_a_router_sees_the_message_and_may_not_go_astray(
     seen: list[tuple[Any, ...]] = []
 
     def route(message: Any, partitions: int) -> int:
-        seen.append((message.payload, message.partition_key, dict(message.properties or {}), partitions))
-        return int(message.properties["to"])
+        seen.append((message.data(), message.partition_key(), message.properties(), partitions))
+        return int(message.properties()["to"])
 
     producer = client.create_producer(name, message_router=route)
     assert [
@@ -146,12 +147,14 @@ def test_a_router_sees_the_message_and_may_not_go_astray(
     "mode", [PartitionsRoutingMode.RoundRobinDistribution, PartitionsRoutingMode.UseSinglePartition]
 )
 @pytest.mark.parametrize("scheme", list(HashingScheme))
-def test_a_key_goes_where_java_sends_it(
+def test_a_key_goes_where_the_other_clients_send_it(
     api: Api, client: Any, topic: NewTopic, scheme: HashingScheme, mode: PartitionsRoutingMode
 ) -> None:
     name = topic(partitions=7)
     producer = client.create_producer(name, hashing_scheme=scheme, message_routing_mode=mode, batching_enabled=False)
-    for key, choice in JAVA_CHOICE.items():
+    for key, choice in CHOICE.items():
+        if scheme >= len(choice):
+            continue
         places = api.send_all(producer, [b"x"] * 3, partition_key=key)
         assert {place.partition() for place in places} == {choice[scheme]}, key
     if scheme is HashingScheme.JavaStringHash:
@@ -168,13 +171,13 @@ def test_the_limit_over_all_partitions_is_shared_out(
         topic(partitions=10),
         max_pending_messages_across_partitions=50,
         batching_enabled=False,
-        message_router=lambda message, partitions: int(message.payload),
+        message_router=lambda message, partitions: int(message.data()),
     )
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     outcomes = [api.enqueue(producer, b"%d" % partition) for partition in range(10) for _ in range(5)]
     for partition in range(10):
         with pytest.raises(ProducerQueueIsFull):
-            api.enqueue(producer, b"%d" % partition)
+            api.enqueue_refused(producer, b"%d" % partition)
     through.wait_for(Command.SEND_RECEIPT, 50)
     through.release()
     assert {outcome.result(10)[0] for outcome in outcomes} == {Result.Ok}
@@ -206,7 +209,7 @@ def test_partitions_are_joined_when_first_used(
         name,
         lazy_start_partitioned_producers=True,
         batching_enabled=False,
-        message_router=lambda message, partitions: int(message.payload.split()[0]),
+        message_router=lambda message, partitions: int(message.data().split()[0]),
         auto_update_partitions_interval_seconds=0.2,
     )
     assert joined() == [1, 0, 0, 0] and producer.is_connected()
@@ -261,7 +264,7 @@ def test_a_partition_that_cannot_be_joined_fails_its_messages_only(
         name,
         producer_name="mine",
         lazy_start_partitioned_producers=True,
-        message_router=lambda message, partitions: int(message.payload),
+        message_router=lambda message, partitions: int(message.data()),
     )
     for _ in range(2):
         outcomes = [api.enqueue(producer, b"2") for _ in range(3)]
@@ -286,7 +289,7 @@ def test_closing_while_a_partition_is_being_joined(api: Api, broker: Broker, rel
         outcomes = [api.enqueue(producer, b"x") for _ in range(3)]
         if held:
             with pytest.raises(ProducerQueueIsFull):
-                api.enqueue(producer, b"x")
+                api.enqueue_refused(producer, b"x")
         producer.close()
         results = {outcome.result(10)[0] for outcome in outcomes}
         assert results == ({Result.Timeout} if held else {Result.Ok})
@@ -408,7 +411,7 @@ def test_seek_over_partitions(api: Api, client: Any, topic: NewTopic) -> None:
     # A position goes to the partition it names; the others stay where they are.
     target = first[3]
     consumer.seek(target)
-    own = sorted(each for each in first + second if each.partition() == target.partition() and each >= target)
+    own = sorted(each for each in first + second if each.partition() == target.partition() and each > target)
     assert [message.message_id() for message in taken(len(own))] == own
 
 

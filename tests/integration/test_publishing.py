@@ -23,6 +23,7 @@ from pulsar_native import (
     InitialPosition,
     InvalidConfiguration,
     InvalidMessage,
+    InvalidTopicName,
     MessageId,
     MessageTooBig,
     ProducerAccessMode,
@@ -57,7 +58,8 @@ def test_what_is_sent_is_read_in_order(client: Any, topic: NewTopic, read_all: R
 @pytest.mark.parametrize("nothing", ["", "  ", None])
 def test_a_producer_needs_a_topic(api: Api, nothing: Any) -> None:
     # Nobody listens there: the error comes before any attempt to connect.
-    with pytest.raises(InvalidConfiguration, match="topic"):
+    error = InvalidConfiguration if nothing is None else InvalidTopicName
+    with pytest.raises(error, match="topic"):
         api.client("pulsar://127.0.0.1:1").create_producer(nothing)
 
 
@@ -75,8 +77,8 @@ def test_a_name_in_use_is_refused_at_once(api: Api, broker: Broker, client: Any,
 
 def test_a_name_of_the_brokers_choice_is_unique(client: Any, topic: NewTopic) -> None:
     name = topic()
-    names = {client.create_producer(name).producer_name() for _ in range(3)}
-    assert len(names) == 3 and all(names)
+    names = {client.create_producer(name, producer_name=given).producer_name() for given in (None, None, "")}
+    assert len(names) == 3 and all(names), "an empty name is none, as in the official client"
 
 
 @pytest.mark.proves("C57")
@@ -98,7 +100,7 @@ def test_a_full_queue_raises_or_blocks(api: Api, broker: Broker, relay: NewRelay
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     outcomes = [api.enqueue(producer, b"x") for producer in (raising, blocking) for _ in range(5)]
     with pytest.raises(ProducerQueueIsFull, match="max_pending_messages"):
-        api.enqueue(raising, b"one too many")
+        api.enqueue_refused(raising, b"one too many")
     sixth: Future[Any] = Future()
     thread = threading.Thread(target=lambda: sixth.set_result(api.enqueue(blocking, b"6").result(30)))
     thread.start()
@@ -553,11 +555,11 @@ class TestSendByState:
     def test_closed(self, api: Api, client: Any, topic: NewTopic) -> None:
         producer = client.create_producer(topic())
         producer.close()
-        producer.close()
+        for call in (producer.close, producer.flush, lambda: producer.send(b"x")):
+            with pytest.raises(AlreadyClosed):
+                call()
         with pytest.raises(AlreadyClosed):
-            producer.send(b"x")
-        with pytest.raises(AlreadyClosed):
-            api.enqueue(producer, b"x")
+            api.enqueue_refused(producer, b"x")
 
     def test_terminated_and_failed(self, api: Api, broker: Broker, client: Any, topic: NewTopic) -> None:
         ended = client.create_producer(topic("ended"))

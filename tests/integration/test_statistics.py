@@ -46,7 +46,7 @@ def test_a_producers_totals_are_the_brokers(api: Api, client: Any, topic: NewTop
     contents = payloads(10_000)
     api.send_all(producer, contents)
     with pytest.raises(MessageTooBig):
-        api.send_all(producer, [b"x" * 6_000_000])
+        api.enqueue_refused(producer, b"x" * 6_000_000)
     made: ProducerStats = producer.stats()
     assert made.total_msgs_sent == made.total_acks_received == 10_000 == stats(name)["msgInCounter"]
     assert made.total_bytes_sent == sum(map(len, contents))
@@ -212,8 +212,9 @@ def test_sums_equal_the_partitions(api: Api, client: Any, topic: NewTopic, event
 
 @pytest.mark.proves("C185")
 def test_a_clients_figures_keep_what_was_closed(
-    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
+    api: Api, broker: Broker, topic: NewTopic, eventually: Eventually
 ) -> None:
+    client = api.client(broker.service_url, memory_limit_bytes=64 * 1024 * 1024)
     assert client.stats() == ClientStats()
     first, second = topic(), topic()
     for name in (first, second):
@@ -330,7 +331,8 @@ def test_figures_may_be_asked_for_while_threads_send(broker: Broker, topic: NewT
 
 
 @pytest.mark.proves("C185")
-def test_memory_put_by_for_messages_to_come_counts_as_used_by_none(api: Api, client: Any, topic: NewTopic) -> None:
+def test_memory_put_by_for_messages_to_come_counts_as_used_by_none(api: Api, broker: Broker, topic: NewTopic) -> None:
+    client = api.client(broker.service_url, memory_limit_bytes=64 * 1024 * 1024)
     producer = client.create_producer(topic(), batching_enabled=True, batching_max_publish_delay_ms=60_000)
     outcomes = [api.enqueue(producer, b"abc") for _ in range(20)]
     # More than that is taken of the limit, so that the next ones need not ask.

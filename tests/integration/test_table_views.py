@@ -275,7 +275,7 @@ def test_wrong_arguments_fail_before_any_io(api: Api, broker: Broker, relay: New
     with pytest.raises(InvalidTopicName):
         client.create_table_view("a/b")
     with pytest.raises(InvalidConfiguration, match="subscription_name"):
-        client.create_table_view("a", " ")
+        client.create_table_view("a", 5)
     with pytest.raises(InvalidConfiguration, match="auto_update_partitions_interval_seconds"):
         client.create_table_view("a", auto_update_partitions_interval_seconds=0)
     assert through.accepted == 0

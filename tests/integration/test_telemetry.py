@@ -87,7 +87,12 @@ def test_metrics_have_the_java_clients_names_and_our_figures(
     api: Api, broker: Broker, topic: NewTopic, metrics: Metrics, eventually: Eventually, interval: int
 ) -> None:
     name = topic()
-    client = api.client(broker.service_url, meter_provider=metrics.provider, stats_interval_in_seconds=interval)
+    client = api.client(
+        broker.service_url,
+        meter_provider=metrics.provider,
+        stats_interval_in_seconds=interval,
+        memory_limit_bytes=64 * 1024 * 1024,
+    )
     # Of ten messages each, however slow the machine: half an entry is not acknowledged.
     producer = client.create_producer(
         name, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=60_000
@@ -145,7 +150,7 @@ def test_counters_never_fall(api: Api, broker: Broker, topic: NewTopic, metrics:
 def test_failures_and_what_waits(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, metrics: Metrics) -> None:
     name = topic()
     through = relay(broker.service_url)
-    client = api.client(through.service_url, meter_provider=metrics.provider)
+    client = api.client(through.service_url, meter_provider=metrics.provider, memory_limit_bytes=1_000_000)
     producer = client.create_producer(name, batching_enabled=False, send_timeout_millis=1500)
     through.hold(Command.SEND_RECEIPT, TO_CLIENT)
     waiting = [api.enqueue(producer, b"abcd") for _ in range(3)]

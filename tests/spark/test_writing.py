@@ -54,11 +54,11 @@ def test_batch_write_refusals_reach_the_user(spark: SparkSession, broker: Broker
     writer = frame.write.format("pulsar").options(**given(broker, name))
     with pytest.raises(PySparkException, match="Column nonsense is nothing of a message"):
         writer.mode("append").save()
-    fine = frame.select("value").write.format("pulsar")
+    fine = frame.select("value")
     with pytest.raises(PySparkException, match="cannot be overwritten, only appended to"):
-        fine.options(**given(broker, name)).mode("overwrite").save()
+        fine.write.format("pulsar").options(**given(broker, name)).mode("overwrite").save()
     with pytest.raises(PySparkException, match="Name the topic with option topic"):
-        fine.options(**given(broker, None)).mode("append").save()
+        fine.write.format("pulsar").options(**given(broker, None)).mode("append").save()
 
 
 def test_batch_write_error_names_topic_and_row(spark: SparkSession, broker: Broker, topic: NewTopic) -> None:

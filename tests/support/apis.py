@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import pytest
+
 import pulsar_native
 import pulsar_native.asyncio
 from pulsar_native import MessageId, PulsarException, PushConsumerConfig, Result
@@ -142,10 +144,20 @@ class Api:
         return handle
 
     def enqueue(self, producer: Any, content: Any, **message: Any) -> Future[tuple[Result, MessageId | None]]:
-        """Publish without waiting for the receipt; raises what sending itself raises."""
+        """Publish without waiting for the receipt; the outcome of a failure has no id.
+
+        A refusal is the blocking API's outcome too, asyncio's raises it.
+        """
         outcome: Future[tuple[Result, MessageId | None]] = Future()
         if self._thread is None:
-            producer.send_async(content, lambda result, place: outcome.set_result((result, place)), **message)
+
+            def told(result: Result, place: MessageId) -> None:
+                if not isinstance(place, MessageId) or (result is not Result.Ok and place != MessageId()):
+                    outcome.set_exception(AssertionError(f"{result!r} comes with {place!r} as id"))
+                else:
+                    outcome.set_result((result, place if result is Result.Ok else None))
+
+            producer.send_async(content, told, **message)
             return outcome
 
         def done(receipt: asyncio.Future[MessageId]) -> None:
@@ -162,6 +174,22 @@ class Api:
 
         self._thread.run(body())
         return outcome
+
+    def enqueue_refused(self, producer: Any, content: Any, **message: Any) -> None:
+        """Publish a message that is refused at once and raise its refusal; a message that is taken fails the test.
+
+        The blocking API raises only where there is no callback; with one, the same refusal must come through that.
+        """
+        if self._thread is not None:
+            self.enqueue(producer, content, **message)
+            pytest.fail("the message is not refused")
+        try:
+            producer.send_async(content, None, **message)
+        except PulsarException as error:
+            told = self.enqueue(producer, content, **message)
+            assert told.done() and told.result() == (error.error(), None), "the callback is told something else"
+            raise
+        pytest.fail("the message is not refused")
 
     def send_all(self, producer: Any, contents: Sequence[Any], **message: Any) -> list[MessageId]:
         """Publish in order without waiting in between, and return the ids; the first failure is raised."""

@@ -408,6 +408,7 @@ class Reader(Receiving):
 
     async def has_message_available(self) -> bool:
         """Return whether there is a message between the place reached and the end."""
+        check_generation(self._generation)
         return await self._inner.has_message_available()
 
     async def arrow_batches(

@@ -222,8 +222,8 @@ class AuthenticationOauth2(Authentication):
     def __repr__(self) -> str:
         if self._reference is not None:
             return f"AuthenticationOauth2.from_reference({str(self._reference)!r})"
-        assert self._parameters is not None
-        return f"AuthenticationOauth2(issuer_url={self._parameters.issuer_url!r}, ***)"
+        issuer = self._parameters.issuer_url if self._parameters is not None else "invalid"
+        return f"AuthenticationOauth2(issuer_url={issuer!r}, ***)"
 
 
 class _Issuer:

@@ -76,10 +76,8 @@ class AuthenticationToken(Authentication):
         try:
             token = supplier()
         except Exception as error:
-            # Its text is for the application that wrote the supplier; it must not put the token into it.
-            raise ErrorGettingAuthenticationData(
-                f"The token supplier failed: {error} ({type(error).__name__})"
-            ) from error
+            # The text of the supplier's error may contain the secret, so only its type is repeated.
+            raise ErrorGettingAuthenticationData(f"The token supplier failed ({type(error).__name__})") from error
         if not isinstance(token, str):
             raise ErrorGettingAuthenticationData(f"The token supplier returned {type(token).__name__}, not str")
         self._last_supplied = token

@@ -536,9 +536,11 @@ class Reader(Receiving):
 
         Blocks for the broker's answer where no message has arrived yet.
         """
-        if self._prefetched or self._inner.has_queued():
+        if self._prefetched:
             return True
-        return self._engine.run(self._inner.has_message_available())
+        # The queue of a forked child is a copy of its parent's.
+        check_generation(self._generation)
+        return self._inner.has_queued() or self._engine.run(self._inner.has_message_available())
 
     def arrow_batches(
         self,
