@@ -452,6 +452,7 @@ def test_resume_takes_effect_at_once(
     # The shortest, for a busy machine may delay any of them.
     assert min(delays) < 0.5, delays
     push_consumer.suspend()
+    publish(api, client, name, [b"last"])
     rounds = push_consumer.stats().rounds
     time.sleep(1.5)
     assert push_consumer.stats().rounds - rounds <= 3, "a suspended push consumer polls"
