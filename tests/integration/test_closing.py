@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,15 @@ import pytest
 
 from pulsar_native import (
     AlreadyClosed,
+    Client,
     CloseReport,
+    Consumer,
     ConsumerType,
     InitialPosition,
     InvalidConfiguration,
+    Message,
     MessageId,
+    PulsarException,
     Result,
 )
 from pulsar_native.config import ProducerConfig
@@ -252,3 +257,42 @@ def test_creation_that_ends_during_close_refused(
     assert unconfirmed.result(1)[0] is Result.AlreadyClosed
     eventually(lambda: not stats(name)["publishers"])
     eventually(lambda: not any(each["consumers"] for each in stats(name)["subscriptions"].values()))
+
+
+@pytest.mark.parametrize("closes", ["consumer", "client"])
+def test_close_ends_listening_before_anything_else(
+    broker: Broker, topic: NewTopic, plain_client: Client, stats: Stats, closes: str, eventually: Eventually
+) -> None:
+    name = topic()
+    entered, leaves = threading.Event(), threading.Event()
+    calls: list[bytes] = []
+    failed: list[PulsarException] = []
+
+    def hear(consumer: Consumer[bytes], message: Message[bytes]) -> None:
+        calls.append(message.data())
+        entered.set()
+        leaves.wait(20)
+        try:
+            consumer.acknowledge(message)
+        except PulsarException as error:
+            failed.append(error)
+
+    client = Client(broker.service_url)
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, message_listener=hear)
+    producer = plain_client.create_producer(name, batching_enabled=False)
+    for number in range(50):
+        producer.send(b"%d" % number)
+    assert entered.wait(10)
+    eventually(lambda: consumer.stats().msg_num_in_receiver_queue == 49)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(consumer.close if closes == "consumer" else client.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        leaves.set()
+        report = closing.result(20)
+    # The call that ran could acknowledge still, and no other began.
+    assert (calls, failed, report.acks_left) == ([b"0"], [], 0)
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 49)
+    if closes == "consumer":
+        client.close()
+    assert calls == [b"0"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.error
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,6 +28,7 @@ from pulsar_native import (
     PulsarException,
     Result,
     Timeout,
+    TopicTerminated,
 )
 from support.apis import Api, inner
 from support.brokers import Broker, NewTopic
@@ -257,3 +260,52 @@ def test_with_blocks(broker: Broker, topic: NewTopic) -> None:
             consumer.receive(1)
     with pytest.raises(AlreadyClosed):
         producer.send(b"y")
+
+
+@pytest.mark.parametrize("ending", ["close", "terminated"])
+def test_closed_parts_are_not_kept_by_their_client(
+    api: Api, broker: Broker, client: Any, topic: NewTopic, ending: str, eventually: Eventually
+) -> None:
+    name = topic()
+    kept = client.create_producer(name, send_timeout_millis=60_000, batching_enabled=False)
+    kept.send(b"x")
+    slow = {"batching_enabled": True, "batching_max_publish_delay_ms": 60_000, "send_timeout_millis": 60_000}
+    made = [client.create_producer(name, **slow), client.create_producer(topic(partitions=2), **slow)]
+    for producer in made:
+        api.send_all(producer, [b"%d" % number for number in range(3)])
+        # Open batches, each with a timer of a minute.
+        api.enqueue(producer, b"last")
+    receiving: list[Any] = [
+        client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000,
+                         unacked_messages_timeout_ms=60_000, negative_ack_redelivery_delay_ms=60_000),
+        client.create_reader(name, MessageId.earliest),
+        client.create_table_view(name),
+    ]  # fmt: skip
+    kept.send(b"y")
+    consumer = receiving[0]
+    for action in (consumer.acknowledge, consumer.negative_acknowledge):
+        kept.send(b"z")
+        action(consumer.receive(10_000))
+    receiving[1].read_next(10_000)
+    if ending == "terminated":
+        broker.admin("POST", f"{name.replace('://', '/')}/terminate")
+        eventually(lambda: refuses(made[0]))
+    parts = [weakref.ref(child) for each in [*made, *receiving[:2]] for child in inner(each).children]
+    parts += [weakref.ref(child) for child in inner(receiving[2]).children]
+    assert len(parts) == 6
+    for each in [*made, *receiving]:
+        # A terminated topic's producer has failed already.
+        with contextlib.suppress(AlreadyClosed):
+            each.close()
+    del each, producer, consumer, action, made, receiving
+    # Far below the minute of each timer; a listener thread or a task may be at its last step.
+    eventually(lambda: gc.collect() >= 0 and all(part() is None for part in parts), 10)
+
+
+def refuses(producer: Any) -> bool:
+    """Return True if a producer has learned that its topic is terminated."""
+    try:
+        producer.send(b"more")
+    except TopicTerminated:
+        return True
+    return False
