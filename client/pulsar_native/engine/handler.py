@@ -171,10 +171,14 @@ class Handler(ABC):
         self._reconnecting = self.engine.spawn(self._reconnect(delay))
 
     async def _reconnect(self, delay: float | None) -> None:
-        loop = self.engine.loop
+        loop, service = self.engine.loop, self.client.service
+        generation = service.generation
         while self.state in _ALIVE and self.connection is None:
-            await asyncio.sleep(self._backoff.next(loop.time()) if delay is None else delay)
+            await service.pause(self._backoff.next(loop.time()) if delay is None else delay)
             delay = None
+            if generation != service.generation:
+                generation = service.generation
+                self._backoff.reset()
             if self.state not in _ALIVE:
                 return
             try:
