@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import re
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import pulsar_native.asyncio
 from broker import free_port
 from pulsar_native import (
     AlreadyClosed,
@@ -34,6 +37,7 @@ from support.apis import Api, inner
 from support.brokers import Broker, NewTopic
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
+from support.until import until
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
@@ -311,3 +315,63 @@ def refuses(producer: Any) -> bool:
     except TopicTerminated:
         return True
     return False
+
+
+async def parts_of_dropped_client(service_url: str, name: str) -> list[Any]:
+    """Return one of everything a client makes, used, and drop the client itself."""
+    client = pulsar_native.asyncio.Client(service_url, stats_interval_in_seconds=60)
+    consumer = await client.subscribe(name, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=60_000)
+    parts: list[Any] = [
+        consumer,
+        await client.subscribe(re.compile(re.escape(name)), "pattern", initial_position=InitialPosition.Earliest),
+        await client.create_producer(name, send_timeout_millis=60_000),
+        await client.create_reader(name, MessageId.earliest),
+        await client.create_table_view(name),
+        await client.new_transaction(),
+    ]
+    await parts[2].send(b"x", partition_key="k")
+    await consumer.negative_acknowledge(await consumer.receive())
+    return parts
+
+
+async def test_dropped_asyncio_client_leaves_nothing(broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+    through, name = relay(broker.service_url), topic()
+    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
+    parts = await parts_of_dropped_client(through.service_url, name)
+    assert through.connections > 0 and len(asyncio.all_tasks() - tasks) > 1
+    parts.clear()
+    gc.collect()
+    await until(lambda: through.connections == 0 and asyncio.all_tasks() == tasks)
+    left = [each.name for each in set(threading.enumerate()) - threads if each.name.startswith("pulsar-native")]
+    assert left == []
+
+
+@pytest.mark.parametrize("kept", ["consumer", "pattern", "producer", "reader", "table view", "transaction"])
+async def test_dropped_asyncio_client_lives_for_its_parts(
+    broker: Broker, relay: NewRelay, topic: NewTopic, kept: str
+) -> None:
+    through = relay(broker.service_url)
+    parts = await parts_of_dropped_client(through.service_url, topic())
+    names = ["consumer", "pattern", "producer", "reader", "table view", "transaction"]
+    part = parts[names.index(kept)]
+    parts.clear()
+    gc.collect()
+    await asyncio.sleep(0.1)  # time enough to close what is not wanted any more
+    assert through.connections > 0
+    if kept == "consumer":
+        part.redeliver_unacknowledged_messages()
+        assert (await part.receive(20_000)).data() == b"x"
+    elif kept == "pattern":
+        assert (await part.receive(20_000)).data() == b"x"
+    elif kept == "producer":
+        await part.send(b"y")
+    elif kept == "reader":
+        assert (await part.read_next(20_000)).data() == b"x"
+    elif kept == "table view":
+        await part.refresh()
+        assert dict(part) == {"k": b"x"}
+    else:
+        await part.commit()
+    del part
+    gc.collect()
+    await until(lambda: through.connections == 0)

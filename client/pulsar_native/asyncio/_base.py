@@ -13,6 +13,9 @@ from pulsar_native.stats import CloseReport
 
 
 class Closeable(NotPicklable, ABC):
+    # The client, where the application may drop it before this part: it ends when it is collected.
+    _client: object = None
+
     @abstractmethod
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Close; see the classes."""

@@ -8,11 +8,12 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pulsar_native import _validation, plans
 from pulsar_native._log_target import check_log_options, send_records_to
 from pulsar_native._not_picklable import NotPicklable
+from pulsar_native.asyncio._base import Closeable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -49,6 +50,8 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema import Schema
 from pulsar_native.service_info import ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
+
+_Part = TypeVar("_Part", bound=Closeable)
 
 
 class Client(NotPicklable):
@@ -100,9 +103,15 @@ class Client(NotPicklable):
         loop = asyncio.get_running_loop()
         if self._core is None:
             self._core = ClientCore(Engine(loop, threading.get_ident()), self._config)
+            # Else the loop would keep the connections of a client that is dropped without close.
+            weakref.finalize(self, _drop, self._core).atexit = False
         elif self._core.engine.loop is not loop:
             raise OperationNotSupported("This client belongs to another event loop; create one for each loop")
         return self._core
+
+    def _kept_by(self, part: _Part) -> _Part:
+        part._client = self
+        return part
 
     async def create_producer(
         self,
@@ -144,7 +153,7 @@ class Client(NotPicklable):
         """
         plan = plans.producer(locals())
         inner = await self._started().create_producer(*plan)
-        return Producer(inner, inner.schema)
+        return self._kept_by(Producer(inner, inner.schema))
 
     async def subscribe(
         self,
@@ -199,7 +208,7 @@ class Client(NotPicklable):
         operation time-out.
         """
         plan = plans.consumer(locals())
-        made = Consumer(await self._started().subscribe(*plan), plan.decoder)
+        made = self._kept_by(Consumer(await self._started().subscribe(*plan), plan.decoder))
         if plan.activity is not None:
             plan.activity.bind(made)
         return made
@@ -232,7 +241,7 @@ class Client(NotPicklable):
         time-out.
         """
         plan = plans.reader(locals())
-        return Reader(await self._started().subscribe(*plan), plan.decoder)
+        return self._kept_by(Reader(await self._started().subscribe(*plan), plan.decoder))
 
     async def create_table_view(
         self,
@@ -250,7 +259,7 @@ class Client(NotPicklable):
         that is compacted is read so; of a non-persistent one only what is published from now on is seen.
         """
         plan = plans.table_view(locals())
-        view = TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name)
+        view = self._kept_by(TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name))
         await view._start()
         return view
 
@@ -260,7 +269,8 @@ class Client(NotPicklable):
         The first one connects the client to the coordinators. Raises `OperationNotSupported` where the brokers have
         transactions off. (PIP-31; Java: newTransaction().withTransactionTimeout.)
         """
-        return Transaction(await self._started().new_transaction(_validation.transaction_timeout(timeout_seconds)))
+        work = await self._started().new_transaction(_validation.transaction_timeout(timeout_seconds))
+        return Transaction(work, self)
 
     def stats(self) -> ClientStats:
         """Return the figures of all producers and consumers; see `pulsar_native.ClientStats`. Does not block."""
@@ -332,3 +342,9 @@ class Client(NotPicklable):
     ) -> None:
         if not self._closed:
             await self.close()
+
+
+def _drop(core: ClientCore) -> None:
+    """End a client that was garbage-collected: runs in any thread, so it only leaves word for the loop."""
+    if core.engine.generation == generation():
+        core.engine.call_soon(core.shutdown)

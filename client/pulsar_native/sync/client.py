@@ -431,5 +431,5 @@ def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
     """End a client that was garbage-collected: runs in any thread, so it only leaves word for the engine."""
     listeners.stop()
     if core.engine.generation == generation():
-        core.engine.call(core.shutdown)
+        core.engine.call_soon(core.shutdown)
         release_thread_engine(core.engine.generation)
