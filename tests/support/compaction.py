@@ -11,7 +11,7 @@ from support.until import wait_until
 def compact(broker: Broker, topic: str, seconds: float = 30) -> None:
     """Compact a topic and wait until its reads use the new compacted ledger; fails after `seconds`.
 
-    The status SUCCESS alone is not enough: see docs/broker-behaviour.md, "Compaction".
+    The status SUCCESS alone is not enough: broker-behaviour.md#compaction-in-use.
     """
     path = topic.replace("://", "/")
     before = _compacted_ledger(broker, path)
