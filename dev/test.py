@@ -54,7 +54,7 @@ SUITES = (
     Suite("support", ("dev",)),
     Suite("client", ("dev",)),
     # Mostly waiting, for time-outs and for brokers.
-    Suite("integration", ("dev",), processes=2),
+    Suite("integration", ("dev",), processes=3),
     # Programs on the official client and on ours.
     Suite("compat", ("dev",)),
     Suite("spark", ("spark",)),

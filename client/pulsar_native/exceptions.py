@@ -74,6 +74,11 @@ class PulsarException(Exception):
         return self.result
 
 
+def log_text(error: BaseException) -> str:
+    """Return the text of an error for a log line: without the text of an application's own error. Pure."""
+    return PulsarException.__str__(error) if isinstance(error, PulsarException) else str(error)
+
+
 class UnknownError(PulsarException):
     """Raised when the broker failed without saying how; trying again may help."""
 
@@ -143,9 +148,19 @@ class AuthorizationError(PulsarException):
 
 
 class ErrorGettingAuthenticationData(AuthenticationError):
-    """Raised when the credentials could not be read or fetched."""
+    """Raised when the credentials could not be read or fetched.
+
+    Attributes:
+        supplier_error: text of the error of an application's token supplier, None without one. It is part of `str()`,
+            and of no log line, since it may hold what was fetched.
+    """
 
     result = Result.ErrorGettingAuthenticationData
+    supplier_error: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}: {self.supplier_error}" if self.supplier_error else text
 
 
 class BrokerMetadataError(PulsarException):

@@ -70,7 +70,7 @@ def test_a_client_sends_what_it_has_and_reports_it(
 
 @pytest.mark.proves("N10")
 def test_acknowledgements_go_out_and_the_broker_tells_what_is_open(
-    api: Api, client: Any, topic: NewTopic, stats: Stats
+    api: Api, client: Any, topic: NewTopic, stats: Stats, eventually: Eventually
 ) -> None:
     name = topic()
     consumer = client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000)
@@ -78,6 +78,7 @@ def test_acknowledgements_go_out_and_the_broker_tells_what_is_open(
     messages = [consumer.receive(10_000) for _ in range(7)]
     for message in messages[:4]:
         consumer.acknowledge(message)
+    eventually(lambda: consumer.stats().msg_num_in_receiver_queue == 3)
     (report,) = consumer.close(timeout=20).consumers
     assert (report.acks_sent, report.acks_left, report.queued) == (4, 0, 3)
     assert report.backlog == 6 == stats(name)["subscriptions"]["sub"]["msgBacklog"]

@@ -227,9 +227,9 @@ def test_marked_failed_ends_the_load(stack: AirflowStack, default_broker: Broker
 @pytest.mark.proves("A27")
 def test_expired_and_deleted_loads_are_replayed(stack: AirflowStack, default_broker: Broker, tmp_path: Path) -> None:
     topic = new_topic(default_broker, "replayed")
-    publish(default_broker, topic, range(20))
-    end = datetime.now(UTC) + timedelta(seconds=1)
-    more = f'interval_start="2026-01-01T00:00:00Z", interval_end="{end.isoformat()}"'
+    publish(default_broker, topic, range(20), lambda number: MIDNIGHT + timedelta(minutes=number))
+    end = MIDNIGHT + timedelta(hours=1)
+    more = f'interval_start="{MIDNIGHT.isoformat()}", interval_end="{end.isoformat()}"'
     dag_id = load_dag(stack, "load_replayed", topic, tmp_path / "out", more)
     run = stack.run(dag_id, run_id="the_run").succeeded()
     # What Airflow keeps of a load that is done is nothing; a backend that lost its rows changes nothing.
@@ -452,4 +452,4 @@ def test_getting_started_dag_runs_as_printed(printed: Callable[[str], str], stac
         manifest = run.xcom("consume")
         assert manifest["count"] == 1
         (line,) = Path(manifest["path"]).read_text().splitlines()
-        assert json.loads(line)["value"] == {"text": "hello"}
+        assert json.loads(json.loads(line)["value"]) == {"text": "hello"}

@@ -107,7 +107,7 @@ class AirflowProcesses:
                 self._token = self.call("GET", "/auth/token")["access_token"]
             request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=90) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             error.add_note(f"{method} {path}: {error.read().decode(errors='replace')[:2000]}")

@@ -76,8 +76,9 @@ class AuthenticationToken(Authentication):
         try:
             token = supplier()
         except Exception as error:
-            # The text of the supplier's error may contain the secret, so only its type is repeated.
-            raise ErrorGettingAuthenticationData(f"The token supplier failed ({type(error).__name__})") from error
+            failure = ErrorGettingAuthenticationData(f"The token supplier failed ({type(error).__name__})")
+            failure.supplier_error = str(error)
+            raise failure from error
         if not isinstance(token, str):
             raise ErrorGettingAuthenticationData(f"The token supplier returned {type(token).__name__}, not str")
         self._last_supplied = token

@@ -26,6 +26,7 @@ from pulsar_native.exceptions import (
     ProtocolViolation,
     PulsarException,
     TooManyLookupRequestException,
+    log_text,
 )
 from pulsar_native.protocol.connection import (
     Answered,
@@ -434,7 +435,7 @@ class Connection:
             try:
                 method, data = await credentials_of(self._authentication)
             except PulsarException as error:
-                _log.warning("Cannot refresh the credentials for %s: %s", self.broker, error)
+                _log.warning("Cannot refresh the credentials for %s: %s", self.broker, log_text(error))
                 self.close("the credentials could not be refreshed")
                 return
             self.write([commands.auth_response(client_version=CLIENT_VERSION, method=method, auth_data=data)])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.lookup import BrokerOfTopic
-from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout
+from pulsar_native.exceptions import AlreadyClosed, NotConnected, PulsarException, Timeout, log_text
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
@@ -192,7 +192,7 @@ class Handler(ABC):
                     self.gave_up(error)
                     return
                 self.not_back_yet(error)
-                _log.warning("%s is not connected yet: %s", self.describe(), error)
+                _log.warning("%s is not connected yet: %s", self.describe(), log_text(error))
             else:
                 self._backoff.reset()
                 _log.info("%s is connected again", self.describe())

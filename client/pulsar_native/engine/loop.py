@@ -16,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pulsar_native.engine.waiter import Wait
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
@@ -96,6 +96,40 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+class _Call(Wait, Generic[T]):
+    """Coroutine that runs as a task of the loop while a thread waits for it: lighter than a future of each side."""
+
+    __slots__ = ("_coroutine", "_is_cancelled", "_task")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        super().__init__()
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._is_cancelled = False
+
+    def start(self) -> None:
+        """Start the task. On the loop only, as `cancel`."""
+        if self._is_cancelled:
+            self._coroutine.close()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, _: asyncio.Task[T]) -> None:
+        self.wake()
+
+    def cancel(self) -> None:
+        """Cancel the task, also before its start."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> T:
+        """Return the task's result or raise its error. For the waiting thread, once it was woken."""
+        assert self._task is not None
+        return self._task.result()
+
+
 class Engine:
     """Event loop with the state all its connections share. Thread-safe where said."""
 
@@ -149,23 +183,24 @@ class Engine:
             )
         # Order of events: what passes the gate is queued before the loop is told to stop, so that its last round starts
         # it and the end cancels it; a later call raises. A call between the two would wait indefinitely.
+        call = _Call(coroutine)
         with self._gate:
-            future = None if self._ended else asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        if future is None:
-            coroutine.close()
-            raise AlreadyClosed("The client is closed")
-        wait = Wait()
-        future.add_done_callback(lambda _: wait.wake())
+            if self._ended:
+                coroutine.close()
+                raise AlreadyClosed("The client is closed")
+            self.loop.call_soon_threadsafe(call.start)
         try:
-            if not wait.wait(timeout):
-                future.cancel()
+            if not call.wait(timeout):
                 raise TimeoutError
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
+            return call.result()
+        except (KeyboardInterrupt, TimeoutError):
+            self.call(call.cancel)
             raise
-        except concurrent.futures.CancelledError as error:
+        except asyncio.CancelledError as error:
             raise AlreadyClosed("The client was closed while the call was waiting") from error
+        finally:
+            # An error refers to this frame, which would refer to it.
+            del call
 
     def end(self) -> None:
         """End the loop of an engine that has a thread of its own; later calls raise. Thread-safe."""

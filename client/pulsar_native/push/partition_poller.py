@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import PulsarException, log_text
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.dead_letter import REAL_TOPIC
@@ -185,7 +185,7 @@ class PartitionPoller:
         """Pause after an error."""
         self.not_before = now + FAILED
         if self._errors % _EVERY == 0:
-            _log.warning("%s: cannot fetch, next try in %g s: %s", self.child.describe(), FAILED, error)
+            _log.warning("%s: cannot fetch, next try in %g s: %s", self.child.describe(), FAILED, log_text(error))
         self._errors += 1
 
     def _accept(self, message: Message) -> Item | None:

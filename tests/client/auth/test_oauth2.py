@@ -321,9 +321,8 @@ def test_oauth2_repr_shows_issuer_only() -> None:
     assert shown == "AuthenticationOauth2(issuer_url='https://issuer.example.org', ***)"
     assert repr(AuthenticationOauth2.from_reference("env:X")) == "AuthenticationOauth2.from_reference('env:X')"
     # Invalid parameters raise at the first use, not where an object is printed.
-    assert (
-        repr(AuthenticationOauth2('{"client_secret": "s3cret"}')) == "AuthenticationOauth2(issuer_url='invalid', ***)"
-    )
+    invalid = AuthenticationOauth2('{"client_secret": "s3cret"}')
+    assert repr(invalid) == "AuthenticationOauth2(issuer_url='invalid', ***)"
 
 
 def test_oauth2_real_broker(issuer: Issuer, secure_broker: Standalone) -> None:

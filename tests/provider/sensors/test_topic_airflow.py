@@ -102,8 +102,8 @@ def test_marked_and_timed_out_waits_end(
         stack.mark_failed(marked, mode)
     assert marked.wait().task_states() == dict.fromkeys(MODES, "failed")
     assert late.wait().task_states() == dict.fromkeys(MODES, "failed")
-    # A time-out is final: a sensor is not tried again for it.
-    assert set(late.tries().values()) == {1}, late.report()
+    # A time-out is final: a sensor is not tried again for it. A rescheduled one Airflow itself may lose, and try again.
+    assert {late.tries()[mode] for mode in ("poke", "deferrable")} == {1}, late.report()
     for mode in MODES:
-        assert "last: 1 messages are there" in late.log(mode) or "1 message" in late.log(mode), late.log(mode)[-2000:]
+        assert "last: 1 messages are there" in late.log(mode), late.log(mode)[-2000:]
     nothing_is_left(admin, name)

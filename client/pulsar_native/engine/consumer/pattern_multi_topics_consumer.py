@@ -21,7 +21,7 @@ from pulsar_native.config import TopicsChangedListener
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.enums import RegexSubscriptionMode
-from pulsar_native.exceptions import PulsarException, TopicNotFound
+from pulsar_native.exceptions import PulsarException, TopicNotFound, log_text
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.topic_pattern import TopicPattern, WantedTopics
 from pulsar_native.topic import TopicName
@@ -118,7 +118,7 @@ class PatternTopicsWatcher:
                 self._apply_updates()
                 self._notify(*await self._reconcile())
             except PulsarException as error:
-                _log.warning("Cannot look for the topics of %r now: %s", self.pattern.text, error)
+                _log.warning("Cannot look for the topics of %r now: %s", self.pattern.text, log_text(error))
             except Exception:
                 # The watcher must go on after any error.
                 _log.exception("The topics of %r were not followed this time", self.pattern.text)
@@ -159,7 +159,7 @@ class PatternTopicsWatcher:
         except PulsarException as error:
             if error.retryable:
                 self._watch_at = loop.time() + self._watch_backoff.next(loop.time())
-            _log.info("Cannot watch the topics of %r: %s", self.pattern.text, error)
+            _log.info("Cannot watch the topics of %r: %s", self.pattern.text, log_text(error))
         else:
             self._watch_backoff.reset()
 
@@ -227,7 +227,7 @@ class PatternTopicsWatcher:
         for error in failures:
             if not isinstance(error, PulsarException):
                 raise error
-            _log.warning("Not subscribed to a topic of %r yet: %s", self.pattern.text, error)
+            _log.warning("Not subscribed to a topic of %r yet: %s", self.pattern.text, log_text(error))
         if not added and not removed:
             return
         joined, left = ([topic.full for topic in topics] for topics in (added, removed))

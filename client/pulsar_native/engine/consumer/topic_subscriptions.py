@@ -24,6 +24,7 @@ from pulsar_native.exceptions import (
     NotConnected,
     OperationNotSupported,
     PulsarException,
+    log_text,
 )
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.versions import VersionedDecoder
@@ -114,7 +115,7 @@ class TopicSubscriptions(ABC):
                     try:
                         await self.update_partitions(topic)
                     except PulsarException as error:
-                        _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), error)
+                        _log.warning("%s: cannot join new partitions yet: %s", self.describe(topic), log_text(error))
 
     async def update_partitions(self, topic: TopicName) -> None:
         """Subscribe to added partitions; failures are retried next time."""

@@ -23,7 +23,7 @@ from pulsar_native.engine.producer.message_schemas import MessageSchemas
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
-from pulsar_native.exceptions import PulsarException
+from pulsar_native.exceptions import PulsarException, log_text
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.routing import CustomRouting, RoundRobinRouting, Routing, SingleRouting
 from pulsar_native.protocol.send_op import SendCallback
@@ -112,7 +112,7 @@ class TopicProducer:
             try:
                 await self.update_partitions()
             except PulsarException as error:
-                _log.warning("%s: cannot see whether there are new partitions: %s", self.describe(), error)
+                _log.warning("%s: cannot see whether there are new partitions: %s", self.describe(), log_text(error))
 
     async def update_partitions(self) -> None:
         """Join added partitions; failures are retried next time."""
