@@ -45,6 +45,7 @@ CHECKS = (
     _types("provider", "airflow", "-p", "airflow_provider_pulsar"),
     # What imports Airflow or Spark is read with their packages.
     _types("dev and test support", "dev", "--exclude", _ELSEWHERE, "dev", "tests/support", "tests/conftest.py"),
+    _types("compatibility programs", "dev", "tests/compat"),
     _types("test support of Airflow", "airflow", "tests/support/consuming.py", "tests/support/publish_tasks.py"),
     _types("test support of Spark", "spark", "tests/support/stream_driver.py"),
     Check("imports", _tool("lint-imports", "--no-logo")),

@@ -62,15 +62,20 @@ class Broker:
         name = TopicName.parse(topic)
         return [name.with_partition(index).full for index in range(count)] if count else [name.full]
 
-    def reader(self, topic: str, start: MessageId, queue_size: int | None = None) -> Reader:
-        """Return a non-durable reader from `start` on, inclusive."""
+    def reader(
+        self, topic: str, start: MessageId, queue_size: int | None = None, *, compacted: bool | None = None
+    ) -> Reader:
+        """Return a non-durable reader that begins at `start`, that message included.
+
+        `compacted` stands for the option readCompacted.
+        """
         return self.client.create_reader(
             topic,
             start,
             receiver_queue_size=queue_size or self._options.receiver_queue_size,
             subscription_role_prefix=self._options.subscription_prefix,
             start_message_id_inclusive=True,
-            is_read_compacted=self._options.read_compacted,
+            is_read_compacted=self._options.read_compacted if compacted is None else compacted,
         )
 
     @contextmanager
@@ -79,7 +84,7 @@ class Broker:
         # The queue size is the number of entries sent ahead: only the first message is needed.
         reader = self.reader(topic, MessageId.earliest, queue_size=1)
         try:
-            yield _ReaderProbe(topic, reader, self._options.poll_timeout_ms, self._admin)
+            yield _ReaderProbe(self, topic, reader, self._options.poll_timeout_ms, self._admin)
         finally:
             reader.close()
 
@@ -122,7 +127,8 @@ def admin_client(options: ReadOptions, credentials: Authentication | None) -> Ad
 class _ReaderProbe:
     """Probe that answers by seeking one reader. Not thread-safe."""
 
-    def __init__(self, topic: str, reader: Reader, timeout_ms: int, admin: AdminClient | None) -> None:
+    def __init__(self, broker: Broker, topic: str, reader: Reader, timeout_ms: int, admin: AdminClient | None) -> None:
+        self._broker = broker
         self._topic = topic
         self._admin = admin
         self._reader = reader
@@ -130,8 +136,19 @@ class _ReaderProbe:
         self._fresh = True
 
     def last(self) -> Position | None:
-        last = self._reader.get_last_message_id()
-        # An empty topic answers with -1; a ledger without entries with entry -1.
+        return self._last_of(self._reader)
+
+    def last_stored(self) -> Position | None:
+        # A reader that reads compacted is told the last message that compaction left.
+        reader = self._broker.reader(self._topic, MessageId.latest, queue_size=1, compacted=False)
+        try:
+            return self._last_of(reader)
+        finally:
+            reader.close()
+
+    def _last_of(self, reader: Reader) -> Position | None:
+        last = reader.get_last_message_id()
+        # An empty topic answers with -1; a ledger without an entry yet with entry -1.
         return None if last.ledger_id() < 0 or last.entry_id() < 0 else Position.of_message(last)
 
     def first(self) -> Found | None:

@@ -39,6 +39,9 @@ class Probe(Protocol):
     def last(self) -> Position | None:
         """Return the last message, None if there is none."""
 
+    def last_stored(self) -> Position | None:
+        """Return the last message, also one that compaction left out; None when there is none."""
+
     def first(self) -> Found | None:
         """Return the first retained message, None if there is none."""
 
@@ -87,7 +90,10 @@ def resolve(topic: str, options: ReadOptions, probe: Probe) -> Range:
 def _end(topic: str, bound: Bound, last: Position | None, options: ReadOptions, probe: Probe) -> Position:
     behind_last = last.after_entry if last is not None else _NOWHERE
     if isinstance(bound, Position):
-        if bound > behind_last and options.fail_on_data_loss:
+        # Compaction removes messages on purpose, the last ones too: an end behind these was reached.
+        stored = probe.last_stored() if options.read_compacted and bound > behind_last else last
+        is_reached = stored is not None and bound <= stored.after_entry
+        if not is_reached and bound > behind_last and options.fail_on_data_loss:
             there = f"its last message is {last}" if last is not None else "it holds no message"
             raise DataLoss(
                 f"endingOffsets asks for messages up to {bound}, but {there}: they are gone, not there yet, or held "

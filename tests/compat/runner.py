@@ -112,7 +112,9 @@ class Group:
 def load_groups() -> list[Group]:
     """Return the groups of accepted differences in the order of their file."""
     return [
-        Group(each["title"], each["why"], tuple(Accepted(*row, each["title"]) for row in each["differences"]))
+        Group(
+            each["title"], each["why"], tuple(Accepted(*map(str, [*row, each["title"]])) for row in each["differences"])
+        )
         for each in tomllib.loads(ACCEPTED.read_text())["group"]
     ]
 

@@ -97,7 +97,7 @@ def test_what_goes_over_the_wire(api: Api, through: Relay, topic: NewTopic) -> N
     assert not small.command.is_chunk and not small.metadata.HasField("uuid")
 
 
-@pytest.mark.proves("C79", "C80")
+@pytest.mark.proves("C44", "C79", "C80")
 def test_each_chunk_takes_a_permit(api: Api, through: Relay, topic: NewTopic) -> None:
     client = api.client(through.service_url)
     name = topic()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,16 +14,21 @@ import pytest
 
 from pulsar_native import (
     AlreadyClosed,
+    Client,
     CloseReport,
+    Consumer,
     ConsumerType,
     InitialPosition,
     InvalidConfiguration,
+    Message,
     MessageId,
+    PulsarException,
     Result,
 )
-from support.apis import Api
+from pulsar_native.config import ProducerConfig
+from support.apis import Api, inner
 from support.brokers import Broker, NewTopic
-from support.relay import TO_CLIENT, Command, NewRelay
+from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
 ReadAll = Callable[..., list[Any]]
@@ -179,3 +186,114 @@ def test_a_closed_consumer_gives_out_nothing_more(
             receive()
     again = client.subscribe(name, "sub")
     assert [again.receive(10_000).data() for _ in range(3)] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.proves("C16")
+def test_closing_client_refuses_creation(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually
+) -> None:
+    name = topic()
+    through = relay(broker.service_url)
+    client = api.client(through.service_url)
+    producer = client.create_producer(name, batching_enabled=False)
+    core = inner(producer).client
+    through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+    waiting = api.enqueue(producer, b"x")
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(client.close)
+        eventually(lambda: core.closed)
+        sent = through.count(direction=TO_BROKER)
+        for attempt in (
+            lambda: client.create_producer(name),
+            lambda: client.subscribe(name, "sub"),
+            lambda: client.create_reader(name, MessageId.earliest),
+            lambda: client.create_table_view(name),
+            lambda: client.get_topic_partitions(name),
+        ):
+            with pytest.raises(AlreadyClosed):
+                attempt()
+        # Refused here, by API and engine, and not by a broker or a connection that is closed.
+        for refused in (core.topic_partitions(name), core.create_producer(ProducerConfig(topic=name), None)):
+            with pytest.raises(AlreadyClosed):
+                refused.send(None)
+        assert through.count(direction=TO_BROKER) == sent and not closing.done()
+        through.release()
+        assert closing.result(20).sent == 1
+    assert waiting.result(1)[0] is Result.Ok
+
+
+@pytest.mark.proves("C16")
+@pytest.mark.parametrize("made", ["producer", "consumer", "reader", "pattern"])
+def test_creation_that_ends_during_close_refused(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, eventually: Eventually, stats: Stats, made: str
+) -> None:
+    name = topic()
+    through = relay(broker.service_url)
+    client = api.client(through.service_url, operation_timeout_seconds=5)
+    producer = client.create_producer(name, batching_enabled=False)
+    core = inner(producer).client
+    # A receipt that never comes lets the close wait until its time is over.
+    through.drop(Command.SEND_RECEIPT, TO_CLIENT)
+    unconfirmed = api.enqueue(producer, b"x")
+    through.wait_for(Command.SEND_RECEIPT)
+    answer = Command.PRODUCER_SUCCESS if made == "producer" else Command.SUCCESS
+    through.hold(answer, TO_CLIENT, times=1)
+    create = {
+        "producer": lambda: client.create_producer(name, producer_name="late"),
+        "consumer": lambda: client.subscribe(name, "late"),
+        "reader": lambda: client.create_reader(name, MessageId.earliest),
+        "pattern": lambda: client.subscribe(re.compile(re.escape(name)), "late"),
+    }[made]
+    with ThreadPoolExecutor(2) as pool:
+        creating = pool.submit(create)
+        eventually(lambda: through.held == 1)
+        closing = pool.submit(client.close)
+        eventually(lambda: core.closed)
+        through.release()
+        with pytest.raises(AlreadyClosed):
+            creating.result(20)
+        assert not closing.done()
+        assert not core.consumers and len(core.producers) == 1
+        assert not closing.result(20).complete
+    assert unconfirmed.result(1)[0] is Result.AlreadyClosed
+    eventually(lambda: not stats(name)["publishers"])
+    eventually(lambda: not any(each["consumers"] for each in stats(name)["subscriptions"].values()))
+
+
+@pytest.mark.parametrize("closes", ["consumer", "client"])
+def test_close_ends_listening_before_anything_else(
+    broker: Broker, topic: NewTopic, plain_client: Client, stats: Stats, closes: str, eventually: Eventually
+) -> None:
+    name = topic()
+    entered, leaves = threading.Event(), threading.Event()
+    calls: list[bytes] = []
+    failed: list[PulsarException] = []
+
+    def hear(consumer: Consumer[bytes], message: Message[bytes]) -> None:
+        calls.append(message.data())
+        entered.set()
+        leaves.wait(20)
+        try:
+            consumer.acknowledge(message)
+        except PulsarException as error:
+            failed.append(error)
+
+    client = Client(broker.service_url)
+    consumer = client.subscribe(name, "sub", ConsumerType.Shared, message_listener=hear)
+    producer = plain_client.create_producer(name, batching_enabled=False)
+    for number in range(50):
+        producer.send(b"%d" % number)
+    assert entered.wait(10)
+    eventually(lambda: consumer.stats().msg_num_in_receiver_queue == 49)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(consumer.close if closes == "consumer" else client.close)
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        leaves.set()
+        report = closing.result(20)
+    # The call that ran could acknowledge still, and no other began.
+    assert (calls, failed, report.acks_left) == ([b"0"], [], 0)
+    eventually(lambda: stats(name)["subscriptions"]["sub"]["msgBacklog"] == 49)
+    if closes == "consumer":
+        client.close()
+    assert calls == [b"0"]

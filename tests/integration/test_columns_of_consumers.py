@@ -406,6 +406,7 @@ def test_what_cannot_be_is_refused(api: Api, client: Any, plain_client: Client, 
             listening.receive_arrow()
 
 
+@pytest.mark.proves("N8")
 def test_who_is_cancelled_leaves_what_was_collected(broker: Broker, plain_client: Client, topic: NewTopic) -> None:
     name = topic()
     publish(plain_client, name, 3, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import InitialPosition, TooManyLookupRequestException
+from pulsar_native import InitialPosition, Result, TooManyLookupRequestException
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
@@ -81,3 +81,26 @@ def test_an_idle_connection_is_given_up_and_made_again(
     eventually(lambda: through.connections == 0)
     client.create_producer(name).send(b"z")
     assert through.accepted == 2
+
+
+@pytest.mark.proves("C20")
+def test_moving_ends_the_back_off(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+    old, new = relay(broker.service_url), relay(broker.service_url)
+    client = api.client(old.service_url, starting_backoff_interval_ms=60_000, operation_timeout_seconds=80)
+    name, later = topic(), topic("later")
+    producer = client.create_producer(name)
+    consumer = client.subscribe(name, "sub")
+    old.refuse()
+    old.cut()
+    started = time.monotonic()
+    waiting = api.enqueue(producer, b"x")
+    with ThreadPoolExecutor(1) as pool:
+        # It tries once, and would try again in a minute, as the other two.
+        creating = pool.submit(client.create_producer, later)
+        with pytest.raises(TimeoutError):
+            creating.result(0.5)
+        client.update_service_url(new.service_url)
+        assert creating.result(20).send(b"y").entry_id() == 0
+    assert waiting.result(20)[0] is Result.Ok
+    assert consumer.receive(20_000).data() == b"x"
+    assert time.monotonic() - started < 40

@@ -536,6 +536,38 @@ class TestFailureActions:
         assert rows == [*HIDDEN, b"open"]
 
 
+@pytest.mark.proves("C130")
+@pytest.mark.parametrize("queue", [0, 1, 6], ids="queue-{}".format)
+@pytest.mark.parametrize("action", list(ConsumerCryptoFailureAction), ids=lambda action: action.name.lower())
+def test_undecryptable_batches_return_their_permits(
+    api: Api, broker: Broker, relay: Callable[[str], Relay], topic: NewTopic, plain_client: Client, keys: Keys,
+    action: ConsumerCryptoFailureAction, queue: int, eventually: Callable[..., Any],
+) -> None:  # fmt: skip
+    name = topic()
+    sealed = plain_client.create_producer(
+        name, **keys.sealed(), batching_enabled=True, batching_max_messages=5, batching_max_publish_delay_ms=60_000
+    )
+    # Nine times the permits of the longest queue, in batches that each take nearly all of them.
+    for number in range(60):
+        sealed.send_async(b"%d" % number, None)
+    sealed.flush()
+    producer = plain_client.create_producer(name, batching_enabled=False)
+    contents = [b"open-%d" % number for number in range(20)]
+    for content in contents:
+        producer.send(content)
+    link = relay(broker.service_url)
+    consumer = api.client(link.service_url).subscribe(
+        name, "sub", receiver_queue_size=queue, initial_position=InitialPosition.Earliest, crypto_failure_action=action
+    )
+    whole = 12 if action is CONSUME else 0
+    messages = [consumer.receive(20_000) for _ in range(whole + len(contents))]
+    assert data_of(messages[whole:]) == contents
+    assert [each.encryption_context().batch_size() for each in messages[:whole]] == [5] * whole
+    # Delivered are 80 messages for their permits, which are never more than that and the queue.
+    granted = sum(each.flow.messagePermits for each in commands_of(link, Command.FLOW))
+    assert 80 <= granted <= 80 + queue
+
+
 @pytest.mark.proves("C182")
 def test_what_failed_comes_again_after_its_time_out(api: Api, client: Any, topic: NewTopic, keys: Keys) -> None:
     name = topic()

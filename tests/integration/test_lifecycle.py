@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+import pulsar_native.asyncio
 from broker import free_port
 from pulsar_native import (
     AlreadyClosed,
@@ -26,11 +31,13 @@ from pulsar_native import (
     PulsarException,
     Result,
     Timeout,
+    TopicTerminated,
 )
 from support.apis import Api, inner
 from support.brokers import Broker, NewTopic
 from support.raw import commands_of
 from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
+from support.until import until
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
@@ -257,3 +264,114 @@ def test_with_blocks(broker: Broker, topic: NewTopic) -> None:
             consumer.receive(1)
     with pytest.raises(AlreadyClosed):
         producer.send(b"y")
+
+
+@pytest.mark.parametrize("ending", ["close", "terminated"])
+def test_closed_parts_are_not_kept_by_their_client(
+    api: Api, broker: Broker, client: Any, topic: NewTopic, ending: str, eventually: Eventually
+) -> None:
+    name = topic()
+    kept = client.create_producer(name, send_timeout_millis=60_000, batching_enabled=False)
+    kept.send(b"x")
+    slow = {"batching_enabled": True, "batching_max_publish_delay_ms": 60_000, "send_timeout_millis": 60_000}
+    made = [client.create_producer(name, **slow), client.create_producer(topic(partitions=2), **slow)]
+    for producer in made:
+        api.send_all(producer, [b"%d" % number for number in range(3)])
+        # Open batches, each with a timer of a minute.
+        api.enqueue(producer, b"last")
+    receiving: list[Any] = [
+        client.subscribe(name, "sub", ConsumerType.Shared, acknowledgment_group_time_ms=60_000,
+                         unacked_messages_timeout_ms=60_000, negative_ack_redelivery_delay_ms=60_000),
+        client.create_reader(name, MessageId.earliest),
+        client.create_table_view(name),
+    ]  # fmt: skip
+    kept.send(b"y")
+    consumer = receiving[0]
+    for action in (consumer.acknowledge, consumer.negative_acknowledge):
+        kept.send(b"z")
+        action(consumer.receive(10_000))
+    receiving[1].read_next(10_000)
+    if ending == "terminated":
+        broker.admin("POST", f"{name.replace('://', '/')}/terminate")
+        eventually(lambda: refuses(made[0]))
+    parts = [weakref.ref(child) for each in [*made, *receiving[:2]] for child in inner(each).children]
+    parts += [weakref.ref(child) for child in inner(receiving[2]).children]
+    assert len(parts) == 6
+    for each in [*made, *receiving]:
+        # A terminated topic's producer has failed already.
+        with contextlib.suppress(AlreadyClosed):
+            each.close()
+    del each, producer, consumer, action
+    made.clear()
+    receiving.clear()
+    # Far below the minute of each timer; a listener thread or a task may be at its last step.
+    eventually(lambda: gc.collect() >= 0 and all(part() is None for part in parts), 10)
+
+
+def refuses(producer: Any) -> bool:
+    """Return True if a producer has learned that its topic is terminated."""
+    try:
+        producer.send(b"more")
+    except TopicTerminated:
+        return True
+    return False
+
+
+async def parts_of_dropped_client(service_url: str, name: str) -> list[Any]:
+    """Return one of everything a client makes, used, and drop the client itself."""
+    client = pulsar_native.asyncio.Client(service_url, stats_interval_in_seconds=60)
+    consumer = await client.subscribe(name, "sub", ConsumerType.Shared, negative_ack_redelivery_delay_ms=60_000)
+    parts: list[Any] = [
+        consumer,
+        await client.subscribe(re.compile(re.escape(name)), "pattern", initial_position=InitialPosition.Earliest),
+        await client.create_producer(name, send_timeout_millis=60_000),
+        await client.create_reader(name, MessageId.earliest),
+        await client.create_table_view(name),
+        await client.new_transaction(),
+    ]
+    await parts[2].send(b"x", partition_key="k")
+    await consumer.negative_acknowledge(await consumer.receive())
+    return parts
+
+
+async def test_dropped_asyncio_client_leaves_nothing(broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
+    through, name = relay(broker.service_url), topic()
+    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
+    parts = await parts_of_dropped_client(through.service_url, name)
+    assert through.connections > 0 and len(asyncio.all_tasks() - tasks) > 1
+    parts.clear()
+    gc.collect()
+    await until(lambda: through.connections == 0 and asyncio.all_tasks() == tasks)
+    left = [each.name for each in set(threading.enumerate()) - threads if each.name.startswith("pulsar-native")]
+    assert left == []
+
+
+@pytest.mark.parametrize("kept", ["consumer", "pattern", "producer", "reader", "table view", "transaction"])
+async def test_dropped_asyncio_client_lives_for_its_parts(
+    broker: Broker, relay: NewRelay, topic: NewTopic, kept: str
+) -> None:
+    through = relay(broker.service_url)
+    parts = await parts_of_dropped_client(through.service_url, topic())
+    names = ["consumer", "pattern", "producer", "reader", "table view", "transaction"]
+    part = parts[names.index(kept)]
+    parts.clear()
+    gc.collect()
+    await asyncio.sleep(0.1)  # time enough to close what is not wanted any more
+    assert through.connections > 0
+    if kept == "consumer":
+        part.redeliver_unacknowledged_messages()
+        assert (await part.receive(20_000)).data() == b"x"
+    elif kept == "pattern":
+        assert (await part.receive(20_000)).data() == b"x"
+    elif kept == "producer":
+        await part.send(b"y")
+    elif kept == "reader":
+        assert (await part.read_next(20_000)).data() == b"x"
+    elif kept == "table view":
+        await part.refresh()
+        assert dict(part) == {"k": b"x"}
+    else:
+        await part.commit()
+    del part
+    gc.collect()
+    await until(lambda: through.connections == 0)

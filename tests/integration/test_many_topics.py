@@ -10,6 +10,7 @@ import pytest
 
 from pulsar_native import (
     AlreadyClosed,
+    Client,
     ConsumerBusy,
     ConsumerType,
     InitialPosition,
@@ -22,10 +23,12 @@ from pulsar_native import (
     PulsarException,
     Timeout,
 )
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.frames import FrameDecoder, encode_command
 from support.apis import Api
 from support.brokers import Broker, NewTopic
 from support.raw import commands_of
-from support.relay import TO_BROKER, Command, NewRelay
+from support.relay import TO_BROKER, TO_CLIENT, Command, NewRelay
 
 Eventually = Callable[..., Any]
 Stats = Callable[[str], Any]
@@ -234,6 +237,49 @@ def test_growth_is_noticed_after_another_topic_was_left(
         broker.admin("POST", growing.replace("://", "/") + "/partitions", 2)
     publish(client, f"{growing}-partition-3", b"on")
     assert consumer.receive(10_000).data() == b"on"
+
+
+def refused(frame: bytes) -> bytes:
+    """Return the answer to a question for a topic's partitions as a refusal that no repetition helps against."""
+    answer = FrameDecoder(1 << 26).receive(frame)[0].command
+    failed = answer.partitionMetadataResponse
+    failed.ClearField("partitions")
+    failed.response, failed.error = failed.Failed, pb.AuthorizationError
+    failed.message = "as the test wants it"
+    return encode_command(answer)
+
+
+@pytest.mark.proves("C161")
+@pytest.mark.parametrize("fault", ["refusal", "silence", "connection lost"])
+def test_growth_is_found_after_failed_lookups(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, plain_client: Client, fault: str,
+    eventually: Eventually, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    name = topic(partitions=1)
+    through = relay(broker.service_url)
+    client = api.client(through.service_url, operation_timeout_seconds=1, starting_backoff_interval_ms=10)
+    options = {"initial_position": EARLIEST, "auto_update_partitions_interval_seconds": 0.1}
+    consumer = client.subscribe(name, "sub", **options)
+    reader = client.create_reader(name, MessageId.earliest, auto_update_partitions_interval_seconds=0.1)
+    answer = Command.PARTITIONED_METADATA_RESPONSE
+    if fault == "refusal":
+        through.replace(answer, TO_CLIENT, refused)
+    elif fault == "silence":
+        through.drop(answer, TO_CLIENT, times=None)
+    else:
+        through.refuse()
+        through.cut()
+    told = "cannot join new partitions yet"
+    # Of both, and more than once: a failure ends nothing.
+    eventually(lambda: sum(told in each for each in caplog.messages) >= 4)
+    broker.admin("POST", name.replace("://", "/") + "/partitions", 3)
+    places = publish(plain_client, f"{name}-partition-2", b"grown")
+    through.release()
+    if fault == "connection lost":
+        through.accept()
+    assert consumer.receive(20_000).data() == b"grown"
+    message = reader.read_next(20_000)
+    assert (message.data(), message.message_id()) == (b"grown", places[0])
 
 
 @pytest.mark.proves("C161")

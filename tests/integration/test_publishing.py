@@ -115,6 +115,78 @@ def test_a_full_queue_raises_or_blocks(api: Api, broker: Broker, relay: NewRelay
     assert len(api.send_all(raising, [b"y"] * 5)) == 5
 
 
+@pytest.mark.proves("C44")
+@pytest.mark.parametrize("batched_messages", [0, 7, 1000], ids="batches-of-{}".format)
+@pytest.mark.parametrize("limit", [1, 50, 1000], ids="limit-{}".format)
+def test_max_pending_messages_counts_open_batch(
+    api: Api, broker: Broker, relay: NewRelay, topic: NewTopic, limit: int, batched_messages: int
+) -> None:
+    through = relay(broker.service_url)
+    producer = api.client(through.service_url).create_producer(
+        topic(),
+        max_pending_messages=limit,
+        batching_enabled=batched_messages > 0,
+        batching_max_messages=max(batched_messages, 1),
+        batching_max_publish_delay_ms=60_000,
+    )
+    through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+    outcomes = [api.enqueue(producer, b"%d" % number) for number in range(limit)]
+    for _ in range(3):
+        with pytest.raises(ProducerQueueIsFull, match="max_pending_messages"):
+            api.enqueue_refused(producer, b"one too many")
+    assert producer.stats().pending_queue_size == limit
+    # What finds the queue full sends the open batch, which would be due in a minute.
+    through.wait_for(Command.SEND_RECEIPT)
+    through.release()
+    assert [outcome.result(20)[0] for outcome in outcomes] == [Result.Ok] * limit
+    assert len(api.send_all(producer, [b"y"] * limit)) == limit
+
+
+@pytest.mark.proves("C44")
+@pytest.mark.parametrize("blocks", [False, True], ids=["raises", "blocks"])
+def test_max_pending_messages_holds_for_many_threads(
+    broker: Broker, relay: NewRelay, topic: NewTopic, plain_client: Client, eventually: Callable[..., Any], blocks: bool
+) -> None:
+    through = relay(broker.service_url)
+    limit, many = 200, 6
+    with Client(through.service_url) as client:
+        producer = client.create_producer(
+            topic(),
+            max_pending_messages=limit,
+            block_if_queue_full=blocks,
+            batching_enabled=True,
+            batching_max_publish_delay_ms=1,
+        )
+        through.hold(Command.SEND_RECEIPT, TO_CLIENT)
+        refused, accepted = [0] * many, [0] * many
+
+        def send(number: int) -> None:
+            for _ in range(100):
+                try:
+                    producer.send_async(b"x", None)
+                except ProducerQueueIsFull:
+                    refused[number] += 1
+                else:
+                    accepted[number] += 1
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(many)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: sum(accepted) >= limit)
+        if blocks:
+            time.sleep(0.3)  # time enough to accept one too many
+        else:
+            for thread in threads:
+                thread.join(20)
+            assert sum(refused) == many * 100 - limit
+        assert sum(accepted) == limit == producer.stats().pending_queue_size
+        through.release()
+        for thread in threads:
+            thread.join(20)
+        producer.flush()
+        assert producer.stats().total_acks_received == (many * 100 if blocks else limit)
+
+
 @pytest.mark.proves("C43")
 def test_send_timeout_and_none(api: Api, broker: Broker, relay: NewRelay, topic: NewTopic) -> None:
     for module in (pulsar_native, pulsar_native.asyncio):

@@ -429,6 +429,35 @@ def test_a_push_consumer_can_be_suspended_and_resumed(
     eventually(lambda: sorted(recorder.seen[1:]) == numbered(5))
 
 
+@pytest.mark.proves("C206")
+def test_resume_takes_effect_at_once(
+    api: Api, client: Any, topic: NewTopic, consume: Started, eventually: Eventually
+) -> None:
+    name = topic()
+    recorder = Recorder()
+    push_consumer = consume(client, name, recorder)
+    delays = []
+    for number in range(3):
+        push_consumer.suspend()
+        publish(api, client, name, [b"%d" % number])
+        # A suspended push consumer looks once a second, and has just done so.
+        rounds, began = push_consumer.stats().rounds, time.monotonic()
+        eventually(lambda rounds=rounds: push_consumer.stats().rounds > rounds)
+        assert len(recorder.seen) == number
+        resumed = time.monotonic()
+        push_consumer.resume()
+        eventually(lambda number=number: len(recorder.seen) == number + 1)
+        delays.append(time.monotonic() - resumed)
+        assert resumed - began < 5
+    # The shortest, for a busy machine may delay any of them.
+    assert min(delays) < 0.5, delays
+    push_consumer.suspend()
+    publish(api, client, name, [b"last"])
+    rounds = push_consumer.stats().rounds
+    time.sleep(1.5)
+    assert push_consumer.stats().rounds - rounds <= 3, "a suspended push consumer polls"
+
+
 @pytest.mark.proves("C208")
 def test_the_brokers_own_limit_of_unacknowledged_messages_is_kept(
     api: Api, client: Any, broker: Broker, topic: NewTopic, namespace: Any, consume: Started, eventually: Eventually

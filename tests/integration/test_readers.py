@@ -22,6 +22,7 @@ from pulsar_native import (
 )
 from support.apis import Api
 from support.brokers import Broker, NewTopic
+from support.compaction import compact
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -102,9 +103,7 @@ def test_unpacking_leaves_out_what_was_acknowledged(api: Api, client: Any, broke
 
 
 @pytest.mark.proves("C129")
-def test_a_compacted_batch_gives_only_its_last_values(
-    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually
-) -> None:
+def test_a_compacted_batch_gives_only_its_last_values(api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for number in range(12):
@@ -112,9 +111,7 @@ def test_a_compacted_batch_gives_only_its_last_values(
         if number == 6:
             producer.flush()
     producer.flush()
-    path = name.replace("://", "/")
-    broker.admin("PUT", f"{path}/compaction")
-    eventually(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS")  # type: ignore[call-overload]
+    compact(broker, name)
     reader = client.create_reader(name, MessageId.earliest, is_read_compacted=True)
     assert read_on(reader) == [8, 9, 10, 11]
 
@@ -246,16 +243,14 @@ def test_a_time_sought_outlives_an_unload(
 @pytest.mark.proves("C101")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Failover])
 def test_a_compacted_topic_gives_one_value_of_each_key(
-    api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually, kind: ConsumerType
+    api: Api, client: Any, broker: Broker, topic: NewTopic, kind: ConsumerType
 ) -> None:
     name = topic()
     producer = client.create_producer(name, batching_enabled=False)
     for number in range(30):
         producer.send(b"%d" % number, partition_key=f"key{number % 3}")
     producer.send(None, partition_key="key0")
-    path = name.replace("://", "/")
-    broker.admin("PUT", f"{path}/compaction")
-    eventually(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS")  # type: ignore[call-overload]
+    compact(broker, name)
     producer.send(b"after", partition_key="key1")
     compacted = client.subscribe(name, "compacted", kind, initial_position=EARLIEST, is_read_compacted=True)
     got = [compacted.receive(15_000) for _ in range(3)]

@@ -100,27 +100,30 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.mark.proves("C10")
 @pytest.mark.parametrize("insecure", [False, True], ids=["secure", "insecure"])
+@pytest.mark.parametrize("checks_host", [False, True], ids=["any-host", "checked-host"])
 @pytest.mark.parametrize("right_host", [False, True], ids=["wrong-host", "right-host"])
 @pytest.mark.parametrize("right_authority", [False, True], ids=["wrong-authority", "right-authority"])
-def test_what_tls_lets_through(
+def test_tls_settings_each_effective_on_its_own(
     api: Api,
     secure_broker: Standalone,
     stranger: Certificates,
     right_authority: bool,
     right_host: bool,
+    checks_host: bool,
     insecure: bool,
 ) -> None:
+    is_trusted = insecure or (right_authority and (right_host or not checks_host))
     url = secure_broker.service_url_tls
     client = api.client(
         # Another way to write the same address, which is not in the certificate.
         url if right_host else url.replace("127.0.0.1", "127.1"),
         authentication=AuthenticationToken(secure_broker.token()),
-        operation_timeout_seconds=10 if insecure or (right_host and right_authority) else 1,
+        operation_timeout_seconds=10 if is_trusted else 1,
         tls_trust_certs_file_path=str((secure_broker.certificates if right_authority else stranger).authority),
-        tls_validate_hostname=True,
+        tls_validate_hostname=checks_host,
         tls_allow_insecure_connection=insecure,
     )
-    if insecure or (right_authority and right_host):
+    if is_trusted:
         assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
         return
     with pytest.raises(PulsarException, match=r"(?i)certificate"):
@@ -128,13 +131,23 @@ def test_what_tls_lets_through(
 
 
 @pytest.mark.proves("C10")
-def test_without_a_check_of_the_host_its_name_does_not_matter(api: Api, secure_broker: Standalone) -> None:
+@pytest.mark.parametrize("insecure", [False, True], ids=["secure", "insecure"])
+@pytest.mark.parametrize("checks_host", [False, True], ids=["any-host", "checked-host"])
+def test_tls_system_authorities_do_not_trust_the_broker(
+    api: Api, secure_broker: Standalone, checks_host: bool, insecure: bool
+) -> None:
     client = api.client(
-        secure_broker.service_url_tls.replace("127.0.0.1", "127.1"),
+        secure_broker.service_url_tls,
         authentication=AuthenticationToken(secure_broker.token()),
-        tls_trust_certs_file_path=str(secure_broker.certificates.authority),
+        operation_timeout_seconds=10 if insecure else 1,
+        tls_validate_hostname=checks_host,
+        tls_allow_insecure_connection=insecure,
     )
-    assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
+    if insecure:
+        assert client.create_producer(TOPIC).send(b"x").entry_id() >= 0
+        return
+    with pytest.raises(PulsarException, match=r"(?i)certificate"):
+        client.create_producer(TOPIC)
 
 
 @pytest.mark.proves("C179")

@@ -15,6 +15,7 @@ from pulsar_native import BytesSchema, Client, CryptoKeyReader, InvalidConfigura
 from pulsar_native.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 from support.apis import Api
 from support.brokers import Broker, NewTopic
+from support.compaction import compact
 from support.relay import NewRelay
 
 Eventually = Callable[..., Any]
@@ -149,12 +150,10 @@ def test_who_begins_to_listen_in_the_middle_misses_nothing(
         assert values == list(range(values[0], 3000)), "in order, without a gap, nothing twice"
 
 
-def test_a_compacted_topic(api: Api, client: Any, broker: Broker, topic: NewTopic, eventually: Eventually) -> None:
+def test_a_compacted_topic(api: Api, client: Any, broker: Broker, topic: NewTopic) -> None:
     name = topic()
     put(client, name, *((f"k{number % 5}", str(number)) for number in range(50)), ("k0", None))
-    path = name.replace("://", "/")
-    broker.admin("PUT", f"{path}/compaction")
-    eventually(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS")  # type: ignore[call-overload]
+    compact(broker, name)
     put(client, name, ("k1", "late"), ("k2", None))
     view = client.create_table_view(name, schema=StringSchema())
     assert table(view) == {"k1": "late", "k3": "48", "k4": "49"}
@@ -167,9 +166,7 @@ def test_a_topic_whose_keys_were_all_removed(
 ) -> None:
     name = topic()
     put(client, name, ("a", "1"), ("b", "1"), ("a", None), ("b", None))
-    path = name.replace("://", "/")
-    broker.admin("PUT", f"{path}/compaction")
-    eventually(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS")  # type: ignore[call-overload]
+    compact(broker, name)
     # Nothing of it is delivered, and there is no end to wait for.
     view = client.create_table_view(name, schema=StringSchema())
     assert table(view) == {}

@@ -74,7 +74,7 @@ def test_a_time_out_leaves_its_permit_to_the_next(
 
 
 @pytest.mark.asyncio
-@pytest.mark.proves("C93")
+@pytest.mark.proves("N8", "C93")
 async def test_a_cancelled_receive_loses_nothing_and_asks_once(
     broker: Broker, plain_client: Client, relay: NewRelay, topic: NewTopic
 ) -> None:

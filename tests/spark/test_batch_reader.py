@@ -10,7 +10,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 
-from pulsar_native import MessageId
+from pulsar_native import Client, MessageId
 from pulsar_native.exceptions import Timeout, TopicNotFound
 from pyspark_pulsar.batch_reader import PulsarBatchReader, make_splits
 from pyspark_pulsar.errors import DataLoss
@@ -18,9 +18,9 @@ from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 from support.brokers import Broker, NewTopic
+from support.compaction import compact
 from support.publishing import Publish
 from support.relay import TO_CLIENT, Command, NewRelay
-from support.until import wait_until
 
 
 def reader_of(broker: Broker, topic: str, **options: str) -> PulsarBatchReader:
@@ -135,6 +135,92 @@ def test_read_of_trimmed_range_is_data_loss_or_rest(
     assert values(reader_of(broker, name, failOnDataLoss="false", **gone)) == []
     assert values(reader_of(broker, name, failOnDataLoss="false", startingOffsets=gone["startingOffsets"])) == [b"kept"]
     assert values(reader_of(broker, name)) == [b"kept"], "earliest means the first message that is there"
+
+
+def values_soon(reader: PulsarBatchReader) -> list[bytes]:
+    """Return the values of all partitions; fails where reading waits for messages that never come."""
+    started = time.monotonic()
+    found = values(reader)
+    # A read that waits for an end which does not exist waits for pollTimeoutMs, which is 60 s in these tests.
+    assert time.monotonic() - started < 30
+    return found
+
+
+PATIENT = {"pollTimeoutMs": "60000"}
+
+
+@pytest.mark.proves("D4")
+def test_an_end_that_was_compacted_away_ends_the_read(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    ids = []
+    # The last two entries remove keys, so that compaction leaves nothing of them.
+    for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", ""), ("d", "")):
+        ids += publish(name, [value], partition_key=key)
+    compact(broker, name)
+    wanted = [b"2", b"1"]
+    assert values_soon(reader_of(broker, name, readCompacted="true", **PATIENT)) == wanted
+    for number, kept in enumerate(([], [], [], [b"2"], wanted, wanted, wanted)):
+        entry = ids[number].entry_id() if number < len(ids) else ids[-1].entry_id() + 1
+        end = f'{{"{name}": "{ids[0].ledger_id()}:{entry}"}}'
+        assert values_soon(reader_of(broker, name, readCompacted="true", endingOffsets=end, **PATIENT)) == kept, number
+    gone = f'{{"{name}": "{ids[0].ledger_id()}:{ids[4].entry_id()}"}}'
+    assert values_soon(reader_of(broker, name, readCompacted="true", startingOffsets=gone, **PATIENT)) == []
+    late = f'{{"{name}": "{ids[0].ledger_id()}:{ids[-1].entry_id() + 2}"}}'
+    with pytest.raises(DataLoss, match="not there yet"):
+        values_soon(reader_of(broker, name, readCompacted="true", endingOffsets=late, **PATIENT))
+    (new,) = publish(name, ["3"], partition_key="e")
+    assert new.entry_id() == ids[-1].entry_id() + 1
+    # The ends lie between two messages now, and nobody waits for what lies behind.
+    for number in (4, 5):
+        end = f'{{"{name}": "{ids[0].ledger_id()}:{ids[number].entry_id()}"}}'
+        assert values_soon(reader_of(broker, name, readCompacted="true", endingOffsets=end, **PATIENT)) == wanted
+    assert values_soon(reader_of(broker, name, readCompacted="true", **PATIENT)) == [*wanted, b"3"]
+
+
+@pytest.mark.proves("D4")
+def test_an_end_compacted_away_after_the_plan_ends_the_read(broker: Broker, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    for key, value in (("a", "1"), ("b", "1"), ("b", ""), ("c", "")):
+        publish(name, [value], partition_key=key)
+    reader = reader_of(broker, name, readCompacted="true", **PATIENT)
+    (split,) = reader.partitions()
+    assert read_split(reader, split) == [b"1", b"1", b"", b""]
+    compact(broker, name)
+    started = time.monotonic()
+    # Nothing will ever come at or behind the end: the last message there is proves it.
+    assert read_split(reader, split) == [b"1"]
+    assert time.monotonic() - started < 30
+
+
+@pytest.mark.proves("D4")
+@pytest.mark.parametrize("behind", [False, True], ids=["last", "followed"])
+def test_an_end_that_was_aborted_ends_the_read(
+    broker: Broker, client: Client, topic: NewTopic, publish: Publish, behind: bool
+) -> None:
+    name = topic()
+    (first,) = publish(name, ["1"])
+    producer = client.create_producer(name, batching_enabled=False, send_timeout_millis=0)
+    transaction = client.new_transaction()
+    aborted = [producer.send(b"aborted", txn=transaction) for _ in range(3)]
+    transaction.abort()
+    assert [each.entry_id() for each in aborted] == [1, 2, 3]
+    # Behind them stands the marker of the abort, entry 4.
+    last = publish(name, ["2"])[-1].entry_id() if behind else 4
+    wanted = [b"1", b"2"] if behind else [b"1"]
+    assert values_soon(reader_of(broker, name, **PATIENT)) == wanted
+    for entry in range(1, last + 1):
+        reader = reader_of(broker, name, endingOffsets=f'{{"{name}": "{first.ledger_id()}:{entry}"}}', **PATIENT)
+        if behind or entry == 1:
+            assert values_soon(reader) == [b"1"], entry
+            continue
+        # The broker names the last message that can be delivered: what lies behind may be an open transaction's.
+        with pytest.raises(DataLoss, match="held back by an open transaction"):
+            values_soon(reader)
+        end = f'{{"{name}": "{first.ledger_id()}:{entry}"}}'
+        assert values_soon(reader_of(broker, name, endingOffsets=end, failOnDataLoss="false", **PATIENT)) == [b"1"]
+    if behind:
+        start, end = (f'{{"{name}": "{first.ledger_id()}:{entry}"}}' for entry in (1, 4))
+        assert values_soon(reader_of(broker, name, startingOffsets=start, endingOffsets=end, **PATIENT)) == []
 
 
 @pytest.mark.proves("S9")
@@ -302,9 +388,7 @@ def test_read_compacted_returns_newest_of_each_key(broker: Broker, topic: NewTop
     ids = []
     for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", ""), ("a", "3")):
         ids += publish(name, [value], partition_key=key)
-    path = name.replace("://", "/")
-    broker.admin("PUT", f"{path}/compaction")
-    wait_until(lambda: dict(broker.admin("GET", f"{path}/compaction"))["status"] == "SUCCESS", 30)  # type: ignore[call-overload]
+    compact(broker, name)
     assert values(reader_of(broker, name, readCompacted="true")) == [b"1", b"3"]
     behind = f'{{"{name}": "{ids[0].ledger_id()}:4"}}'
     assert values(reader_of(broker, name, readCompacted="true", startingOffsets=behind)) == [b"3"]

@@ -28,6 +28,9 @@ class Topic:
             self._late = None
         return found
 
+    def last_stored(self) -> Position | None:
+        return self.last()
+
     def first(self) -> Found | None:
         return self.messages[0] if self.messages else None
 

@@ -15,6 +15,9 @@ from pulsar_native.stats import CloseReport
 class Closeable(NotPicklable, ABC):
     """Async context manager that closes on exit. Cannot be pickled."""
 
+    # The client, where the application may drop it before this part: it ends when it is collected.
+    _client: object = None
+
     @abstractmethod
     async def close(self, timeout: float | None = None) -> CloseReport:
         """Close the object; see the subclasses."""

@@ -8,12 +8,13 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pulsar_native import _validation, plans
 from pulsar_native._log_target import check_log_options, send_records_to
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._option_docs import option_docs
+from pulsar_native.asyncio._base import Closeable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
 from pulsar_native.asyncio.table_view import TableView
@@ -53,6 +54,8 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema import Schema
 from pulsar_native.service_info import ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
+
+_Part = TypeVar("_Part", bound=Closeable)
 
 
 @option_docs(ClientConfig)
@@ -114,9 +117,15 @@ class Client(NotPicklable):
         loop = asyncio.get_running_loop()
         if self._core is None:
             self._core = ClientCore(Engine(loop, threading.get_ident()), self._config)
+            # Else the loop would keep the connections of a client that is dropped without close.
+            weakref.finalize(self, _drop, self._core).atexit = False
         elif self._core.engine.loop is not loop:
             raise OperationNotSupported("This client belongs to another event loop; create one for each loop")
         return self._core
+
+    def _kept_by(self, part: _Part) -> _Part:
+        part._client = self
+        return part
 
     @option_docs(ProducerConfig)
     async def create_producer(
@@ -165,7 +174,7 @@ class Client(NotPicklable):
         """
         plan = plans.producer(locals())
         inner = await self._started().create_producer(*plan)
-        return Producer(inner, inner.schema)
+        return self._kept_by(Producer(inner, inner.schema))
 
     @option_docs(ConsumerConfig)
     async def subscribe(
@@ -236,7 +245,7 @@ class Client(NotPicklable):
         :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
         plan = plans.consumer(locals())
-        made = Consumer(await self._started().subscribe(*plan), plan.decoder)
+        made = self._kept_by(Consumer(await self._started().subscribe(*plan), plan.decoder))
         if plan.activity is not None:
             plan.activity.bind(made)
         return made
@@ -274,7 +283,7 @@ class Client(NotPicklable):
         :param interceptors: `ReaderInterceptor` objects, called in this order. Default none.
         """
         plan = plans.reader(locals())
-        return Reader(await self._started().subscribe(*plan), plan.decoder)
+        return self._kept_by(Reader(await self._started().subscribe(*plan), plan.decoder))
 
     @option_docs(ReaderConfig)
     async def create_table_view(
@@ -297,7 +306,7 @@ class Client(NotPicklable):
         :param schema: the schema that decodes the values. Default None: bytes.
         """
         plan = plans.table_view(locals())
-        view = TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name)
+        view = self._kept_by(TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name))
         await view._start()
         return view
 
@@ -310,7 +319,8 @@ class Client(NotPicklable):
         :param timeout_seconds: seconds after which the broker aborts the transaction unless it has ended, at least
             0.001. Default 60.
         """
-        return Transaction(await self._started().new_transaction(_validation.transaction_timeout(timeout_seconds)))
+        work = await self._started().new_transaction(_validation.transaction_timeout(timeout_seconds))
+        return Transaction(work, self)
 
     def stats(self) -> ClientStats:
         """Return statistics of all producers and consumers. Does not block."""
@@ -395,3 +405,9 @@ class Client(NotPicklable):
     ) -> None:
         if not self._closed:
             await self.close()
+
+
+def _drop(core: ClientCore) -> None:
+    """End a client that was garbage-collected: runs in any thread, so it only leaves word for the loop."""
+    if core.engine.generation == generation():
+        core.engine.call_soon(core.shutdown)

@@ -23,6 +23,39 @@ _SETTLE_SECONDS = 0.2
 _TURN = 200
 
 
+class _Intake:
+    """What brings messages into a table. It has neither the view nor the client: both may be dropped while it waits."""
+
+    def __init__(self, receiving: Receiving, table: Table) -> None:
+        self._receiving = receiving
+        self._table = table
+        self.progress = asyncio.Event()
+        self._turn = 0
+
+    async def follow(self) -> None:
+        """Apply messages until the consumer is closed."""
+        while True:
+            try:
+                await self.next(None)
+            except AlreadyClosed:
+                return
+            except PulsarException as error:
+                # Of the writer's schema, which is asked for at the broker: the next message is another chance.
+                _log.warning("A message is missing in the table view of %s: %s", self._receiving.topic(), error)
+
+    async def next(self, deadline: float | None) -> bool:
+        """Apply the next message; False when none came in time."""
+        message = await self._receiving._take(deadline)
+        if message is None:
+            return False
+        self._table.apply(message)
+        self.progress.set()
+        self._turn += 1
+        if self._turn % _TURN == 0:
+            await asyncio.sleep(0)
+        return True
+
+
 class TableView(Closeable, TableMapping):
     """Table view of a topic: read-only mapping of keys to their newest values, updated while it is open.
 
@@ -37,8 +70,7 @@ class TableView(Closeable, TableMapping):
         self._loop = inner.client.engine.loop
         self._generation = generation()
         self._table = Table(decoder.info.type)
-        self._progress = asyncio.Event()
-        self._turn = 0
+        self._intake = _Intake(self._receiving, self._table)
 
     async def _start(self) -> None:
         """Read the messages present, then start the task that reads further ones."""
@@ -48,7 +80,7 @@ class TableView(Closeable, TableMapping):
         except BaseException:
             await self.close()
             raise
-        self._inner.add_task(self._inner.client.engine.spawn(self._follow()))
+        self._inner.add_task(self._inner.client.engine.spawn(self._intake.follow()))
 
     @property
     def _has_history(self) -> bool:
@@ -57,31 +89,10 @@ class TableView(Closeable, TableMapping):
     async def _fill(self) -> None:
         ends = await self._inner.last_message_ids()
         while self._table.is_behind(ends):
-            taken = await self._next(self._loop.time() + _SETTLE_SECONDS)
+            taken = await self._intake.next(self._loop.time() + _SETTLE_SECONDS)
             if not taken and not await self._inner.has_message_available():
                 # The last messages were compacted away.
                 return
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._next(None)
-            except AlreadyClosed:
-                return
-            except PulsarException as error:
-                # The request for the writer's schema failed; it is repeated with the next message.
-                _log.warning("A message is missing in the table view of %s: %s", self.topic(), error)
-
-    async def _next(self, deadline: float | None) -> bool:
-        message = await self._receiving._take(deadline)
-        if message is None:
-            return False
-        self._table.apply(message)
-        self._progress.set()
-        self._turn += 1
-        if self._turn % _TURN == 0:
-            await asyncio.sleep(0)
-        return True
 
     async def refresh(self) -> None:
         """Wait until all messages published before this call are in the table.
@@ -95,10 +106,10 @@ class TableView(Closeable, TableMapping):
         while self._table.is_behind(ends):
             if self._inner.is_closed:
                 raise AlreadyClosed("The table view was closed", topic=self._inner.description)
-            self._progress.clear()
+            self._intake.progress.clear()
             try:
                 async with asyncio.timeout(_SETTLE_SECONDS):
-                    await self._progress.wait()
+                    await self._intake.progress.wait()
             except TimeoutError:
                 if not await self._inner.has_message_available():
                     # The remaining messages are those the task has dequeued.

@@ -28,8 +28,10 @@ class Transaction(NotPicklable):
     are redelivered.
     """
 
-    def __init__(self, work: TransactionWork) -> None:
+    def __init__(self, work: TransactionWork, client: object = None) -> None:
         self._work = work
+        # It ends when it is collected, which the application may allow before the transaction has ended.
+        self._client = client
         self._generation = generation()
 
     def _described(self) -> str:

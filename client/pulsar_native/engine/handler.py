@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeVar
 
@@ -65,6 +66,9 @@ class Handler(ABC):
         self._migrated: tuple[ServiceUrl | None, int] = (None, 0)
         self._reconnecting: asyncio.Task[None] | None = None
         self._attached = asyncio.Event()
+        # A handle holds what it calls until it is due, which may be a minute: cancelled when the handler leaves.
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        self._has_left = False
 
     @abstractmethod
     def describe(self) -> str:
@@ -167,10 +171,14 @@ class Handler(ABC):
         self._reconnecting = self.engine.spawn(self._reconnect(delay))
 
     async def _reconnect(self, delay: float | None) -> None:
-        loop = self.engine.loop
+        loop, service = self.engine.loop, self.client.service
+        generation = service.generation
         while self.state in _ALIVE and self.connection is None:
-            await asyncio.sleep(self._backoff.next(loop.time()) if delay is None else delay)
+            await service.pause(self._backoff.next(loop.time()) if delay is None else delay)
             delay = None
+            if generation != service.generation:
+                generation = service.generation
+                self._backoff.reset()
             if self.state not in _ALIVE:
                 return
             try:
@@ -224,8 +232,19 @@ class Handler(ABC):
             error.topic = self.topic.full
             raise
 
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function later, unless the handler has left by then; one call of each function waits at a time. On
+        the loop.
+        """
+        if not self._has_left:
+            self._timers[function] = self.engine.loop.call_later(seconds, function)
+
     def leave(self) -> None:
-        """Stop reconnecting, and wake those who wait for it."""
+        """Stop reconnecting and the timers, and wake those who wait for the connection."""
+        self._has_left = True
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
         self.connection = None

@@ -265,6 +265,7 @@ class Lookup:
             self._config.max_backoff_interval_ms / 1000,
             random.random,
         )
+        generation = self._service.generation
         last: PulsarException | None = None
         for attempts in itertools.count(1):
             try:
@@ -287,10 +288,13 @@ class Lookup:
                     raise
             last.topic = topic.full
             last.attempts = attempts
+            if generation != self._service.generation:
+                generation = self._service.generation
+                backoff.reset()
             delay = backoff.next(loop.time())
             if loop.time() + delay >= deadline:
                 raise _in_time(last)
-            await asyncio.sleep(delay)
+            await self._service.pause(delay)
         raise AssertionError("unreachable")
 
 

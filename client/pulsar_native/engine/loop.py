@@ -157,6 +157,14 @@ class Engine:
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function, *args)
 
+    def call_soon(self, function: Callable[..., object]) -> None:
+        """Run a function on the loop, never within this call. Thread-safe; ignored after the loop has ended.
+
+        For the garbage collector, which may interrupt the loop's thread while it holds a lock.
+        """
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
+
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background and keep it alive. On the loop only."""
         task = self.loop.create_task(coroutine)

@@ -44,6 +44,8 @@ class ServiceUrlProvider:
         self.generation = 0
         self.is_known = False
         self.on_change: Callable[[], None] = lambda: None
+        # Set at the next change, and replaced then.
+        self._moved = asyncio.Event()
         self._starting = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._provider: ServiceInfoProvider | None = None
@@ -150,6 +152,14 @@ class ServiceUrlProvider:
         _log.info("The client moves to %s", info.service_url)
         self._use(info)
         self.on_change()
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the client moves: a back-off from one cluster says nothing of the next one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._moved.wait()
 
     def change_url(self, url: str) -> None:
         """Move the client to another URL, with its current credentials and trusted certificates."""

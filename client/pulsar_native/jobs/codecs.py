@@ -245,7 +245,8 @@ def decode(message: Message, decoder: str) -> tuple[Any, str]:
     if decoder == "text":
         return _text(message.data()), "text"
     if decoder == "json":
-        return _parsed(message.data()), "json"
+        # Python reads NaN, Infinity and numbers beyond a float's range, which JSON cannot hold.
+        return json_safe(_parsed(message.data())), "json"
     value = message.value()
     if isinstance(value, bytes):
         # Without a registered schema, text stays text, so that the file is readable.

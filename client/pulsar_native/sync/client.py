@@ -489,5 +489,5 @@ def _drop(core: ClientCore, listeners: ListenerThreads) -> None:
     """Shut down a garbage-collected client. Runs in any thread, so it only schedules the work in the engine."""
     listeners.stop()
     if core.engine.generation == generation():
-        core.engine.call(core.shutdown)
+        core.engine.call_soon(core.shutdown)
         release_thread_engine(core.engine.generation)

@@ -170,12 +170,13 @@ class AckModel(RuleBasedStateMachine):
             self.flush()
 
 
-TestAckGroup = pytest.mark.proves("C128", "C135", "C136")(AckModel.TestCase)
+TestAckGroup = pytest.mark.proves("C112", "C128", "C135", "C136")(AckModel.TestCase)
 
 
 # --- one by one -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("C112")
 @given(st.integers(0, (1 << 200) - 1))
 def test_words_of(bits: int) -> None:
     words = words_of(bits, 200)
@@ -184,6 +185,7 @@ def test_words_of(bits: int) -> None:
     assert not words or words[-1]
 
 
+@pytest.mark.proves("C112")
 def test_bits_of_words_of_broker() -> None:
     # 0-2 of 10 acknowledged; 0 and 69 of 70 acknowledged.
     assert words_of(0x3F8, 10) == [0x3F8]
@@ -277,6 +279,7 @@ def test_add_unknown_batch_size_never_complete() -> None:
     assert group.drain() == ([(1, 1, [0b1111110000])], None)
 
 
+@pytest.mark.proves("C112")
 def test_put_back_unless_newer() -> None:
     group = AckGroup(batch_index=True)
     group.add((1, 1), -1, 0)
@@ -314,6 +317,7 @@ def test_reattached_others_acks_may_reopen() -> None:
     assert group.partial((1, 1)) == 0b1110
 
 
+@pytest.mark.proves("C112")
 def test_add_complete_batch_excludes_others() -> None:
     group = AckGroup(batch_index=False)
     group.add_entry((1, 1), 0b0011, 4)

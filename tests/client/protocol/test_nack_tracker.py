@@ -14,6 +14,7 @@ from pulsar_native.protocol.nack_tracker import NegativeAcksTracker
 entries = st.tuples(st.integers(0, 3), st.integers(0, 5))
 
 
+@pytest.mark.proves("C146")
 @given(st.floats(0, 100), st.floats(0, 10**6))
 def test_nack_due_after_delay_and_slice(delay: float, now: float) -> None:
     refused = NegativeAcksTracker(delay)
@@ -27,6 +28,7 @@ def test_nack_due_after_delay_and_slice(delay: float, now: float) -> None:
     assert (len(refused), refused.next_due()) == (0, None)
 
 
+@pytest.mark.proves("C146")
 @pytest.mark.parametrize("start", [0.0, 0.01, 51.2])
 def test_nack_same_slice_due_together(start: float) -> None:
     refused = NegativeAcksTracker(1.0)
@@ -39,6 +41,7 @@ def test_nack_same_slice_due_together(start: float) -> None:
     assert refused.pop_due(due) == [(1, 7), (1, 8), (1, 9)]
 
 
+@pytest.mark.proves("C146")
 def test_nack_again_restarts_delay_ack_ends_it() -> None:
     refused = NegativeAcksTracker(1.0)
     refused.add((1, 1), 0.0)
@@ -53,6 +56,7 @@ def test_nack_again_restarts_delay_ack_ends_it() -> None:
     assert len(refused) == 0
 
 
+@pytest.mark.proves("C146")
 @given(st.dictionaries(entries, st.floats(0, 10)), st.floats(0, 12))
 def test_pop_due_in_order_keeps_rest(times: dict[tuple[int, int], float], now: float) -> None:
     refused = NegativeAcksTracker(1.0)

@@ -113,7 +113,7 @@ def redeliver(pulsar: ModuleType, env: Env) -> Observed:
 @program()
 def seek(pulsar: ModuleType, env: Env) -> Observed:
     async def main(pulsar: ModuleType, env: Env, client: Any) -> Observed:
-        topic, found = env.topic(), {}
+        topic, found = env.topic(), dict[str, Any]()
         producer = await client.create_producer(topic, batching_enabled=False)
         places = [await producer.send(b"%d" % number) for number in range(4)]
         for inclusive in (False, True):

@@ -161,7 +161,7 @@ def create_reader(pulsar: ModuleType, env: Env, name: str, values: list[Any]) ->
 @program()
 def create_table_view(pulsar: ModuleType, env: Env) -> Observed:
     made, topic = env.client(), env.topic()
-    tries = {
+    tries: dict[str, dict[str, Any]] = {
         "topic number": {"topic": 5}, "topic none": {"topic": None}, "topic empty": {"topic": ""},
         "name number": {"topic": topic, "subscription_name": 5},
         "name empty": {"topic": topic, "subscription_name": ""},
@@ -244,8 +244,9 @@ def time_outs(pulsar: ModuleType, env: Env, name: str, values: list[Any]) -> Obs
 def acknowledge(pulsar: ModuleType, env: Env) -> Observed:
     consumer = env.client().subscribe(env.topic(), "sub")
     found = {}
+    values: tuple[Any, ...] = (None, 5, "x", b"x", [])
     for name in ("acknowledge", "acknowledge_cumulative", "negative_acknowledge"):
-        for value in (None, 5, "x", b"x", []):
+        for value in values:
             found[f"{name} {value!r}"] = env.error(lambda: getattr(consumer, name)(value))  # noqa: B023
     return found
 

@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -212,15 +212,15 @@ def _lookups() -> Iterator[tuple[str, list[dict[str, str]]]]:
     "basic": ("basic",), "method": ("method",), "text": ("text",), "token": ("token",), "none": ("none",),
 })  # fmt: skip
 def http_lookup_headers(pulsar: ModuleType, env: Env, kind: str) -> Observed:
-    made = {
+    kinds: dict[str, Callable[[], Any]] = {
         "basic": lambda: pulsar.AuthenticationBasic("user", "pw"),
         "method": lambda: pulsar.AuthenticationBasic("user", "pw", method="oms3.0"),
         "text": lambda: pulsar.AuthenticationBasic(auth_params_string='{"username": "u", "password": "p"}'),
         "token": lambda: pulsar.AuthenticationToken("abc"),
         "none": lambda: None,
-    }[kind]()
+    }
     with _lookups() as (url, seen):
-        client = pulsar.Client(url, authentication=made, operation_timeout_seconds=4)
+        client = pulsar.Client(url, authentication=kinds[kind](), operation_timeout_seconds=4)
         error = env.error(lambda: client.create_producer("t"))
         client.close()
     header = seen[0].get("Authorization") if seen else "nothing asked"
@@ -295,7 +295,7 @@ def logger_level(pulsar: ModuleType, env: Env) -> Observed:
     logger.setLevel(logging.ERROR)
     logger.propagate = False
     handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[method-assign, assignment]
     logger.addHandler(handler)
     client = env.client(logger=logger)
     client.create_producer(env.topic()).send(b"x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -100,9 +101,14 @@ def callback_arguments(pulsar: ModuleType, env: Env) -> Observed:
 @program()
 def callbacks_in_order(pulsar: ModuleType, env: Env) -> Observed:
     producer = env.client().create_producer(env.topic(), batching_enabled=True, batching_max_publish_delay_ms=50)
-    calls, order = Calls(), []
+    calls, order = Calls(), list[int]()
+
+    def told(number: int, result: Any, place: Any) -> None:
+        order.append(number)
+        calls(result, place)
+
     for number in range(50):
-        producer.send_async(b"x", lambda result, place, number=number: (order.append(number), calls(result, place)))
+        producer.send_async(b"x", partial(told, number))
     called = calls.wait(50)
     return {"called": called, "order": order == list(range(50)), "results": _results(calls)}
 
@@ -153,7 +159,7 @@ def callback_when_too_big(pulsar: ModuleType, env: Env) -> Observed:
 def callback_when_too_big_in_a_batch(pulsar: ModuleType, env: Env) -> Observed:
     producer = env.client().create_producer(env.topic(), batching_enabled=True)
     calls = Calls()
-    raised = [env.error(lambda size=size: producer.send_async(bytes(size), calls)) for size in (1, 6 << 20, 1)]
+    raised = [env.error(partial(producer.send_async, bytes(size), calls)) for size in (1, 6 << 20, 1)]
     env.error(producer.flush)
     return {"raised": raised, "called": calls.wait(3), "results": _results(calls)}
 
@@ -388,10 +394,12 @@ def router_answers(pulsar: ModuleType, env: Env) -> Observed:
 @program()
 def router_ids(pulsar: ModuleType, env: Env) -> Observed:
     seen: list[str] = []
-    producer = env.client().create_producer(
-        env.topic(partitions=2),
-        message_router=lambda message, partitions: seen.append(str(message.message_id())) or 0,
-    )
+
+    def first(message: Any, partitions: int) -> int:
+        seen.append(str(message.message_id()))
+        return 0
+
+    producer = env.client().create_producer(env.topic(partitions=2), message_router=first)
     producer.send(b"x")
     return {"id": seen}
 

@@ -383,7 +383,8 @@ def own_schema(pulsar: ModuleType, env: Env) -> Observed:
 
     class Doubled(schema.BytesSchema):  # type: ignore[misc, name-defined]
         def encode(self, obj: Any) -> bytes:
-            return super().encode(obj) * 2
+            encoded: bytes = super().encode(obj)
+            return encoded * 2
 
         def decode(self, data: bytes) -> Any:
             return ["decoded", data.decode()]

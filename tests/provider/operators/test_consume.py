@@ -320,6 +320,54 @@ def test_consume_bytes_become_json(client: Client, topic: NewTopic, tmp_path: Pa
     assert [base64.b64decode(each["value"]) for each in forced["messages"]] == payloads
 
 
+MEASURED: dict[str, object] = {
+    "type": "record",
+    "name": "Measured",
+    "fields": [
+        {"name": "double", "type": "double"},
+        {"name": "float", "type": "float"},
+        {"name": "list", "type": {"type": "array", "items": "double"}},
+        {"name": "map", "type": {"type": "map", "values": ["null", "double"]}},
+    ],
+}
+NAN, INFINITY = float("nan"), float("inf")
+SPECIAL = {"double": NAN, "float": INFINITY, "list": [-INFINITY, 0.5, NAN], "map": {"a": -INFINITY, "b": None}}
+# JSON has no numbers for them.
+SPECIAL_TEXTS = {"double": "nan", "float": "inf", "list": ["-inf", 0.5, "nan"], "map": {"a": "-inf", "b": None}}
+
+
+def strict(text: str) -> Any:
+    """Return what JSON says; fails for the NaN and Infinity that Python reads and writes, and JSON does not have."""
+    return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
+
+
+@pytest.mark.proves("A20")
+@pytest.mark.parametrize("form", ["avro", "json", "decoded"])
+def test_nan_and_infinities_of_records_come_out_as_json(
+    client: Client, topic: NewTopic, tmp_path: Path, form: str
+) -> None:
+    name, options = topic(), {}
+    if form == "decoded":
+        # Python writes NaN and Infinity, and such a topic has no schema; 1e999 is a number no float can hold.
+        payload = json.dumps(SPECIAL).encode()
+        fill(client, name, [payload, b"[1e999, -1e999]", b"NaN"])
+        options = {"decode": "json"}
+        wanted: list[Any] = [SPECIAL_TEXTS, ["inf", "-inf"], "nan"]
+    else:
+        made = AvroSchema(None, MEASURED) if form == "avro" else JsonSchema(None, MEASURED)
+        fill(client, name, [SPECIAL, {**SPECIAL, "double": 1.5, "list": []}], schema=made)
+        wanted = [SPECIAL_TEXTS, {**SPECIAL_TEXTS, "double": 1.5, "list": []}]
+    path = tmp_path / "a.jsonl"
+    manifest = consume(name, path, **options).execute(context_of())
+    got = [strict(line) for line in path.read_text().splitlines()]
+    assert [(each["value"], each["encoding"]) for each in got] == [(each, "json") for each in wanted]
+    # The task's result travels as JSON, too.
+    strict(json.dumps(manifest, allow_nan=False))
+    inline = consume(name, inline=True, subscription="inline", **options).execute(context_of("inline"))
+    sent = strict(json.dumps(inline, allow_nan=False))
+    assert [each["value"] for each in sent["messages"]] == wanted
+
+
 def _bytes(record: dict[str, Any]) -> bytes:
     value = record["value"]
     return base64.b64decode(value) if record["encoding"] == "base64" else value.encode()

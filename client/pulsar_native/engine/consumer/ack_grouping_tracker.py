@@ -81,7 +81,7 @@ class AckGroupingTracker:
         self._stored = consumer.topic.is_persistent
         watched = timeout and self._stored
         self.unacked = UnackedMessageTracker(timeout, config.unacked_messages_tick_ms / 1000) if watched else None
-        self._unacked_timer: asyncio.TimerHandle | None = None
+        self._unacked_timer_armed = False
         backoff = config.ack_timeout_redelivery_backoff
         self.late = (
             UnackedMessageRedeliveryTracker(backoff) if backoff is not None and self.unacked is not None else None
@@ -366,7 +366,7 @@ class AckGroupingTracker:
             self.send()
 
     def _arm_ack_timer(self) -> None:
-        self._consumer.engine.loop.call_later(self._group_time, self._ack_timer)
+        self._consumer.call_later(self._group_time, self._ack_timer)
 
     def _ack_timer(self) -> None:
         with self._consumer.lock:
@@ -518,12 +518,13 @@ class AckGroupingTracker:
                 self._consumer.on_redelivery("on_negative_acks_send", due)
             self._consumer.redeliver(due)
         if following is not None:
-            self._consumer.engine.loop.call_later(max(following - now, 0.02), self._nack_timer)
+            self._consumer.call_later(max(following - now, 0.02), self._nack_timer)
 
     def start_unacked_timer(self) -> None:
         """Start the ack time-out tracker, if it is configured. On the loop."""
-        if self.unacked is not None and self._unacked_timer is None:
-            self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)
+        if self.unacked is not None and not self._unacked_timer_armed:
+            self._unacked_timer_armed = True
+            self._consumer.call_later(self.unacked.tick, self._unacked_tick)
 
     def _unacked_tick(self) -> None:
         assert self.unacked is not None
@@ -540,7 +541,7 @@ class AckGroupingTracker:
                 self._consumer.on_redelivery("on_ack_timeout_send", late)
             self._consumer.redeliver(late)
         if self._consumer.is_alive:
-            self._unacked_timer = self._consumer.engine.loop.call_later(self.unacked.tick, self._unacked_tick)
+            self._consumer.call_later(self.unacked.tick, self._unacked_tick)
 
     def request_entries(self, entries: list[EntryKey]) -> bool:
         """Request redelivery of single entries; return False on subscriptions that can only redeliver everything."""
@@ -594,7 +595,7 @@ class AckGroupingTracker:
             self._receipts.detached()
 
     def stop(self) -> None:
-        """Stop the timers; callbacks that wait for a response receive an error. On the loop."""
+        """Close the fast path; callbacks that wait for a response receive an error. On the loop."""
         self.close_fast_path()
         if self._receipts is not None:
             with self._consumer.lock:
@@ -605,5 +606,3 @@ class AckGroupingTracker:
                         topic=self._consumer.topic.full,
                     )
                 )
-        if self._unacked_timer is not None:
-            self._unacked_timer.cancel()

@@ -57,7 +57,7 @@ class ChunkAssembler:
         return message
 
     def _arm_timer(self, due: float) -> None:
-        self._consumer.engine.loop.call_later(max(due - time.monotonic(), 0.05), self._timer)
+        self._consumer.call_later(max(due - time.monotonic(), 0.05), self._timer)
 
     def _pass_on_unusable(self) -> None:
         """Acknowledge superseded chunks, and track dropped ones until their redelivery. Called under the lock."""

@@ -117,6 +117,8 @@ class DeadLetterRouter:
         self._dead: DeadLetterTracker[Decoded] = DeadLetterTracker(policy.max_redeliver_count)
         self._producers: dict[tuple[str, bytes | None], asyncio.Task[TopicProducer]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        # Timers that give failed entries back for another try.
+        self._later: list[asyncio.TimerHandle] = []
         self._backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY, random.random)
         self._closed = False
 
@@ -174,7 +176,8 @@ class DeadLetterRouter:
             return
         loop = self._consumer.engine.loop
         # They count as in transit meanwhile: redeliveries of them are dropped.
-        loop.call_later(self._backoff.next(loop.time()), self._give_back, failed)
+        later = loop.call_later(self._backoff.next(loop.time()), self._give_back, failed)
+        self._later = [*(each for each in self._later if each.when() > loop.time()), later]
 
     async def _send_dead_entry(self, key: EntryKey, decoded: Decoded) -> EntryKey | None:
         """Send the open messages of an entry and acknowledge it; return it when that failed."""
@@ -356,6 +359,9 @@ class DeadLetterRouter:
     def abandon(self) -> None:
         """Close without a message to the broker."""
         self._closed = True
+        for later in self._later:
+            later.cancel()
+        self._later.clear()
         for task in [*self._tasks, *self._producers.values()]:
             if not task.done():
                 task.cancel()

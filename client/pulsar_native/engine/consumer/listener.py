@@ -71,3 +71,5 @@ def _work(queue: SimpleQueue[Drain | None]) -> None:
         except Exception:
             # Consumers catch their listeners' exceptions; this consumer was closed concurrently.
             _log.debug("A listener's consumer was closed", exc_info=True)
+        # It holds its consumer, which may be closed before the next one comes.
+        del drain

@@ -598,7 +598,7 @@ class PartitionProducer(Handler):
                 delay = self.config.batching_max_publish_delay_ms / 1000
         self._fail_ended(ended)
         self._complete_failed()
-        self.engine.loop.call_later(delay, self._batch_timer)
+        self.call_later(delay, self._batch_timer)
 
     def _expiry_timer(self) -> None:
         now = time.monotonic()
@@ -616,7 +616,7 @@ class PartitionProducer(Handler):
                 error.message += "; there is no connection to the broker"
             for op in ops:
                 self._completed(op, error, None)
-        self.engine.loop.call_later(max(due - now, 0.001), self._expiry_timer)
+        self.call_later(max(due - now, 0.001), self._expiry_timer)
 
     # --- end ------------------------------------------------------------------------------------------------------
 

@@ -576,6 +576,7 @@ def test_enqueue_during_close_reported_or_refused(fake: FakeBroker, restless: No
             nothing_left(only(producer._inner).client, producer._inner)
 
 
+@pytest.mark.proves("C44")
 def test_enqueue_respects_queue_and_memory_limits(fake: FakeBroker) -> None:
     fake.answers[Kind.SEND] = swallow
     with Client(fake.url, memory_limit_bytes=1_000_000, operation_timeout_seconds=1) as client:
