@@ -1,19 +1,22 @@
 """Message ids: where a message lies in its topic, how ids compare, and their portable bytes.
 
-The bytes are the protocol's MessageIdData and are exchanged with the Java and C++ clients; they are written
-by hand here because values may not import `wire`. Rules: an id is immutable and hashable; ids of different
-topics compare by position only, as in the other clients.
+The bytes are the protocol's MessageIdData and are exchanged with the Java and C++ clients; they are written by hand
+here because values may not import `wire`, which replaces the two functions by compiled ones where it has them. Rules:
+an id is immutable and hashable; ids of different topics compare by position only, as in the other clients.
 """
 
 from __future__ import annotations
 
-from functools import total_ordering
+from collections.abc import Callable
+from functools import lru_cache, total_ordering
 from typing import ClassVar
 
 from pulsar_native.exceptions import InvalidMessage
 
 _U64 = (1 << 64) - 1
 _MAX_I64 = (1 << 63) - 1
+# Tags of MessageIdData's numbers: field number << 3.
+_NUMBERS = frozenset((0x08, 0x10, 0x18, 0x20, 0x30))
 
 
 @total_ordering
@@ -97,14 +100,14 @@ class MessageId:
 
     def serialize(self) -> bytes:
         """Return the portable bytes (protocol's MessageIdData, as the Java client writes them)."""
-        return _encode(self)
+        return _codec.encode(self)
 
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """Return the id from its portable bytes; raises `InvalidMessage` when they are not such bytes."""
         if not isinstance(message_id_bytes, bytes | bytearray | memoryview):
             raise InvalidMessage(f"A serialized message id is bytes, not {type(message_id_bytes).__name__}")
-        return _decode(bytes(message_id_bytes), topic, 0)
+        return _codec.decode(bytes(message_id_bytes), topic)
 
     @classmethod
     def wrap(cls, message_id: MessageId) -> MessageId:
@@ -150,6 +153,7 @@ def _check_numbers(*numbers: object) -> None:
             raise InvalidMessage(f"A message id is made of int, not {type(number).__name__}")
 
 
+@lru_cache(4096)
 def _varint(value: int) -> bytes:
     value &= _U64
     out = bytearray()
@@ -160,20 +164,19 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _encode(message_id: MessageId) -> bytes:
-    out = bytearray()
-    out += b"\x08" + _varint(message_id.ledger_id())
-    out += b"\x10" + _varint(message_id.entry_id())
-    if message_id.partition() >= 0:
-        out += b"\x18" + _varint(message_id.partition())
-    if message_id.batch_index() >= 0:
-        out += b"\x20" + _varint(message_id.batch_index())
-    out += b"\x30" + _varint(message_id.batch_size())
-    first = message_id.first_chunk_message_id()
+def encode(message_id: MessageId) -> bytes:
+    """Return the portable bytes of an id. Pure."""
+    out = b"\x08" + _varint(message_id._ledger_id) + b"\x10" + _varint(message_id._entry_id)
+    if message_id._partition >= 0:
+        out += b"\x18" + _varint(message_id._partition)
+    if message_id._batch_index >= 0:
+        out += b"\x20" + _varint(message_id._batch_index)
+    out += b"\x30" + _varint(message_id._batch_size)
+    first = message_id._first_chunk
     if first is not None:
-        inner = _encode(first)
+        inner = encode(first)
         out += b"\x3a" + _varint(len(inner)) + inner
-    return bytes(out)
+    return out
 
 
 def _signed(value: int) -> int:
@@ -192,7 +195,46 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     raise InvalidMessage("These bytes are not a serialized message id")
 
 
-def _decode(data: bytes, topic: str | None, depth: int) -> MessageId:
+def decode(data: bytes, topic: str | None, depth: int = 0) -> MessageId:
+    """Return the id of portable bytes; raises `InvalidMessage` when they are malformed. Pure."""
+    fields = _plain_fields(data)
+    return _from_fields(fields, topic, None) if fields is not None else _decode_any(data, topic, depth)
+
+
+def _plain_fields(data: bytes) -> dict[int, int] | None:
+    """Return the numbers by tag where there is nothing but numbers, each of at most 63 bits; None otherwise."""
+    fields: dict[int, int] = {}
+    tag = value = shift = 0
+    for byte in data:
+        if byte > 0x7F:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > 56:
+                return None
+        elif tag:
+            fields[tag] = value | byte << shift
+            tag = value = shift = 0
+        elif byte in _NUMBERS and not shift:
+            tag = byte
+        else:
+            return None
+    return None if tag or shift or 0x08 not in fields or 0x10 not in fields else fields
+
+
+def _from_fields(fields: dict[int, int], topic: str | None, first_chunk: MessageId | None) -> MessageId:
+    get = fields.get
+    return MessageId(
+        get(0x18, -1),
+        fields[0x08],
+        fields[0x10],
+        get(0x20, -1),
+        batch_size=get(0x30, 0),
+        topic=topic,
+        first_chunk=first_chunk,
+    )
+
+
+def _decode_any(data: bytes, topic: str | None, depth: int) -> MessageId:
     fields: dict[int, int] = {}
     first_chunk: MessageId | None = None
     position = 0
@@ -204,7 +246,7 @@ def _decode(data: bytes, topic: str | None, depth: int) -> MessageId:
             fields[number] = value
         elif kind == 2 and position + value <= len(data) and depth == 0:
             if number == 7:
-                first_chunk = _decode(data[position : position + value], topic, depth + 1)
+                first_chunk = decode(data[position : position + value], topic, depth + 1)
             position += value
         else:
             raise InvalidMessage("These bytes are not a serialized message id")
@@ -219,3 +261,21 @@ def _decode(data: bytes, topic: str | None, depth: int) -> MessageId:
         topic=topic,
         first_chunk=first_chunk,
     )
+
+
+class _Codec:
+    """Functions in use for the bytes of ids: those above, or compiled ones that do the same."""
+
+    __slots__ = ("decode", "encode")
+
+    def __init__(self) -> None:
+        self.encode: Callable[[MessageId], bytes] = encode
+        self.decode: Callable[[bytes, str | None], MessageId] = decode
+
+
+_codec = _Codec()
+
+
+def use_codec(encoder: Callable[[MessageId], bytes], decoder: Callable[[bytes, str | None], MessageId]) -> None:
+    """Replace the functions for the bytes of ids; for `wire`, which has compiled ones. Not thread-safe."""
+    _codec.encode, _codec.decode = encoder, decoder

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pulsar as official
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pulsar_native import message_id
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
+from pulsar_native.wire import _impl
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 MAX_I64 = (1 << 63) - 1
@@ -50,6 +53,34 @@ def test_bytes_are_those_of_the_java_client(name: str) -> None:
     assert message_id.serialize() == data
     assert MessageId.deserialize(data) == message_id
     assert fields(MessageId.deserialize(data)) == fields(message_id)
+
+
+class Inputs:
+    """Numbers and bytes of any kind, to compare the two codecs on."""
+
+    numbers = st.integers(-(1 << 70), 1 << 70) | st.integers(-2, 300)
+    data = st.binary(max_size=40) | st.lists(
+        st.tuples(st.sampled_from([0x08, 0x10, 0x18, 0x20, 0x30, 0x3A, 0x50, 0x0A]), st.integers(0, 1 << 66)),
+        max_size=8,
+    ).map(lambda pairs: b"".join(message_id._varint(tag) + message_id._varint(value) for tag, value in pairs))
+
+
+def outcome(decode: Callable[[bytes, str | None], MessageId], data: bytes) -> object:
+    """Return the fields of what is decoded, or the error's text."""
+    try:
+        found = decode(data, "t")
+    except InvalidMessage as error:
+        return str(error)
+    return fields(found), found.topic_name(), found.first_chunk_message_id()
+
+
+@pytest.mark.usefixtures("implementation")
+@given(Inputs.data, st.lists(Inputs.numbers, min_size=5, max_size=5))
+def test_message_id_codecs_do_the_same(data: bytes, numbers: list[int]) -> None:
+    general = outcome(lambda body, topic: message_id._decode_any(body, topic, 0), data)
+    assert outcome(message_id.decode, data) == outcome(_impl.decode_message_id, data) == general
+    position = MessageId(*numbers[:4], batch_size=numbers[4])
+    assert _impl.encode_message_id(position) == message_id.encode(position) == position.serialize()
 
 
 @pytest.mark.proves("C170")

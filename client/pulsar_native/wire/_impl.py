@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pulsar_native import message_id
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.wire import codec
 
@@ -38,13 +39,17 @@ may_be_compacted = codec.may_be_compacted
 encode_batch = codec.encode_batch
 encode_single_fields = codec.encode_single_fields
 text_fields = codec.text_fields
+encode_message_id = message_id.encode
+decode_message_id = message_id.decode
 # Arrow columns of a batch from its messages, None where that is left to plain Python; and joining of column parts.
 scan_batch = _not_scanned
 join_parts = _join
 
 
 FUNCTIONS = (
+    "decode_message_id",
     "encode_batch",
+    "encode_message_id",
     "encode_single_fields",
     "join_parts",
     "may_be_compacted",
@@ -67,6 +72,7 @@ def select(wanted: str | None) -> None:
             "install a wheel of this platform, build it (a C compiler is needed), or unset the variable"
         )
     globals().update(_PYTHON if found is None else found, name="python" if found is None else "compiled")
+    message_id.use_codec(encode_message_id, decode_message_id)
 
 
 def available() -> Sequence[str]:

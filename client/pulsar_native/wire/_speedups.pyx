@@ -18,7 +18,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from pulsar_native.message_id import MessageId, decode as _decode_id, encode as _encode_id
 from pulsar_native.wire import codec
+
+_new = MessageId.__new__
 
 cdef enum:
     _MAX_BODY = 0x7FFFFFFF  # places are kept in 32 bits
@@ -598,3 +601,70 @@ def join_parts(list parts not None):
             memcpy(to, PyBytes_AS_STRING(part), <size_t>PyBytes_GET_SIZE(part))
             to += PyBytes_GET_SIZE(part)
     return joined
+
+
+# ---- message ids -----------------------------------------------------------------------------------------------------
+
+
+def encode_message_id(message_id):
+    """As `message_id.encode`."""
+    cdef int64_t ledger, entry, partition, index, size
+    cdef uint8_t room[64]
+    cdef uint8_t* to = room
+    if message_id._first_chunk is not None:
+        return _encode_id(message_id)
+    try:
+        ledger, entry = message_id._ledger_id, message_id._entry_id
+        partition, index, size = message_id._partition, message_id._batch_index, message_id._batch_size
+    except (OverflowError, TypeError):
+        return _encode_id(message_id)
+    to[0] = 0x08
+    to = _put(to + 1, <uint64_t>ledger)
+    to[0] = 0x10
+    to = _put(to + 1, <uint64_t>entry)
+    if partition >= 0:
+        to[0] = 0x18
+        to = _put(to + 1, <uint64_t>partition)
+    if index >= 0:
+        to[0] = 0x20
+        to = _put(to + 1, <uint64_t>index)
+    to[0] = 0x30
+    to = _put(to + 1, <uint64_t>size)
+    return PyBytes_FromStringAndSize(<char*>room, to - room)
+
+
+def decode_message_id(bytes data not None, topic):
+    """As `message_id.decode`."""
+    cdef Bytes body = <Bytes>PyBytes_AS_STRING(data)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(data), at = 0
+    cdef int64_t ledger = -1, entry = -1, partition = -1, index = -1, size = 0
+    cdef uint64_t value = 0
+    cdef uint8_t tag
+    while at < total:
+        tag = body[at]
+        at = _varint(body, at + 1, total, &value)
+        if at < 0:
+            return _decode_id(data, topic)
+        if tag == 0x08:
+            ledger = <int64_t>value
+        elif tag == 0x10:
+            entry = <int64_t>value
+        elif tag == 0x18:
+            partition = <int64_t>value
+        elif tag == 0x20:
+            index = <int64_t>value
+        elif tag == 0x30:
+            size = <int64_t>value
+        else:
+            return _decode_id(data, topic)
+    if ledger < 0 or entry < 0:
+        return _decode_id(data, topic)
+    made = _new(MessageId)
+    made._partition = partition
+    made._ledger_id = ledger
+    made._entry_id = entry
+    made._batch_index = index
+    made._batch_size = size
+    made._topic = topic
+    made._first_chunk = None
+    return made
