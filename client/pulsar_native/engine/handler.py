@@ -93,7 +93,8 @@ class Handler(ABC):
         return self.state is State.READY and self.connection is not None and self.connection.is_open
 
     async def open(self) -> None:
-        """Attach for the first time, within one operation time-out."""
+        """Attach for the first time, within one operation time-out; again after a failure."""
+        self._has_left = False
         deadline = self.engine.loop.time() + self.client.config.operation_timeout_seconds
         try:
             await self.client.lookup.retry(self._attach_once, self.topic, deadline, patient=self.waits_for_its_turn)

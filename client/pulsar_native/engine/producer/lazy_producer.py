@@ -149,10 +149,10 @@ class LazyPartitionProducer(PartitionProducer):
                 raise AlreadyClosed("The producer was closed before it was created", topic=self.topic.full)
             await super().open()
         except PulsarException as error:
-            self._fail_waiting(error)
             if self.state is State.FAILED:
-                # Not permanently: the next message tries again.
+                # Not permanently: the next message tries again. Before the callbacks, which may send it.
                 self.state, self.failure = State.CONNECTING, None
+            self._fail_waiting(error)
             return
         self._pass_on()
 
