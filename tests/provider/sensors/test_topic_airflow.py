@@ -15,7 +15,9 @@ MODES = ("poke", "reschedule", "deferrable")
 _SENSORS = """
 for mode in {modes!r}:
     TopicSensor(
-        task_id=mode, topic={topic!r}, messages=5, deferrable=mode == "deferrable", poke_interval=1, retries=1,
+        task_id=mode, topic={topic!r}, messages=5, deferrable=mode == "deferrable", retries=1,
+        # Airflow may lose a task that is rescheduled before its executor was seen to end.
+        poke_interval=5 if mode == "reschedule" else 1,
         retry_delay=datetime.timedelta(seconds=1), timeout={timeout}, max_retry_delay=datetime.timedelta(seconds=1),
         **({{}} if mode == "deferrable" else {{"mode": mode}}),
     )
