@@ -414,6 +414,8 @@ def test_orderly_consuming_works_in_broadcasting(
         message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path),
     )  # fmt: skip
     keyed(api, client, name, "ab", 4)
+    # Messages come one by one: for a moment there may be none unfinished in between.
+    eventually(lambda: sum(map(len, handler.seen.values())) == 10)
     eventually(lambda: push_consumer.stats().unfinished == 0 and push_consumer.stats().dropped == 1)
     assert handler.seen["a"] == [b"a0", b"a1", b"a1", b"a2", b"a3"]
     assert handler.seen["b"] == [b"b0", b"b1", b"b2", b"b2", b"b3"]
