@@ -198,7 +198,7 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 def decode(data: bytes, topic: str | None, depth: int = 0) -> MessageId:
     """Return the id of portable bytes; raises `InvalidMessage` when they are malformed. Pure."""
     fields = _plain_fields(data)
-    return _from_fields(fields, topic, None) if fields is not None else _decode_any(data, topic, depth)
+    return _from_fields(fields, topic) if fields is not None else _decode_any(data, topic, depth)
 
 
 def _plain_fields(data: bytes) -> dict[int, int] | None:
@@ -221,17 +221,9 @@ def _plain_fields(data: bytes) -> dict[int, int] | None:
     return None if tag or shift or 0x08 not in fields or 0x10 not in fields else fields
 
 
-def _from_fields(fields: dict[int, int], topic: str | None, first_chunk: MessageId | None) -> MessageId:
+def _from_fields(fields: dict[int, int], topic: str | None) -> MessageId:
     get = fields.get
-    return MessageId(
-        get(0x18, -1),
-        fields[0x08],
-        fields[0x10],
-        get(0x20, -1),
-        batch_size=get(0x30, 0),
-        topic=topic,
-        first_chunk=first_chunk,
-    )
+    return MessageId(get(0x18, -1), fields[0x08], fields[0x10], get(0x20, -1), batch_size=get(0x30, 0), topic=topic)
 
 
 def _decode_any(data: bytes, topic: str | None, depth: int) -> MessageId:

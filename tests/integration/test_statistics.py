@@ -331,7 +331,7 @@ def test_figures_may_be_asked_for_while_threads_send(broker: Broker, topic: NewT
 
 
 @pytest.mark.proves("C185")
-def test_memory_put_by_for_messages_to_come_counts_as_used_by_none(api: Api, broker: Broker, topic: NewTopic) -> None:
+def test_statistics_memory_reserved_ahead_is_not_used(api: Api, broker: Broker, topic: NewTopic) -> None:
     client = api.client(broker.service_url, memory_limit_bytes=64 * 1024 * 1024)
     producer = client.create_producer(topic(), batching_enabled=True, batching_max_publish_delay_ms=60_000)
     outcomes = [api.enqueue(producer, b"abc") for _ in range(20)]

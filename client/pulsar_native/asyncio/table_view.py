@@ -24,7 +24,7 @@ _TURN = 200
 
 
 class _Intake:
-    """What brings messages into a table. It has neither the view nor the client: both may be dropped while it waits."""
+    """Loop that applies messages to a table, without the view and the client: both may be dropped while it waits."""
 
     def __init__(self, receiving: Receiving, table: Table) -> None:
         self._receiving = receiving

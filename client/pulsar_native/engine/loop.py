@@ -153,17 +153,16 @@ class Engine:
         """Run a function on the loop: immediately when already there. Thread-safe; ignored after the loop has ended."""
         if self.on_loop():
             function(*args)
-            return
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(function, *args)
+        else:
+            self.call_soon(function, *args)
 
-    def call_soon(self, function: Callable[..., object]) -> None:
+    def call_soon(self, function: Callable[..., object], *args: Any) -> None:
         """Run a function on the loop, never within this call. Thread-safe; ignored after the loop has ended.
 
         For the garbage collector, which may interrupt the loop's thread while it holds a lock.
         """
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(function)
+            self.loop.call_soon_threadsafe(function, *args)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine in the background and keep it alive. On the loop only."""
