@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -972,6 +973,44 @@ class ReaderConfig(Config):
         if isinstance(self.topic, str):
             return [self.topic]
         return list(self.topic) if isinstance(self.topic, list | tuple) else []
+
+    def consumer_config(self) -> ConsumerConfig:
+        """Return the configuration of the reader's consumer: non-durable, exclusive, with a unique subscription name.
+
+        Raises `InvalidConfiguration` for a start position that several topics cannot have.
+        """
+        if not isinstance(self.start_message_id, MessageId):
+            raise InvalidConfiguration("start_message_id must be a MessageId, such as MessageId.earliest")
+        if len(set(self.topics)) > 1 and self.start_message_id not in (MessageId.earliest, MessageId.latest):
+            raise InvalidConfiguration(
+                "A reader of several topics starts at MessageId.earliest or MessageId.latest, as an id belongs to one "
+                "of them; move each with seek(function) then"
+            )
+        return ConsumerConfig(
+            subscription_name=self.subscription_name or self._generated_name(),
+            subscription_mode=SubscriptionMode.NonDurable,
+            # The broker uses this for a start id behind the end of the topic.
+            initial_position=InitialPosition.Latest,
+            receiver_queue_size=self.receiver_queue_size,
+            consumer_name=self.reader_name,
+            is_read_compacted=self.is_read_compacted,
+            crypto_key_reader=self.crypto_key_reader,
+            crypto_failure_action=self.crypto_failure_action,
+            start_message_id=self.start_message_id,
+            start_message_id_inclusive=self.start_message_id_inclusive,
+            auto_update_partitions=self.auto_update_partitions,
+            auto_update_partitions_interval_seconds=self.auto_update_partitions_interval_seconds,
+            max_pending_chunked_message=self.max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=self.auto_ack_oldest_chunked_message_on_queue_full,
+            expire_time_of_incomplete_chunked_message_ms=self.expire_time_of_incomplete_chunked_message_ms,
+            key_shared_policy=None
+            if self.key_hash_range is None
+            else KeySharedPolicy(key_shared_mode=KeySharedMode.Sticky, sticky_ranges=self.key_hash_range),
+        )
+
+    def _generated_name(self) -> str:
+        name = f"reader-{secrets.token_hex(5)}"
+        return f"{self.subscription_role_prefix}-{name}" if self.subscription_role_prefix else name
 
 
 # --- the official client's spelling of policies -----------------------------------------------------------------------
