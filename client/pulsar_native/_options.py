@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict
 
 from pulsar_native.config import Range, RedeliveryBackoff
@@ -86,6 +87,20 @@ class TableViewOptions(TypedDict, total=False):
     auto_update_partitions_interval_seconds: float
     crypto_key_reader: KeyReader | None
     crypto_failure_action: ConsumerCryptoFailureAction
+
+
+class MessageOptions(TypedDict, total=False):
+    """Options of `send`, for the type of a message with a schema of its own; described at `NewMessage`."""
+
+    properties: Mapping[str, str] | None
+    partition_key: str | bytes | None
+    ordering_key: str | None
+    sequence_id: int | None
+    replication_clusters: list[str] | None
+    disable_replication: bool
+    event_timestamp: int | None
+    deliver_at: int | None
+    deliver_after: timedelta | int | None
 
 
 def check_names(method: str, options: Mapping[str, object], known: frozenset[str]) -> None:

@@ -17,10 +17,10 @@ DIFFERENT: dict[str, dict[str, tuple[object, object]]] = {
     # These four are so in the official client.
     "Client.create_producer": {"batching_enabled": (("bool", False, _BY_POSITION), ("bool", True, _BY_POSITION))},
     "Client.create_reader": {
-        "reader_listener": (("Callable[[Reader, Message], Any] | None", None, _BY_POSITION), None),
+        "reader_listener": (("Callable[[Reader[S], Message[S]], Any] | None", None, _BY_POSITION), None),
     },
     "Client.subscribe": {
-        "message_listener": (("MessageListener | None", None, _BY_POSITION), None),
+        "message_listener": (("MessageListener[S] | None", None, _BY_POSITION), None),
         "is_pattern_topic": (None, ("bool", False, _BY_POSITION)),
         "pattern_auto_discovery_period": (("int", 60, _BY_POSITION), ("float", 60, _BY_NAME)),
     },
@@ -30,8 +30,12 @@ DIFFERENT: dict[str, dict[str, tuple[object, object]]] = {
     # An asyncio program may have its messages from an asynchronous source.
     "Producer.send_many": {
         "messages": (
-            ("Iterable[Any]", inspect.Parameter.empty, _BY_POSITION),
-            ("Iterable[Any] | AsyncIterable[Any]", inspect.Parameter.empty, _BY_POSITION),
+            ("Iterable[T_contra | NewMessage | None]", inspect.Parameter.empty, _BY_POSITION),
+            (
+                "Iterable[T_contra | NewMessage | None] | AsyncIterable[T_contra | NewMessage | None]",
+                inspect.Parameter.empty,
+                _BY_POSITION,
+            ),
         )
     },
 }

@@ -24,6 +24,7 @@ from pulsar_native._options import (
     TableViewOptions,
     check_names,
 )
+from pulsar_native._type_vars import S
 from pulsar_native.asyncio._base import Closeable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
@@ -182,7 +183,7 @@ class Client(NotPicklable):
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -206,7 +207,7 @@ class Client(NotPicklable):
         encryption_keys: Sequence[str] | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         **options: Unpack[ProducerOptions],
-    ) -> Producer:
+    ) -> Producer[S]:
         """Create a producer on a topic or on all its partitions. Waits up to the operation time-out.
 
         Raises `InvalidConfiguration` for an option out of range, `TopicNotFound`, `ProducerBusy`, `ProducerFenced`,
@@ -254,7 +255,7 @@ class Client(NotPicklable):
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -283,7 +284,7 @@ class Client(NotPicklable):
         consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Unpack[ConsumerOptions],
-    ) -> Consumer:
+    ) -> Consumer[S]:
         """Subscribe to a topic, all its partitions, several topics, or a pattern. Waits up to the operation time-out.
 
         Each call creates a consumer. A pattern names tenant and namespace literally and matches whole topic names,
@@ -354,7 +355,7 @@ class Client(NotPicklable):
         self,
         topic: str | list[str],
         start_message_id: MessageId,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -365,7 +366,7 @@ class Client(NotPicklable):
         *,
         interceptors: Sequence[ReaderInterceptor] = (),
         **options: Unpack[ReaderOptions],
-    ) -> Reader:
+    ) -> Reader[S]:
         """Create a reader of one or several topics. Waits up to the operation time-out.
 
         A reader is an exclusive consumer of a non-durable subscription: nothing stays at the broker. Raises

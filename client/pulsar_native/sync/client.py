@@ -23,6 +23,7 @@ from pulsar_native._options import (
     TableViewOptions,
     check_names,
 )
+from pulsar_native._type_vars import S
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -185,7 +186,7 @@ class Client(NotPicklable):
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -209,7 +210,7 @@ class Client(NotPicklable):
         encryption_keys: Sequence[str] | None = None,
         interceptors: Sequence[ProducerInterceptor] = (),
         **options: Unpack[ProducerOptions],
-    ) -> Producer:
+    ) -> Producer[S]:
         """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out; thread-safe.
 
         Raises `InvalidConfiguration` for an option out of range, `TopicNotFound`, `ProducerBusy`, `ProducerFenced`,
@@ -257,8 +258,8 @@ class Client(NotPicklable):
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema[Any] | None = None,
-        message_listener: MessageListener | None = None,
+        schema: Schema[S] | None = None,
+        message_listener: MessageListener[S] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -286,7 +287,7 @@ class Client(NotPicklable):
         consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
         **options: Unpack[ConsumerOptions],
-    ) -> Consumer:
+    ) -> Consumer[S]:
         """Subscribe to a topic, all its partitions, several topics, or a pattern. Blocks up to the operation time-out.
 
         Thread-safe. Each call creates a consumer. A pattern names tenant and namespace literally and matches whole
@@ -360,8 +361,8 @@ class Client(NotPicklable):
         self,
         topic: str | list[str],
         start_message_id: MessageId,
-        schema: Schema[Any] | None = None,
-        reader_listener: Callable[[Reader, Message], Any] | None = None,
+        schema: Schema[S] | None = None,
+        reader_listener: Callable[[Reader[S], Message[S]], Any] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -372,7 +373,7 @@ class Client(NotPicklable):
         *,
         interceptors: Sequence[ReaderInterceptor] = (),
         **options: Unpack[ReaderOptions],
-    ) -> Reader:
+    ) -> Reader[S]:
         """Create a reader of one or several topics. Blocks up to the operation time-out; thread-safe.
 
         A reader is an exclusive consumer of a non-durable subscription: nothing stays at the broker. Raises
