@@ -351,7 +351,7 @@ class Client(NotPicklable):
         inner = core.engine.run(
             core.subscribe(topics, config, decoder, wire_schema(used_schema), chain, changed, events)
         )
-        consumer = Consumer(self, inner, decoder, message_listener)
+        consumer = Consumer(self, inner, decoder, self._listeners, message_listener)
         if events is not None:
             events.bind(consumer)
         return consumer
@@ -406,7 +406,7 @@ class Client(NotPicklable):
         inner = core.engine.run(
             core.subscribe(config.topics, consumer_config, decoder, wire_schema(used_schema), chain)
         )
-        return Reader(self, inner, decoder, reader_listener)
+        return Reader(self, inner, decoder, self._listeners, reader_listener)
 
     @option_docs(ReaderConfig, options=TableViewOptions)
     def create_table_view(
@@ -439,7 +439,7 @@ class Client(NotPicklable):
         decoder = VersionedDecoder(used_schema)
         core = self._started()
         inner = core.engine.run(core.subscribe([topic], consumer_config, decoder, wire_schema(used_schema)))
-        view = TableView(self, inner, decoder, subscription_name)
+        view = TableView(self, inner, decoder, self._listeners, subscription_name)
         view._start()
         return view
 

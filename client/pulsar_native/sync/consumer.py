@@ -17,6 +17,7 @@ from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
+from pulsar_native.engine.consumer.listener import ListenerThreads
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
     check_generation,
@@ -39,7 +40,6 @@ from pulsar_native.sync._base import Closeable
 if TYPE_CHECKING:
     import pyarrow
 
-    from pulsar_native.sync.client import Client
     from pulsar_native.sync.transaction import Transaction
 
 _log = logging.getLogger("pulsar_native")
@@ -53,8 +53,11 @@ _SETTLE_SECONDS = 0.5
 class Receiving(Closeable, Generic[T_co]):
     """Common base of consumers and readers: waiting for messages in the calling thread, and listeners."""
 
-    def __init__(self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
+    def __init__(
+        self, client: object, inner: MultiTopicsConsumer, decoder: VersionedDecoder, threads: ListenerThreads
+    ) -> None:
         super().__init__(client, inner.client.engine)
+        self._threads = threads
         self._inner = inner
         self._decoder = decoder
         # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
@@ -135,8 +138,8 @@ class Receiving(Closeable, Generic[T_co]):
         self._has_listener = True
         # Prefetched messages belong to the listener: receive() raises.
         prefetched, self._prefetched = self._prefetched, deque()
-        listeners = self._client._listeners
-        submit = listeners.assign()
+        threads = self._threads
+        submit = threads.assign()
         scheduled = threading.Event()
         inner = self._inner
 
@@ -146,7 +149,7 @@ class Receiving(Closeable, Generic[T_co]):
                 give_all()
 
         def give_all() -> None:
-            while self._listening and listeners.is_open:
+            while self._listening and threads.is_open:
                 try:
                     message = self._take_now(prefetched)
                 except AlreadyClosed:
@@ -271,12 +274,13 @@ class Consumer(Receiving[T_co]):
 
     def __init__(
         self,
-        client: Client,
+        client: object,
         inner: MultiTopicsConsumer,
         decoder: VersionedDecoder,
+        threads: ListenerThreads,
         listener: MessageListener[T_co] | None,
     ) -> None:
-        super().__init__(client, inner, decoder)
+        super().__init__(client, inner, decoder, threads)
         config = inner.config
         self._wants_receipts = config.ack_receipt_enabled
         # Longer than the request's own time-out, so that the request's error is raised.
@@ -565,12 +569,13 @@ class Reader(Receiving[T_co]):
 
     def __init__(
         self,
-        client: Client,
+        client: object,
         inner: MultiTopicsConsumer,
         decoder: VersionedDecoder,
+        threads: ListenerThreads,
         listener: Callable[[Reader[T_co], Message[T_co]], Any] | None,
     ) -> None:
-        super().__init__(client, inner, decoder)
+        super().__init__(client, inner, decoder, threads)
         if listener is not None:
             self._listen(lambda message: listener(self, message))
 

@@ -46,7 +46,6 @@ from pulsar_native.sync._base import Closeable
 if TYPE_CHECKING:
     import pyarrow
 
-    from pulsar_native.sync.client import Client
     from pulsar_native.sync.transaction import Transaction
 
 SendCallback = ResultCallback
@@ -58,7 +57,7 @@ class Producer(Closeable, Generic[T_contra]):
     Generic in the type of the values, which is the schema's.
     """
 
-    def __init__(self, client: Client, inner: TopicProducer, schema: Schema[Any]) -> None:
+    def __init__(self, client: object, inner: TopicProducer, schema: Schema[Any]) -> None:
         super().__init__(client, inner.client.engine)
         self._inner = inner
         if isinstance(inner, InterceptedProducer):
