@@ -22,7 +22,7 @@ from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.metrics.statistics import of_consumer
+from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message

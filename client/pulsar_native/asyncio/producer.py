@@ -15,7 +15,7 @@ from pulsar_native._type_vars import S, T_contra
 from pulsar_native.asyncio._base import Closeable
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.metrics.statistics import of_producer
+from pulsar_native.engine.metrics.reports import of_producer
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer

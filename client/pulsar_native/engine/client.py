@@ -24,14 +24,8 @@ from pulsar_native.engine.interceptors import ConsumerChain, InterceptedConsumer
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory_limit import MemoryLimit
-from pulsar_native.engine.metrics.statistics import (
-    ConsumerRecorder,
-    ProducerRecorder,
-    StatsClock,
-    consumer_counts,
-    of_client,
-    producer_counts,
-)
+from pulsar_native.engine.metrics.reports import StatsClock, consumer_counts, of_client, producer_counts
+from pulsar_native.engine.metrics.statistics import ConsumerRecorder, ProducerRecorder
 from pulsar_native.engine.metrics.telemetry import Instruments, instruments_of
 from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer

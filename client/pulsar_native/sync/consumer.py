@@ -22,7 +22,7 @@ from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsu
 from pulsar_native.engine.loop import (
     check_generation,
 )
-from pulsar_native.engine.metrics.statistics import of_consumer
+from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import AckWait, Wait
 from pulsar_native.exceptions import (
     AlreadyClosed,

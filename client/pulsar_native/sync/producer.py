@@ -21,7 +21,7 @@ from pulsar_native.engine.loop import (
     check_generation,
     this_process,
 )
-from pulsar_native.engine.metrics.statistics import of_producer
+from pulsar_native.engine.metrics.reports import of_producer
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
