@@ -9,7 +9,7 @@ from typing import Any
 
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.config import ConsumerConfig, ConsumerEventListener, TopicsChangedListener
-from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
 from pulsar_native.enums import ConsumerType, RegexSubscriptionMode
@@ -78,7 +78,7 @@ def transaction_timeout(seconds: float) -> float:
     return seconds
 
 
-def work_of(transaction: object, client: ClientCore) -> TransactionWork:
+def work_of(transaction: object, client: ClientContext) -> TransactionWork:
     """Return the engine's part of a transaction; raise `InvalidConfiguration` if it belongs to another client."""
     work = getattr(transaction, "_work", None)
     if not isinstance(work, TransactionWork):

@@ -31,8 +31,7 @@ from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
-from pulsar_native.engine.transaction import TransactionWork
-from pulsar_native.engine.transaction_coordinator import Transactions
+from pulsar_native.engine.transaction import Transactions, TransactionWork
 from pulsar_native.exceptions import (
     AlreadyClosed,
     IncompatibleSchema,

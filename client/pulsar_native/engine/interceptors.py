@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsClient, MultiTopicsConsumer
 from pulsar_native.engine.producer.backpressure import Backpressure
-from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer, TopicProducerClient
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
@@ -35,7 +35,6 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.transaction import TransactionWork
 
 _log = logging.getLogger("pulsar_native.interceptor")
@@ -163,7 +162,7 @@ class InterceptedProducer(TopicProducer):
 
     def __init__(
         self,
-        client: ClientCore,
+        client: TopicProducerClient,
         config: ProducerConfig,
         topic: TopicName,
         partitions: int,
@@ -267,7 +266,7 @@ class InterceptedConsumer(MultiTopicsConsumer):
 
     def __init__(
         self,
-        client: ClientCore,
+        client: MultiTopicsClient,
         config: ConsumerConfig,
         topics: dict[TopicName, int],
         schema: VersionedDecoder,

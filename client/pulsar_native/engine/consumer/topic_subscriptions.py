@@ -13,10 +13,10 @@ import random
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pulsar_native.config import ConsumerConfig
-from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -32,7 +32,6 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
     from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher
@@ -40,12 +39,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("pulsar_native.consumer")
 
 
+class SubscriptionsClient(ConsumerClient, Protocol):
+    """Client of a consumer of several topics."""
+
+    def retire(self, parts: list[PartitionConsumer]) -> None: ...
+
+
 class TopicSubscriptions(ABC):
     """Topics of a `MultiTopicsConsumer`, which inherits it."""
 
     def __init__(
         self,
-        client: ClientCore,
+        client: SubscriptionsClient,
         config: ConsumerConfig,
         topics: dict[TopicName, int],
         schema: VersionedDecoder,
