@@ -46,7 +46,7 @@ from pulsar_native.crypto import KeyReader
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told_on_loop
-from pulsar_native.engine.interceptors import ConsumerChain, ProducerChain
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.enums import (
     BatchingType,

@@ -20,7 +20,8 @@ from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 from pulsar_native.engine.consumer.dead_letter import with_retry_topic
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher, TopicsChanged
-from pulsar_native.engine.interceptors import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
+from pulsar_native.engine.interceptors import InterceptedConsumer, InterceptedProducer
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory_limit import MemoryLimit

@@ -41,7 +41,7 @@ from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 from pulsar_native.engine.consumer.listener import ListenerThreads
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told
-from pulsar_native.engine.interceptors import ConsumerChain, ProducerChain
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.loop import (
     acquire_thread_engine,
     check_generation,

@@ -43,7 +43,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.interceptors import ConsumerChain
+    from pulsar_native.engine.interceptor_chain import ConsumerChain
     from pulsar_native.engine.transaction import TransactionWork
 
 Wake = Callable[[], None]

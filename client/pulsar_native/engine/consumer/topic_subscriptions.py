@@ -27,6 +27,7 @@ from pulsar_native.exceptions import (
     log_text,
 )
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -34,9 +35,18 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
-    from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher
 
 _log = logging.getLogger("pulsar_native.consumer")
+
+
+class PatternWatcher(Protocol):
+    """Watcher of the topics of a pattern."""
+
+    pattern: TopicPattern
+
+    async def open(self) -> None: ...
+    def leave(self, topic: TopicName) -> None: ...
+    def stay(self, topic: TopicName) -> None: ...
 
 
 class SubscriptionsClient(ConsumerClient, Protocol):
@@ -62,7 +72,7 @@ class TopicSubscriptions(ABC):
         self.config = config if config.consumer_name else config.replace(consumer_name=self.name)
         self.topics = topics
         # Watcher of the pattern, if any, and whether the topics may change, for this or another reason.
-        self.pattern: PatternTopicsWatcher | None = None
+        self.pattern: PatternWatcher | None = None
         self.changes = False
         self._schema = schema
         self._wire_schema = wire_schema
