@@ -53,7 +53,7 @@ class CountingBroker(FakeBroker):
 
     def _take(self, peer: Peer, received: Frame) -> None:
         # Not kept, as there may be a million of them.
-        name = Kind.Name(received.command.type)  # type: ignore[arg-type]
+        name = Kind.Name(received.command.type)
         with self._count_lock:
             self._counts[name] += 1
         answer = self.answers.get(received.command.type)
@@ -92,6 +92,11 @@ def _answered(command: pb.BaseCommand) -> Iterable[bytes]:
     return ()
 
 
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def topic_names(topics: int) -> list[str]:
     """Return the names of the topics."""
     return [f"persistent://public/default/scale-{number}" for number in range(topics)]
@@ -102,10 +107,10 @@ def main(arguments: list[str]) -> None:
     topics, partitions, entries = map(int, arguments)
     with CountingBroker(entries) as broker:
         broker.partitions = dict.fromkeys(topic_names(topics), partitions)
-        print(broker.url, flush=True)
+        _tell(broker.url)
         for _ in sys.stdin:
             told: dict[str, Any] = {**broker.counts(), "connections": len(broker.peers)}
-            print(json.dumps(told), flush=True)
+            _tell(json.dumps(told))
 
 
 if __name__ == "__main__":
