@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 # Columns that the JVM connector adds to the value, in its order.
 _JVM_METADATA = ("__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties")
-_MORE_METADATA = ("__partition", "__sequenceId", "__producerName", "__ledgerId", "__entryId", "__batchIndex")
+_MORE_METADATA = (
+    "__partition", "__sequenceId", "__producerName", "__ledgerId", "__entryId", "__batchIndex", "__schemaVersion",
+)  # fmt: skip
 METADATA_COLUMNS = _JVM_METADATA + _MORE_METADATA
 DEFAULT_COLUMNS = ("value", *_JVM_METADATA)
 SOURCE_COLUMNS = ("value", *METADATA_COLUMNS)
@@ -37,6 +39,7 @@ _DDL = {
     "__ledgerId": "BIGINT",
     "__entryId": "BIGINT",
     "__batchIndex": "INT",
+    "__schemaVersion": "BIGINT",
 }
 
 
