@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pulsar_native.exceptions import TopicNotFound
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.offsets import Range, check_retained
 from pyspark_pulsar.options import ReadOptions
@@ -19,6 +20,9 @@ from pyspark_pulsar.splitting import split_ranges
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from pulsar_native.schema import SchemaInfo
+    from pyspark_pulsar.value_schema import ValueSchema
 
 
 class Split(InputPartition):
@@ -46,8 +50,9 @@ def make_splits(ranges: Sequence[Range]) -> list[Split]:
 class PulsarBatchReader(DataSourceReader):
     """Reader of frozen ranges of topic partitions."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, values: ValueSchema | None = None) -> None:
         self._options = options
+        self._values = values
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one split per topic partition with messages in the range, or more by the options for splitting.
@@ -60,17 +65,43 @@ class PulsarBatchReader(DataSourceReader):
         """Return the record batches of a split. Blocks while iterated; called in a task.
 
         Raises `TopicNotFound` if the topic was deleted after planning, `DataLoss` if messages of the split were removed
-        before or during reading, `Timeout` if no message arrives.
+        before or during reading, `Timeout` if no message arrives, `InvalidMessage` for one that cannot be decoded.
         """
-        return read_split(self._options, partition)
+        return read_split(self._options, partition, self._values)
 
 
-def read_split(options: ReadOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-    """Return the record batches of a split, none for Spark's placeholder for no partitions; see `read` for errors."""
-    return _batches(options, partition.range) if isinstance(partition, Split) else iter(())
+def read_split(
+    options: ReadOptions, partition: InputPartition, values: ValueSchema | None = None
+) -> Iterator[pyarrow.RecordBatch]:
+    """Return the record batches of a split, none for Spark's placeholder for no partitions; see `read` for errors.
+
+    `values` is the decoding of the values, None for raw ones.
+    """
+    if not isinstance(partition, Split):
+        return iter(())
+    item = partition.range
+    if values is None:
+        return _batches(options, item, options.columns)
+    return _decoded(options, item, values)
 
 
-def _batches(options: ReadOptions, item: Range) -> Iterator[pyarrow.RecordBatch]:
+def _decoded(options: ReadOptions, item: Range, values: ValueSchema) -> Iterator[pyarrow.RecordBatch]:
+    from pyspark_pulsar.value_decoder import ValueDecoder, decoded
+
+    def find(version: int) -> SchemaInfo:
+        with Broker(options) as broker:
+            found = broker.schema(item.topic, version)
+        if found is None:
+            raise TopicNotFound(
+                f"Version {version} of the schema of {item.topic} is gone, and messages were written by it"
+            )
+        return found
+
+    decoder = ValueDecoder(item.topic, values, find)
+    yield from decoded(_batches(options, item, decoder.source_columns), decoder)
+
+
+def _batches(options: ReadOptions, item: Range, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
     with Broker(options) as broker:
         broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
         _check(options, broker, item)
@@ -78,7 +109,7 @@ def _batches(options: ReadOptions, item: Range) -> Iterator[pyarrow.RecordBatch]
         try:
             yield from reader.arrow_batches(
                 end=item.end.message_id(item.partition),
-                columns=options.columns,
+                columns=columns,
                 timeout_millis=options.poll_timeout_ms,
                 publish_time=(options.starting_time, options.ending_time),
             )

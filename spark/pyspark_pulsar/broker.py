@@ -15,6 +15,7 @@ from pulsar_native import Client, MessageId, Reader
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import Authentication
 from pulsar_native.exceptions import AlreadyClosed, TopicNotFound
+from pulsar_native.schema import SchemaInfo
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.clients import shared_client
 from pyspark_pulsar.offsets import Found, Probe, Range, resolve
@@ -97,6 +98,11 @@ class Broker:
             # The current ledger is not counted in its own row.
             found[-1] = (found[-1][0], stats["currentLedgerEntries"])
         return found
+
+    def schema(self, topic: str, version: int | None = None) -> SchemaInfo | None:
+        """Return the registered schema of a topic, the newest or that version, None for none; needs admin.url."""
+        assert self._admin is not None
+        return self._admin.get_schema(topic, version)
 
     def close(self) -> None:
         """Release the client, which keeps its connections for the next task, and close the admin client."""

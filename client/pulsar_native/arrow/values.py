@@ -55,10 +55,10 @@ def primitive_array(kind: SchemaType, payloads: pyarrow.BinaryArray) -> tuple[py
     column = _Fixed(pa, payloads, _WIDTHS[kind])
     found = _CONVERT[kind](column)
     size = f"a message of {kind.name} has {_WIDTHS[kind]} bytes"
-    reasons = {row: size for row in _rows(column.pc, column.is_misfit)}
+    reasons = dict.fromkeys(_rows(column.pc, column.is_misfit), size)
     if column.out_of_range is not None:
         found = column.pc.if_else(column.out_of_range, None, found)
-        reasons |= {row: f"the {kind.name} is out of range" for row in _rows(column.pc, column.out_of_range)}
+        reasons |= dict.fromkeys(_rows(column.pc, column.out_of_range), f"the {kind.name} is out of range")
     return found, reasons
 
 
