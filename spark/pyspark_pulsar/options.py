@@ -74,7 +74,7 @@ _BATCH_ONLY = {
 _REFUSED = {
     "path": "load() takes no path; name the topic with option topic",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
-    "allowDifferentTopicSchemas": "raw values may be of any schema, and with valueFormat=auto all topics have one; leave it out",
+    "allowDifferentTopicSchemas": "raw values may be of any schema, those of valueFormat=auto of one; leave it out",
 }
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 

@@ -432,22 +432,25 @@ def _json_converter(kind: Any) -> Callable[[Any], Any]:
         return lambda value: (
             None if value is None else {name: fit(_of(dict, value).get(name)) for name, fit in fields.items()}
         )
-    if types.is_boolean(kind):
-        return lambda value: None if value is None else _of(bool, value)
-    return _not_boolean
+    if types.is_integer(kind):
+        return _integer
+    wanted = bool if types.is_boolean(kind) else str if types.is_string(kind) else (int, float)
+    return lambda value: None if value is None else _of(wanted, value)
 
 
-def _of(kind: type, value: Any) -> Any:
-    if not isinstance(value, kind):
-        raise InvalidRecord(f"a value is of type {type(value).__name__}, not {kind.__name__}")
+def _of(kind: type | tuple[type, ...], value: Any) -> Any:
+    # Python's booleans are integers too.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        names = kind.__name__ if isinstance(kind, type) else "number"
+        raise InvalidRecord(f"a value is of type {type(value).__name__}, not {names}")
     return value
 
 
-def _not_boolean(value: Any) -> Any:
-    # Python's booleans are integers.
-    if isinstance(value, bool):
-        raise InvalidRecord("a value is of type bool, not number or text")
-    return value
+def _integer(value: Any) -> Any:
+    # pyarrow would cut fractions without a sign.
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None if value is None else _of(int, value)
 
 
 class ProtobufDecoder:
