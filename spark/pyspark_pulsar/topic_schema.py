@@ -91,8 +91,9 @@ def read_schema(options: ReadOptions, given: StructType | None = None) -> ValueS
         newest = found.struct().simpleString()
         for version in range((info.version or 0) - 1 if info is not None else -1, -1, -1):
             older = broker.schema(first, version)
-            if older is not None and (found := _decoding(older, options, given)) is not None:
-                return found
+            fitting = None if older is None else _decoding(older, options, given)
+            if fitting is not None:
+                return fitting
     raise InvalidConfiguration(
         f"The schema of this read is {given.simpleString()}, and the newest one of {first} gives {newest}: leave "
         ".schema(...) out and choose columns with option columns"

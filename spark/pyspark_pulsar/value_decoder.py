@@ -12,6 +12,7 @@ import json
 import logging
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native.arrow.values import primitive_array
@@ -20,6 +21,7 @@ from pulsar_native.schema import AvroSchema, SchemaInfo, SchemaType
 from pulsar_native.schema.errors import InvalidRecord
 from pulsar_native.schema.key_value import KeyValueEncodingType, split_info, split_payload
 from pulsar_native.schema.protobuf_definition import is_repeated, native_class
+from pulsar_native.schema.protobuf_schema import parse_message
 from pyspark_pulsar.decoding import with_column_types
 from pyspark_pulsar.options import DROPMALFORMED, FAILFAST
 from pyspark_pulsar.positions import Position
@@ -298,12 +300,12 @@ class AvroDecoder:
         """Return the records as structs."""
         import pyarrow as pa
 
-        parts, wrong = [], {}
+        parts = []
+        wrong: Wrong = {}
         for version, start, end in versions:
             packed = (-1 if version is None else version).to_bytes(8, "big", signed=True)
-            found, more = _structs(
-                self._kind, payloads[start:end].to_pylist(), lambda data, key=packed: self._avro.decode_many(data, key)
-            )
+            decode = partial(self._avro.decode_many, schema_version=packed)
+            found, more = _structs(self._kind, payloads[start:end].to_pylist(), decode)
             parts.append(found)
             wrong |= {start + row: reason for row, reason in more.items()}
         return (pa.concat_arrays(parts) if parts else pa.array([], self._kind)), wrong
@@ -476,7 +478,7 @@ class ProtobufDecoder:
             message = None
             if payload is not None:
                 try:
-                    message = self._parsed(payload)
+                    message = parse_message(self._class, payload)
                 except InvalidRecord as error:
                     wrong[row] = error.message
             messages.append(message)
@@ -486,18 +488,6 @@ class ProtobufDecoder:
         ]
         mask = pa.array([message is None for message in messages], pa.bool_())
         return pa.StructArray.from_arrays(columns, fields=list(self._kind), mask=mask), wrong
-
-    def _parsed(self, payload: bytes) -> Any:
-        from google.protobuf.message import DecodeError
-
-        name = self._class.DESCRIPTOR.full_name
-        try:
-            message = self._class.FromString(payload)
-        except DecodeError as error:
-            raise InvalidRecord(f"it is no {name}: {error}") from error
-        if not message.IsInitialized():
-            raise InvalidRecord(f"it is no {name}: it lacks {', '.join(message.FindInitializationErrors())}")
-        return message
 
 
 def _getter(field: Any) -> Callable[[Any], Any]:
