@@ -2,13 +2,14 @@
 
 The object is pickled into every task: it holds checked options, without secrets. Rules: readers are created and closed
 inside `partitions` and `read`, while the client belongs to the process (`clients`). No Python object per row. A read
-that cannot be complete fails. `pushFilters` is not overridden, since that would require a Spark setting.
+that cannot be complete fails. Only `PulsarPushdownReader` has `pushFilters`, since Spark refuses a reader with it
+unless a setting is on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -16,6 +17,7 @@ from pulsar_native.exceptions import TopicNotFound
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.offsets import Range, check_retained
 from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.pushdown import Pushed, narrow, push
 from pyspark_pulsar.splitting import split_ranges
 
 if TYPE_CHECKING:
@@ -53,13 +55,17 @@ class PulsarBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, values: ValueSchema | None = None) -> None:
         self._options = options
         self._values = values
+        self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one split per topic partition with messages in the range, or more by the options for splitting.
 
         Blocks; called by the planner.
         """
-        return make_splits(split_ranges(self._options, plan(self._options)))
+        if self._pushed.is_empty:
+            return make_splits(split_ranges(self._options, plan(self._options)))
+        ranges = narrow(self._options, plan(self._options, self._pushed.wants), self._pushed)
+        return make_splits(split_ranges(self._options, ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocks while iterated; called in a task.
@@ -67,25 +73,34 @@ class PulsarBatchReader(DataSourceReader):
         Raises `TopicNotFound` if the topic was deleted after planning, `DataLoss` if messages of the split were removed
         before or during reading, `Timeout` if no message arrives, `InvalidMessage` for one that cannot be decoded.
         """
-        return read_split(self._options, partition, self._values)
+        return read_split(self._options, partition, self._values, self._pushed)
+
+
+class PulsarPushdownReader(PulsarBatchReader):
+    """Batch reader that applies filters of the query itself."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take filters on publish time, topic, partition, message id and key; return those that Spark must apply."""
+        self._pushed, rest = push(filters)
+        return rest
 
 
 def read_split(
-    options: ReadOptions, partition: InputPartition, values: ValueSchema | None = None
+    options: ReadOptions, partition: InputPartition, values: ValueSchema | None = None, pushed: Pushed | None = None
 ) -> Iterator[pyarrow.RecordBatch]:
     """Return the record batches of a split, none for Spark's placeholder for no partitions; see `read` for errors.
 
-    `values` is the decoding of the values, None for raw ones.
+    `values` is the decoding of the values, None for raw ones; `pushed` are filters to apply.
     """
     if not isinstance(partition, Split):
         return iter(())
-    item = partition.range
+    item, pushed = partition.range, pushed or Pushed()
     if values is None:
-        return _batches(options, item, options.columns)
-    return _decoded(options, item, values)
+        return _batches(options, item, options.columns, pushed)
+    return _decoded(options, item, values, pushed)
 
 
-def _decoded(options: ReadOptions, item: Range, values: ValueSchema) -> Iterator[pyarrow.RecordBatch]:
+def _decoded(options: ReadOptions, item: Range, values: ValueSchema, pushed: Pushed) -> Iterator[pyarrow.RecordBatch]:
     from pyspark_pulsar.value_decoder import ValueDecoder, decoded
 
     def find(version: int) -> SchemaInfo:
@@ -98,21 +113,26 @@ def _decoded(options: ReadOptions, item: Range, values: ValueSchema) -> Iterator
         return found
 
     decoder = ValueDecoder(item.topic, values, find)
-    yield from decoded(_batches(options, item, decoder.source_columns), decoder)
+    yield from decoded(_batches(options, item, decoder.source_columns, pushed), decoder)
 
 
-def _batches(options: ReadOptions, item: Range, columns: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+def _batches(
+    options: ReadOptions, item: Range, columns: Sequence[str], pushed: Pushed
+) -> Iterator[pyarrow.RecordBatch]:
     with Broker(options) as broker:
         broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
         _check(options, broker, item)
         reader = broker.reader(item.topic, item.start.message_id(item.partition))
         try:
-            yield from reader.arrow_batches(
+            for batch in reader.arrow_batches(
                 end=item.end.message_id(item.partition),
                 columns=columns,
                 timeout_millis=options.poll_timeout_ms,
-                publish_time=(options.starting_time, options.ending_time),
-            )
+                publish_time=pushed.within(options),
+            ):
+                kept = pushed.of_keys(batch)
+                if kept.num_rows:
+                    yield kept
         finally:
             reader.close()
         # Messages may have been trimmed during the read, which the broker does not report.

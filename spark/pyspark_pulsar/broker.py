@@ -7,7 +7,7 @@ delivered (never a transaction marker), so that an end taken from it is always r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -182,9 +182,10 @@ class _ReaderProbe:
         return Found(Position.of_message(message.message_id()), message.publish_timestamp(), message.index())
 
 
-def plan(options: ReadOptions) -> list[Range]:
+def plan(options: ReadOptions, wants: Callable[[str], bool] | None = None) -> list[Range]:
     """Resolve the options into one frozen range per topic partition, in order of topics and partitions.
 
+    `wants` returns False for the topic partitions to leave out; None for none.
     Blocks for a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, and errors
     of the connection.
     """
@@ -193,6 +194,9 @@ def plan(options: ReadOptions) -> list[Range]:
         topics = list(dict.fromkeys(topics))
         options.starting_offsets.check_names(topics)
         options.ending_offsets.check_names(topics)
+        topics = [topic for topic in topics if wants is None or wants(topic)]
+        if not topics:
+            return []
 
         def of_topic(topic: str) -> Range:
             with broker.probe(topic) as probe:

@@ -54,10 +54,12 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader; raises `InvalidConfiguration` for a wrong option or schema. I/O as for `schema`."""
-        from pyspark_pulsar.batch_reader import PulsarBatchReader
+        from pyspark_pulsar.batch_reader import PulsarBatchReader, PulsarPushdownReader
+        from pyspark_pulsar.pushdown import pushes_filters
 
         options = self._read_options(False)
-        return PulsarBatchReader(options, _values(options, schema))
+        made = PulsarPushdownReader if pushes_filters() else PulsarBatchReader
+        return made(options, _values(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the streaming reader; raises `InvalidConfiguration` for a wrong option or schema.
