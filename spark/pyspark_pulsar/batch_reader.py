@@ -8,11 +8,14 @@ unless a setting is on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pulsar_native.diagnostics import codec
 from pulsar_native.exceptions import TopicNotFound
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.offsets import Range, check_retained
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 
     from pulsar_native.schema import SchemaInfo
     from pyspark_pulsar.value_schema import ValueSchema
+
+
+_log = logging.getLogger("pyspark_pulsar")
 
 
 class Split(InputPartition):
@@ -62,6 +68,7 @@ class PulsarBatchReader(DataSourceReader):
 
         Blocks; called by the planner.
         """
+        log_codec()
         if self._pushed.is_empty:
             return make_splits(split_ranges(self._options, plan(self._options)))
         ranges = narrow(self._options, plan(self._options, self._pushed.wants), self._pushed)
@@ -119,6 +126,7 @@ def _decoded(options: ReadOptions, item: Range, values: ValueSchema, pushed: Pus
 def _batches(
     options: ReadOptions, item: Range, columns: Sequence[str], pushed: Pushed
 ) -> Iterator[pyarrow.RecordBatch]:
+    log_codec()
     with Broker(options) as broker:
         broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
         _check(options, broker, item)
@@ -137,6 +145,12 @@ def _batches(
             reader.close()
         # Messages may have been trimmed during the read, which the broker does not report.
         _check(options, broker, item)
+
+
+@cache
+def log_codec() -> None:
+    """Log the codec of this process at INFO, once."""
+    _log.info("reading with the %s codec", codec())
 
 
 def _check(options: ReadOptions, broker: Broker, item: Range) -> None:

@@ -214,6 +214,16 @@ def test_pushdown_applies_before_decoding(
     assert [row["value"] for row in frame.collect()] == [7]
 
 
+@pytest.mark.proves("S12")
+def test_pushdown_of_trimmed_topic_is_no_data_loss(
+    pushing: None, read: Read, texts: Texts, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
+) -> None:
+    name = f"persistent://{trimmable}/trimmed"
+    publish(name, ["gone"])
+    trim(name)
+    assert texts(read(name).where("__publishTime > TIMESTAMP '2000-01-01 00:00:00Z'")) == ["kept"]
+
+
 # ---- columns -------------------------------------------------------------------------------------------------------
 
 
