@@ -104,6 +104,7 @@ def test_profiles_are_configured_as_they_say(broker: Broker, default_broker: Bro
     testing, default = (each.admin("GET", "brokers/configuration/runtime") for each in (broker, default_broker))
     assert isinstance(testing, dict) and isinstance(default, dict)
     assert {name: (testing[name], default[name]) for name in _SETTINGS} == _SETTINGS
+    assert testing["numTransactionReplayThreadPoolSize"] == "1"
     assert "AppendIndexMetadataInterceptor" in testing["brokerEntryMetadataInterceptors"]
     assert default["brokerEntryMetadataInterceptors"] == "[]"
 
