@@ -17,10 +17,12 @@ T = TypeVar("T")
 _FIELD = re.compile(r"^:param (\w+): ", re.MULTILINE)
 
 
-def option_docs(*sources: type) -> Callable[[T], T]:
+def option_docs(*sources: type, options: type | None = None) -> Callable[[T], T]:
     """Return a decorator that appends the descriptions of the options which a method, or a class, takes.
 
     :param sources: classes whose docstrings describe the options; the first one that has a name gives its description.
+    :param options: the TypedDict of the keyword arguments that are not named in the signature (`**options`); they are
+        described last, in its order. Default None.
     """
 
     def decorate(documented: T) -> T:
@@ -28,7 +30,7 @@ def option_docs(*sources: type) -> Callable[[T], T]:
         if text:
             head, own = _parted(text)
             fields = {**_fields_of(sources), **own}
-            names = _parameters(documented, list(fields))
+            names = [*_parameters(documented), *(() if options is None else options.__annotations__)]
             documented.__doc__ = "\n".join([head, "", *(fields[name] for name in names if name in fields)])
         return documented
 
@@ -45,14 +47,16 @@ def _fields_of(sources: tuple[type, ...]) -> dict[str, str]:
 def _parted(text: str) -> tuple[str, dict[str, str]]:
     """Return a docstring's text before the first field, and its fields by the parameter's name."""
     starts = [*_FIELD.finditer(text)]
+    if not starts:
+        return text, {}
     ends = [*(start.start() for start in starts[1:]), len(text)]
     fields = {start[1]: text[start.start() : end].rstrip() for start, end in zip(starts, ends, strict=True)}
-    return text[: starts[0].start()].rstrip() if starts else text, fields
+    return text[: starts[0].start()].rstrip(), fields
 
 
-def _parameters(documented: Any, every: list[str]) -> list[str]:
-    """Return the parameters of a function, or of a class's `__init__`; where it takes `**options`, `every` one."""
+def _parameters(documented: Any) -> tuple[str, ...]:
+    """Return the named parameters of a function, or of a class's `__init__`."""
     function: Any = vars(documented)["__init__"] if isinstance(documented, type) else documented
     code = function.__code__
-    named = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    return [*named, *(name for name in every if name not in named)] if code.co_flags & inspect.CO_VARKEYWORDS else named
+    named: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return named

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from pulsar_native.arrow.batch import ArrowBatch
-from pulsar_native.engine.client import ClientCore
+from pulsar_native.config import ConsumerConfig, ConsumerEventListener, TopicsChangedListener
+from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.transaction import TransactionWork
+from pulsar_native.enums import ConsumerType, RegexSubscriptionMode
 from pulsar_native.exceptions import (
     InvalidConfiguration,
     InvalidMessage,
@@ -18,6 +22,8 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_pattern import TopicPattern
+from pulsar_native.schema import BytesSchema, Schema
 
 MAX_U64 = (1 << 64) - 1
 MAX_I64 = (1 << 63) - 1
@@ -72,7 +78,7 @@ def transaction_timeout(seconds: float) -> float:
     return seconds
 
 
-def work_of(transaction: object, client: ClientCore) -> TransactionWork:
+def work_of(transaction: object, client: ClientContext) -> TransactionWork:
     """Return the engine's part of a transaction; raise `InvalidConfiguration` if it belongs to another client."""
     work = getattr(transaction, "_work", None)
     if not isinstance(work, TransactionWork):
@@ -164,3 +170,64 @@ def deadline(timeout_millis: int | None, now: float) -> float | None:
     if type(timeout_millis) is not int and (isinstance(timeout_millis, bool) or not isinstance(timeout_millis, int)):
         raise InvalidConfiguration(f"timeout_millis must be an int of milliseconds or None, not {timeout_millis!r}")
     return now + timeout_millis / 1000
+
+
+# --- subscriptions ----------------------------------------------------------------------------------------------------
+
+
+def checked_schema(schema: object) -> Schema[Any]:
+    """Return the schema of a producer or consumer, of bytes for None."""
+    if schema is None:
+        return BytesSchema()
+    if not isinstance(schema, Schema):
+        raise InvalidConfiguration(f"schema must be a Schema, such as StringSchema(), not {type(schema).__name__}")
+    return schema
+
+
+def check_stats_cache_time(milliseconds: object) -> None:
+    """Raise `InvalidConfiguration` unless an argument that has no effect has the right type all the same."""
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int):
+        raise InvalidConfiguration(
+            f"broker_consumer_stats_cache_time_ms must be an int, not {type(milliseconds).__name__}"
+        )
+
+
+def checked_topics(
+    topic: str | Sequence[str] | re.Pattern[str],
+    config: ConsumerConfig,
+    *,
+    is_pattern: bool = False,
+    listener: TopicsChangedListener | None = None,
+) -> list[str] | TopicPattern:
+    """Return the topics to subscribe to, or their pattern; raise `InvalidConfiguration` for contradicting options."""
+    if isinstance(topic, re.Pattern) or is_pattern:
+        if not isinstance(topic, str | re.Pattern):
+            raise InvalidConfiguration("A pattern and a list of topics exclude each other; pass one of them")
+        if config.is_read_compacted and config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+            raise InvalidConfiguration(
+                "is_read_compacted needs persistent topics: RegexSubscriptionMode.PersistentOnly"
+            )
+        return TopicPattern.parse(topic)
+    if config.regex_subscription_mode is not RegexSubscriptionMode.PersistentOnly:
+        raise InvalidConfiguration("regex_subscription_mode needs a pattern as the topic; pass re.compile(...)")
+    if listener is not None:
+        raise InvalidConfiguration("topics_changed_listener needs a pattern as the topic; pass re.compile(...)")
+    if isinstance(topic, str):
+        return [topic]
+    if not isinstance(topic, list) or not all(isinstance(name, str) for name in topic):
+        raise InvalidConfiguration("topic must be a str, a list of str, or a compiled pattern")
+    return list(topic)
+
+
+def check_event_listener(listener: ConsumerEventListener | None, config: ConsumerConfig) -> None:
+    """Raise `InvalidConfiguration` for a listener that would never be called or lacks a method."""
+    if listener is None:
+        return
+    if config.consumer_type is not ConsumerType.Failover:
+        raise InvalidConfiguration("consumer_event_listener needs consumer_type=ConsumerType.Failover")
+    for name in ("became_active", "became_inactive"):
+        if not callable(getattr(listener, name, None)):
+            raise InvalidConfiguration(
+                "consumer_event_listener must have the methods became_active and became_inactive; "
+                f"{type(listener).__name__} has no {name}"
+            )

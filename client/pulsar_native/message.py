@@ -10,8 +10,9 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, cast
 
+from pulsar_native._type_vars import T_co
 from pulsar_native.crypto import EncryptionContext
 from pulsar_native.message_id import MessageId
 
@@ -65,8 +66,8 @@ class EntryView(Protocol):
     def decode(self, data: bytes) -> Any: ...
 
 
-class Message:
-    """A received message. Its methods do no I/O.
+class Message(Generic[T_co]):
+    """A received message, generic in the type of its value. Its methods do no I/O.
 
     Not thread-safe while a field is read for the first time; it may be passed to another thread.
     """
@@ -87,12 +88,14 @@ class Message:
         """Return the payload as published, decompressed; b"" for a null value."""
         return self.entry.body[self._start : self._end]
 
-    def value(self) -> Any:
+    def value(self) -> T_co:
         """Return the payload decoded by the consumer's schema, None for a null value.
 
-        Raises what the schema raises for bytes it cannot decode.
+        The type leaves None out; on topics with null values ask `has_null_value()` first. Raises what the schema raises
+        for bytes it cannot decode.
         """
-        return None if self.has_null_value() else self.entry.decode(self.data())
+        value: Any = None if self.has_null_value() else self.entry.decode(self.data())
+        return cast("T_co", value)
 
     def _single(self) -> SingleFields:
         try:
@@ -224,17 +227,17 @@ class Message:
         return f"<Message {self.message_id()} of {self.entry.topic}, {len(self)} bytes>"
 
 
-class KeyedMessage(Message):
+class KeyedMessage(Message[T_co]):
     """A message received with a schema that has, or may have, the key part of the value in the message's key."""
 
     __slots__ = ()
 
-    def value(self) -> Any:
+    def value(self) -> T_co:
         """Return the decoded payload, with the decoded key where the schema separates it; null parts are None."""
         fields: Any = self._single()
         key = None if fields.null_partition_key or not self.has_key() else self.key_bytes()
         data = None if fields.null_value else self.data()
-        return self.entry.schema.decode_separated(key, data, self.entry.schema_version)
+        return cast("T_co", self.entry.schema.decode_separated(key, data, self.entry.schema_version))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -337,7 +340,7 @@ class OutgoingMessage:
         return self.deliver_at is not None or bool(self.replicate_to)
 
 
-class RoutedMessage(Message):
+class RoutedMessage(Message[bytes]):
     """An outgoing message as a `message_router` gets it, with the methods of a received one; it has no id yet."""
 
     __slots__ = ("_outgoing",)

@@ -34,7 +34,7 @@ class MessageBatch:
         self._place = msg_id
         return self
 
-    def parse_from(self, data: bytes, size: int) -> list[Message]:
+    def parse_from(self, data: bytes, size: int) -> list[Message[bytes]]:
         """Return the messages of an uncompressed body; raises `InvalidMessage` for a malformed one.
 
         :param data: the body.

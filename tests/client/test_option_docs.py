@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import pytest
 
 import pulsar_native
 import pulsar_native.asyncio
+from pulsar_native import _options
 from pulsar_native._option_docs import option_docs
 
 _CLIENTS = (pulsar_native.Client, pulsar_native.asyncio.Client)
@@ -21,6 +22,13 @@ _DOCUMENTED: list[Callable[..., Any]] = [
     pulsar_native.Producer.send_async,
     pulsar_native.asyncio.Producer.enqueue,
 ]
+# TypedDict of the keyword arguments that are not named in the signature.
+_OPTIONS: dict[str, Any] = {
+    "create_producer": _options.ProducerOptions,
+    "subscribe": _options.ConsumerOptions,
+    "create_reader": _options.ReaderOptions,
+    "create_table_view": _options.TableViewOptions,
+}
 
 
 def described(documented: Any) -> list[str]:
@@ -28,20 +36,20 @@ def described(documented: Any) -> list[str]:
     return re.findall(r"^:param (\w+): \S", inspect.getdoc(documented) or "", re.MULTILINE)
 
 
+def parameters_of(documented: Callable[..., Any], options: Any) -> list[str]:
+    """Return the names of a signature's parameters, those of `**options` last."""
+    names = [name for name in inspect.signature(documented).parameters if name != "self"]
+    return names if options is None else [*names[: names.index("options")], *options.__annotations__]
+
+
 @pytest.mark.parametrize("method", _DOCUMENTED, ids=lambda method: f"{method.__module__}.{method.__qualname__}")
 def test_option_docs_of_methods_have_every_parameter(method: Callable[..., Any]) -> None:
-    parameters = [name for name in inspect.signature(method).parameters if name != "self"]
-    assert described(method) == parameters
+    assert described(method) == parameters_of(method, _OPTIONS.get(method.__name__))
 
 
-def test_option_docs_of_sync_client_have_every_option() -> None:
-    parameters = list(inspect.signature(pulsar_native.Client).parameters)
-    assert described(pulsar_native.Client) == parameters
-
-
-def test_option_docs_of_asyncio_client_have_every_option() -> None:
-    options = inspect.signature(pulsar_native.Client).parameters
-    assert set(described(pulsar_native.asyncio.Client)) == {*options, "description"}
+@pytest.mark.parametrize("client", _CLIENTS, ids=("sync", "asyncio"))
+def test_option_docs_of_clients_have_every_option(client: type) -> None:
+    assert described(client) == parameters_of(client, _options.ClientOptions)
 
 
 class Options:
@@ -72,3 +80,14 @@ def test_option_docs_without_docstring_change_nothing() -> None:
     def method(limit: int) -> None: ...
 
     assert method.__doc__ is None
+
+
+def test_option_docs_of_keyword_options_come_last() -> None:
+    class Keywords(TypedDict, total=False):
+        limit: int
+
+    @option_docs(Options, options=Keywords)
+    def method(unit: str, **options: Unpack[Keywords]) -> None:
+        """Do it."""
+
+    assert described(method) == ["unit", "limit"]

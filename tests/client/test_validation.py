@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
 
 from pulsar_native import _validation
+from pulsar_native.config import ConsumerConfig
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_pattern import TopicPattern
 
 
 class Entry:
@@ -41,3 +44,17 @@ def test_time_outs() -> None:
     for wrong in ("5", True, 1.5, timedelta(seconds=1)):
         with pytest.raises(InvalidConfiguration, match="timeout_millis must be an int"):
             _validation.deadline(wrong, 0.0)  # type: ignore[arg-type]
+
+
+def test_checked_topics() -> None:
+    config = ConsumerConfig(subscription_name="s")
+    assert _validation.checked_topics("a", config) == ["a"]
+    assert _validation.checked_topics(["a", "b"], config) == ["a", "b"]
+    for wrong in (None, 5, b"a", [b"a"], {"a"}, ("a",)):
+        with pytest.raises(InvalidConfiguration, match="a list of str, or a compiled pattern"):
+            _validation.checked_topics(wrong, config)  # type: ignore[arg-type]
+    for pattern in (
+        _validation.checked_topics(re.compile("a.*"), config),
+        _validation.checked_topics("a.*", config, is_pattern=True),
+    ):
+        assert isinstance(pattern, TopicPattern) and pattern.for_broker == "public/default/a.*"

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from pulsar_native import _validation, plans
-from pulsar_native._log_target import check_log_options, send_records_to
+from pulsar_native import _validation
+from pulsar_native._log_target import ConsoleLogger, FileLogger, check_log_options, send_records_to
+from pulsar_native._message_builder import encoded_fields
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._option_docs import option_docs
+from pulsar_native._options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+    check_names,
+)
+from pulsar_native._type_vars import S
 from pulsar_native.asyncio._base import Closeable
 from pulsar_native.asyncio.consumer import Consumer, Reader
 from pulsar_native.asyncio.producer import Producer
@@ -27,44 +38,45 @@ from pulsar_native.config import (
     DeadLetterPolicy,
     KeySharedPolicy,
     ProducerConfig,
-    Range,
     ReaderConfig,
-    RedeliveryBackoff,
     Router,
     TopicsChangedListener,
 )
 from pulsar_native.crypto import KeyReader
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
+from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told_on_loop
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.loop import Engine, check_generation, generation
 from pulsar_native.enums import (
     BatchingType,
     CompressionType,
     ConsumerCryptoFailureAction,
     ConsumerType,
-    HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
-    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message_id import MessageId
-from pulsar_native.schema import Schema
-from pulsar_native.service_info import ServiceInfo, ServiceSource
+from pulsar_native.schema import Schema, wire_schema
+from pulsar_native.schema.versions import VersionedDecoder
+from pulsar_native.service_info import Credentials, ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
+from pulsar_native.topic import TopicName
 
 _Part = TypeVar("_Part", bound=Closeable)
 
 
-@option_docs(ClientConfig)
+@option_docs(ClientConfig, options=ClientOptions)
 class Client(NotPicklable):
     """Client of one Pulsar cluster for coroutines: creates producers, consumers and readers. Connects on first use.
 
     Not thread-safe: it belongs to the event loop it is first used on, and raises `OperationNotSupported` on another
-    one. Options are those of `pulsar_native.Client`. Raises `InvalidConfiguration` for an unknown option and for a
-    value of another type or out of range, `InvalidUrl` for a malformed service URL.
+    one. Options are those of `pulsar_native.Client`, by name. Raises `InvalidConfiguration` for an unknown option and
+    for a value of another type or out of range, `InvalidUrl` for a malformed service URL.
 
         async with Client("pulsar://localhost:6650") as client:
             producer = await client.create_producer("greetings")
@@ -78,10 +90,49 @@ class Client(NotPicklable):
     # Ends the forwarding of log records to this client's own logger.
     _log_target: weakref.finalize[..., Any] | None
 
-    def __init__(self, service_url: ServiceSource, **options: Any) -> None:
-        logger, log_conf_file_path = options.pop("logger", None), options.pop("log_conf_file_path", None)
+    def __init__(
+        self,
+        service_url: ServiceSource,
+        *,
+        authentication: Credentials | None = None,
+        operation_timeout_seconds: float = 30,
+        io_threads: int = 1,
+        message_listener_threads: int = 1,
+        concurrent_lookup_requests: int = 50000,
+        log_conf_file_path: str | None = None,
+        stats_interval_in_seconds: int = 600,
+        use_tls: bool = False,
+        tls_trust_certs_file_path: str | None = None,
+        tls_allow_insecure_connection: bool = False,
+        tls_validate_hostname: bool = False,
+        logger: logging.Logger | ConsoleLogger | FileLogger | None = None,
+        connection_timeout_ms: int = 10000,
+        listener_name: str | None = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        check_names("Client", options, ClientOptions.__optional_keys__)
         check_log_options(logger, log_conf_file_path)
-        self._open(ClientConfig.from_mapping({"service_url": service_url, **options}))
+        config = ClientConfig(
+            service_url=service_url,
+            authentication=authentication,
+            operation_timeout_seconds=operation_timeout_seconds,
+            io_threads=io_threads,
+            message_listener_threads=message_listener_threads,
+            concurrent_lookup_requests=concurrent_lookup_requests,
+            stats_interval_in_seconds=stats_interval_in_seconds,
+            use_tls=use_tls,
+            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_allow_insecure_connection=tls_allow_insecure_connection,
+            tls_validate_hostname=tls_validate_hostname,
+            connection_timeout_ms=connection_timeout_ms,
+            listener_name=listener_name,
+            tls_private_key_file_path=tls_private_key_file_path,
+            tls_certificate_file_path=tls_certificate_file_path,
+            **options,
+        )
+        self._open(config)
         if logger is not None:
             self._log_target = weakref.finalize(self, send_records_to(logger))
 
@@ -127,12 +178,12 @@ class Client(NotPicklable):
         part._client = self
         return part
 
-    @option_docs(ProducerConfig)
+    @option_docs(ProducerConfig, options=ProducerOptions)
     async def create_producer(
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -153,15 +204,10 @@ class Client(NotPicklable):
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
-        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
-        compression_min_msg_body_size: int = 0,
-        chunk_max_message_size: int = -1,
         encryption_keys: Sequence[str] | None = None,
-        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: float = 60,
         interceptors: Sequence[ProducerInterceptor] = (),
-    ) -> Producer:
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[S]:
         """Create a producer on a topic or on all its partitions. Waits up to the operation time-out.
 
         Raises `InvalidConfiguration` for an option out of range, `TopicNotFound`, `ProducerBusy`, `ProducerFenced`,
@@ -172,17 +218,44 @@ class Client(NotPicklable):
             asyncio client; the sync API's is False.
         :param interceptors: `ProducerInterceptor` objects, called in this order. Default none.
         """
-        plan = plans.producer(locals())
-        inner = await self._started().create_producer(*plan)
+        check_names("create_producer", options, ProducerOptions.__optional_keys__)
+        config = ProducerConfig(
+            topic=topic,
+            producer_name=producer_name,
+            initial_sequence_id=initial_sequence_id,
+            send_timeout_millis=send_timeout_millis,
+            compression_type=compression_type,
+            max_pending_messages=max_pending_messages,
+            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+            block_if_queue_full=block_if_queue_full,
+            batching_enabled=batching_enabled,
+            batching_max_messages=batching_max_messages,
+            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            chunking_enabled=chunking_enabled,
+            message_routing_mode=message_routing_mode,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
+            properties=properties or {},
+            batching_type=batching_type,
+            encryption_key=encryption_key,
+            crypto_key_reader=crypto_key_reader,
+            access_mode=access_mode,
+            message_router=message_router,
+            encryption_keys=encryption_keys or (),
+            **options,
+        )
+        chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
+        used_schema = _validation.checked_schema(schema)
+        inner = await self._started().create_producer(config, used_schema, chain)
         return self._kept_by(Producer(inner, inner.schema))
 
-    @option_docs(ConsumerConfig)
+    @option_docs(ConsumerConfig, options=ConsumerOptions)
     async def subscribe(
         self,
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -206,24 +279,12 @@ class Client(NotPicklable):
         is_pattern_topic: bool = False,
         *,
         pattern_auto_discovery_period: float = 60,
-        acknowledgment_group_time_ms: int = 100,
-        max_acknowledgment_group_size: int = 1000,
-        ack_receipt_enabled: bool = False,
-        unacked_messages_tick_ms: int = 1000,
-        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
-        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
-        negative_ack_redelivery_delay_precision: int = 8,
-        enable_retry: bool = False,
-        priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
-        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: float = 60,
-        auto_scaled_receiver_queue_size_enabled: bool = False,
         topics_changed_listener: TopicsChangedListener | None = None,
         consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
-    ) -> Consumer:
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[S]:
         """Subscribe to a topic, all its partitions, several topics, or a pattern. Waits up to the operation time-out.
 
         Each call creates a consumer. A pattern names tenant and namespace literally and matches whole topic names,
@@ -244,18 +305,57 @@ class Client(NotPicklable):
         :param consumer_event_listener: a `ConsumerEventListener`; Failover subscriptions only. Default None.
         :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
-        plan = plans.consumer(locals())
-        made = self._kept_by(Consumer(await self._started().subscribe(*plan), plan.decoder))
-        if plan.activity is not None:
-            plan.activity.bind(made)
-        return made
+        check_names("subscribe", options, ConsumerOptions.__optional_keys__)
+        config = ConsumerConfig(
+            subscription_name=subscription_name,
+            consumer_type=consumer_type,
+            receiver_queue_size=receiver_queue_size,
+            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+            consumer_name=consumer_name,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+            is_read_compacted=is_read_compacted,
+            properties=properties or {},
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            initial_position=initial_position,
+            crypto_key_reader=crypto_key_reader,
+            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            start_message_id_inclusive=start_message_id_inclusive,
+            batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            key_shared_policy=key_shared_policy,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            regex_subscription_mode=regex_subscription_mode,
+            dead_letter_policy=dead_letter_policy,
+            crypto_failure_action=crypto_failure_action,
+            subscription_properties=subscription_properties or {},
+            **options,
+        )
+        _validation.check_stats_cache_time(broker_consumer_stats_cache_time_ms)
+        _validation.check_event_listener(consumer_event_listener, config)
+        topics = _validation.checked_topics(
+            topic, config, is_pattern=is_pattern_topic, listener=topics_changed_listener
+        )
+        chain = ConsumerChain(interceptors, reads=False) if interceptors else None
+        changed = None if topics_changed_listener is None else topics_told_on_loop(topics_changed_listener)
+        events = None if consumer_event_listener is None else ConsumerEvents(consumer_event_listener, None)
+        used_schema = _validation.checked_schema(schema)
+        decoder = VersionedDecoder(used_schema)
+        inner = await self._started().subscribe(
+            topics, config, decoder, wire_schema(used_schema), chain, changed, events
+        )
+        consumer = self._kept_by(Consumer(inner, decoder))
+        if events is not None:
+            events.bind(consumer)
+        return consumer
 
-    @option_docs(ReaderConfig)
+    @option_docs(ReaderConfig, options=ReaderOptions)
     async def create_reader(
         self,
         topic: str | list[str],
         start_message_id: MessageId,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -264,15 +364,9 @@ class Client(NotPicklable):
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
-        subscription_name: str | None = None,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: float = 60,
-        max_pending_chunked_message: int = 10,
-        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
-        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
-        key_hash_range: Sequence[Range] | None = None,
         interceptors: Sequence[ReaderInterceptor] = (),
-    ) -> Reader:
+        **options: Unpack[ReaderOptions],
+    ) -> Reader[S]:
         """Create a reader of one or several topics. Waits up to the operation time-out.
 
         A reader is an exclusive consumer of a non-durable subscription: nothing stays at the broker. Raises
@@ -282,19 +376,35 @@ class Client(NotPicklable):
         :param schema: the schema that decodes the values. Default None: bytes.
         :param interceptors: `ReaderInterceptor` objects, called in this order. Default none.
         """
-        plan = plans.reader(locals())
-        return self._kept_by(Reader(await self._started().subscribe(*plan), plan.decoder))
+        check_names("create_reader", options, ReaderOptions.__optional_keys__)
+        config = ReaderConfig(
+            topic=topic,
+            start_message_id=start_message_id,
+            receiver_queue_size=receiver_queue_size,
+            reader_name=reader_name,
+            subscription_role_prefix=subscription_role_prefix,
+            is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            start_message_id_inclusive=start_message_id_inclusive,
+            crypto_failure_action=crypto_failure_action,
+            **options,
+        )
+        consumer_config = config.consumer_config()
+        chain = ConsumerChain(interceptors, reads=True) if interceptors else None
+        used_schema = _validation.checked_schema(schema)
+        decoder = VersionedDecoder(used_schema)
+        inner = await self._started().subscribe(
+            config.topics, consumer_config, decoder, wire_schema(used_schema), chain
+        )
+        return self._kept_by(Reader(inner, decoder))
 
-    @option_docs(ReaderConfig)
+    @option_docs(ReaderConfig, options=TableViewOptions)
     async def create_table_view(
         self,
         topic: str,
         subscription_name: str | None = None,
         schema: Schema[Any] | None = None,
-        *,
-        auto_update_partitions_interval_seconds: float = 60,
-        crypto_key_reader: KeyReader | None = None,
-        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        **options: Unpack[TableViewOptions],
     ) -> TableView:
         """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
@@ -305,8 +415,19 @@ class Client(NotPicklable):
         :param subscription_name: name of the non-durable subscription. Default None: a generated one.
         :param schema: the schema that decodes the values. Default None: bytes.
         """
-        plan = plans.table_view(locals())
-        view = self._kept_by(TableView(await self._started().subscribe(*plan), plan.decoder, subscription_name))
+        check_names("create_table_view", options, TableViewOptions.__optional_keys__)
+        config = ReaderConfig(
+            topic=topic,
+            start_message_id=MessageId.earliest,
+            subscription_name=subscription_name,
+            is_read_compacted=TopicName.parse(topic).is_persistent,
+            **options,
+        )
+        consumer_config = config.consumer_config()
+        used_schema = _validation.checked_schema(schema)
+        decoder = VersionedDecoder(used_schema)
+        inner = await self._started().subscribe([topic], consumer_config, decoder, wire_schema(used_schema))
+        view = self._kept_by(TableView(inner, decoder, subscription_name))
         await view._start()
         return view
 

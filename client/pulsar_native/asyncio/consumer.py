@@ -9,9 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pulsar_native import _validation
+from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.asyncio._base import Closeable
@@ -21,7 +22,7 @@ from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.metrics.statistics import of_consumer
+from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import no_receipt
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, Timeout
 from pulsar_native.message import Message
@@ -40,7 +41,7 @@ _MIB = 1024 * 1024
 _SETTLE_SECONDS = 0.5
 
 
-class Receiving(Closeable):
+class Receiving(Closeable, Generic[T_co]):
     """Common base of consumers and readers: waiting for messages in the calling task."""
 
     def __init__(self, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
@@ -49,7 +50,7 @@ class Receiving(Closeable):
         # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
         self._attends = decoder.needs_writer or inner.chain is not None
         # Messages that `receive` pops without taking the consumer lock.
-        self._prefetched: deque[Message] = deque() if self._attends else inner.start_prefetch()
+        self._prefetched: deque[Message[T_co]] = deque() if self._attends else inner.start_prefetch()
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -59,7 +60,7 @@ class Receiving(Closeable):
     def _described(self) -> str:
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
-    async def _next(self, timeout_millis: int | None) -> Message:
+    async def _next(self, timeout_millis: int | None) -> Message[T_co]:
         """Return the next message if none is prefetched."""
         deadline = _validation.deadline(timeout_millis, self._loop.time())
         try:
@@ -71,7 +72,7 @@ class Receiving(Closeable):
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
 
-    async def _take(self, deadline: float | None) -> Message | None:
+    async def _take(self, deadline: float | None) -> Message[T_co] | None:
         check_generation(self._generation)
         inner = self._inner
         # Earlier waiters have precedence.
@@ -82,7 +83,7 @@ class Receiving(Closeable):
                 return None
         return await self._attend(message) if self._attends else message
 
-    async def _attend(self, message: Message) -> Message:
+    async def _attend(self, message: Message[T_co]) -> Message[T_co]:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
             schema = await self._inner.client.writer_schema(message.topic_name(), version)
@@ -183,9 +184,10 @@ class Receiving(Closeable):
         return CloseReport(seconds=self._loop.time() - began, consumers=parts)
 
 
-class Consumer(Receiving):
+class Consumer(Receiving[T_co]):
     """Consumer of a subscription, created by `Client.subscribe`. Belongs to the client's loop; not thread-safe.
 
+    Generic in the type of the values, which is the schema's.
     An async context manager that closes it, and an async iterator of messages that ends when it is closed.
     """
 
@@ -197,7 +199,7 @@ class Consumer(Receiving):
         """Return this consumer's name."""
         return self._inner.name
 
-    async def receive(self, timeout_millis: int | None = None) -> Message:
+    async def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Waits until there is one; waiting tasks are served in order.
 
         Cancelling the task loses no message. Raises `Timeout`, `AlreadyClosed`, and `CryptoError` for a message that
@@ -213,7 +215,7 @@ class Consumer(Receiving):
                 pass
         return await self._next(timeout_millis)
 
-    async def batch_receive(self) -> list[Message]:
+    async def batch_receive(self) -> list[Message[T_co]]:
         """Return messages up to the limits of `batch_receive_policy`; none if none came in its time.
 
         A cancelled call has the messages it had collected redelivered. Raises `AlreadyClosed`, and `CryptoError` for a
@@ -294,7 +296,7 @@ class Consumer(Receiving):
 
     async def acknowledge(
         self,
-        message: Message | MessageId | list[Message | MessageId] | ArrowBatch,
+        message: Message | MessageId | Sequence[Message | MessageId] | ArrowBatch,
         *,
         txn: Transaction | None = None,
     ) -> None:
@@ -443,24 +445,25 @@ class Consumer(Receiving):
         check_generation(self._generation)
         self._inner.resume()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         try:
             return await self.receive()
         except AlreadyClosed:
             raise StopAsyncIteration from None
 
 
-class Reader(Receiving):
+class Reader(Receiving[T_co]):
     """Reader of topics from a given position, created by `Client.create_reader`. Belongs to the client's loop.
 
+    Generic in the type of the values, which is the schema's.
     Nothing stays at the broker when it is closed. An async context manager that closes it, and an async iterator of
     messages that ends when it is closed.
     """
 
-    async def read_next(self, timeout_millis: int | None = None) -> Message:
+    async def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Waits until there is one; waiting tasks are served in order.
 
         Cancelling the task loses no message. Raises `Timeout`, `AlreadyClosed`, and `CryptoError` for a message that
@@ -537,10 +540,10 @@ class Reader(Receiving):
         for batch in work.rest():
             yield batch
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[T_co]]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         try:
             return await self.read_next()
         except AlreadyClosed:

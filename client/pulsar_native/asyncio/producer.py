@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pulsar_native import _message_builder, _validation
 from pulsar_native._option_docs import option_docs
+from pulsar_native._options import MessageOptions
+from pulsar_native._type_vars import S, T_contra
 from pulsar_native.asyncio._base import Closeable
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import check_generation, generation
-from pulsar_native.engine.metrics.statistics import of_producer
+from pulsar_native.engine.metrics.reports import of_producer
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio.transaction import Transaction
 
 
-class Producer(Closeable):
-    """Producer of one topic, created by `Client.create_producer`. Belongs to the client's loop; not thread-safe."""
+class Producer(Closeable, Generic[T_contra]):
+    """Producer of one topic, created by `Client.create_producer`. Belongs to the client's loop; not thread-safe.
+
+    Generic in the type of the values, which is the schema's.
+    """
 
     def __init__(self, inner: TopicProducer, schema: Schema[Any]) -> None:
         self._inner = inner
@@ -68,6 +73,31 @@ class Producer(Closeable):
         """Return the producer's statistics. Does not block."""
         return of_producer(self._inner)
 
+    @overload
+    async def send(
+        self,
+        content: T_contra | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | int | None = None,
+        schema: None = None,
+        txn: Transaction | None = None,
+    ) -> MessageId: ...
+    @overload
+    async def send(
+        self,
+        content: S | None,
+        *,
+        schema: Schema[S],
+        txn: Transaction | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> MessageId: ...
     @option_docs(NewMessage)
     async def send(
         self,
@@ -98,14 +128,41 @@ class Producer(Closeable):
         :param txn: transaction that the message is sent in: consumers get it after the commit. Raises
             `InvalidTxnStatusError` if it is not open. Default None.
         """
+        # The overloads have no form for a schema or None.
+        other_schema: Any = schema
         # No shield: only this task has the future, so it may be cancelled together with the task.
         return await (
             await self.enqueue(
                 content, properties, partition_key, ordering_key, sequence_id, replication_clusters,
-                disable_replication, event_timestamp, deliver_at, deliver_after, schema, txn,
+                disable_replication, event_timestamp, deliver_at, deliver_after, other_schema, txn,
             )
         )  # fmt: skip
 
+    @overload
+    async def enqueue(
+        self,
+        content: T_contra | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | int | None = None,
+        schema: None = None,
+        txn: Transaction | None = None,
+    ) -> asyncio.Future[MessageId]: ...
+    @overload
+    async def enqueue(
+        self,
+        content: S | None,
+        *,
+        schema: Schema[S],
+        txn: Transaction | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> asyncio.Future[MessageId]: ...
     @option_docs(NewMessage)
     async def enqueue(
         self,
@@ -202,7 +259,7 @@ class Producer(Closeable):
 
     async def send_many(
         self,
-        messages: Iterable[Any] | AsyncIterable[Any],
+        messages: Iterable[T_contra | NewMessage | None] | AsyncIterable[T_contra | NewMessage | None],
         *,
         progress: Callable[[int], Any] | None = None,
         txn: Transaction | None = None,

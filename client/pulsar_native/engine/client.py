@@ -20,25 +20,19 @@ from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 from pulsar_native.engine.consumer.dead_letter import with_retry_topic
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher, TopicsChanged
-from pulsar_native.engine.interceptors import ConsumerChain, InterceptedConsumer, InterceptedProducer, ProducerChain
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
+from pulsar_native.engine.interceptors import InterceptedConsumer, InterceptedProducer
 from pulsar_native.engine.lookup import Lookup
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.memory_limit import MemoryLimit
-from pulsar_native.engine.metrics.statistics import (
-    ConsumerRecorder,
-    ProducerRecorder,
-    StatsClock,
-    consumer_counts,
-    of_client,
-    producer_counts,
-)
+from pulsar_native.engine.metrics.reports import StatsClock, consumer_counts, of_client, producer_counts
+from pulsar_native.engine.metrics.statistics import ConsumerRecorder, ProducerRecorder
 from pulsar_native.engine.metrics.telemetry import Instruments, instruments_of
 from pulsar_native.engine.pool import ConnectionPool
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
-from pulsar_native.engine.transaction import TransactionWork
-from pulsar_native.engine.transaction_coordinator import Transactions
+from pulsar_native.engine.transaction import Transactions, TransactionWork
 from pulsar_native.exceptions import (
     AlreadyClosed,
     IncompatibleSchema,

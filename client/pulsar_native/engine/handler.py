@@ -23,7 +23,7 @@ from pulsar_native.service_url import Address, ServiceUrl
 from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.client_context import ClientContext
 
 _log = logging.getLogger("pulsar_native.handler")
 
@@ -48,7 +48,7 @@ _ALIVE = (State.CONNECTING, State.READY)
 class Handler(ABC):
     """Base of `PartitionProducer` and `PartitionConsumer`."""
 
-    def __init__(self, client: ClientCore, topic: TopicName, *, mandatory_stop: float = 0.0) -> None:
+    def __init__(self, client: ClientContext, topic: TopicName, *, mandatory_stop: float = 0.0) -> None:
         self.client = client
         self.engine = client.engine
         self.topic = topic

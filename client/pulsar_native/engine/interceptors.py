@@ -1,15 +1,13 @@
-"""Interceptors: chains that isolate exceptions, and a producer that passes every message through a chain.
+"""Producers and consumers with interceptors: they pass messages and acknowledgements through a chain.
 
 Rules: without interceptors none of this is involved; with them a producer is an `InterceptedProducer`, a consumer has a
 chain its API calls. `before_send` runs once per message, also when the message has to wait for memory or queue
-capacity. `on_send_acknowledgement` runs with its receipt or failure. Chains reference the live object weakly, since it
-references them.
+capacity. `on_send_acknowledgement` runs with its receipt or failure.
 """
 
 from __future__ import annotations
 
 import logging
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -18,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native.config import ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
-from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsClient, MultiTopicsConsumer
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.producer.backpressure import Backpressure
-from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+from pulsar_native.engine.producer.partitioned_producer import TopicProducer, TopicProducerClient
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.waiter import SendWait
-from pulsar_native.exceptions import InvalidConfiguration, PulsarException
-from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
+from pulsar_native.exceptions import PulsarException
+from pulsar_native.interceptors import ProducerInterceptor
 from pulsar_native.message import Message, OutgoingMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
@@ -35,127 +34,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.transaction import TransactionWork
 
 _log = logging.getLogger("pulsar_native.interceptor")
-
-
-class _Chain:
-    """Interceptors of one live object, called in order."""
-
-    def __init__(self, interceptors: Sequence[Any], kind: type) -> None:
-        for each in interceptors:
-            if not isinstance(each, kind):
-                raise InvalidConfiguration(f"interceptors must be {kind.__name__} objects, not {type(each).__name__}")
-        self.interceptors = tuple(interceptors)
-        self._live: Callable[[], Any] = lambda: None
-        self._closed = False
-        self.is_bound = False
-        self.on_bound: Callable[[], None] | None = None
-
-    def bind(self, live: Any) -> None:
-        """Set the producer, consumer or reader that interceptors receive as an argument."""
-        self._live = weakref.ref(live)
-        self.is_bound = True
-        if self.on_bound is not None:
-            self.on_bound()
-
-    def notify(self, name: str, *arguments: Any) -> None:
-        """Call a method of each with the live object; exceptions are logged."""
-        live = self._live()
-        for each in self.interceptors:
-            self._guarded(each, name, live, *arguments)
-
-    def notify_plain(self, name: str, *arguments: Any) -> None:
-        """Call a method of each without the live object; exceptions are logged."""
-        for each in self.interceptors:
-            self._guarded(each, name, *arguments)
-
-    def pass_on(self, name: str, kind: type, item: Any) -> Any:
-        """Pass an item through a method of each, in order; one that raises or returns another type is skipped."""
-        live = self._live()
-        for each in self.interceptors:
-            found = self._guarded(each, name, live, item)
-            if isinstance(found, kind):
-                item = found
-        return item
-
-    def close(self) -> None:
-        """Call `close` of each, once."""
-        if not self._closed:
-            self._closed = True
-            self.notify_plain("close")
-
-    def _guarded(self, interceptor: Any, name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(interceptor, name)(*arguments)
-        except Exception:
-            _log.exception("The interceptor %s failed in %s", type(interceptor).__name__, name)
-            return None
-
-
-class ProducerChain(_Chain):
-    """Interceptor chain of a producer."""
-
-    def __init__(self, interceptors: Sequence[ProducerInterceptor], encode: Callable[[OutgoingMessage], bytes]) -> None:
-        super().__init__(interceptors, ProducerInterceptor)
-        # Encoder of a message's optional fields, called after the interceptors.
-        self.encode = encode
-
-    def before_send(self, message: OutgoingMessage) -> tuple[OutgoingMessage, list[ProducerInterceptor]]:
-        """Return the message to send, and the interceptors to notify of its outcome."""
-        live = self._live()
-        caring = []
-        for each in self.interceptors:
-            if not self._guarded(each, "eligible", message):
-                continue
-            caring.append(each)
-            found = self._guarded(each, "before_send", live, message)
-            if isinstance(found, OutgoingMessage):
-                message = found
-        return message, caring
-
-    def on_receipt(
-        self,
-        caring: list[ProducerInterceptor],
-        message: OutgoingMessage,
-        message_id: MessageId | None,
-        error: Exception | None,
-    ) -> None:
-        """Notify interceptors of a message's outcome."""
-        live = self._live()
-        for each in caring:
-            self._guarded(each, "on_send_acknowledgement", live, message, message_id, error)
-
-
-class ConsumerChain(_Chain):
-    """Interceptor chain of a consumer or reader."""
-
-    def __init__(
-        self, interceptors: Sequence[ConsumerInterceptor] | Sequence[ReaderInterceptor], *, reads: bool
-    ) -> None:
-        super().__init__(interceptors, ReaderInterceptor if reads else ConsumerInterceptor)
-        self._reads = reads
-        # Messages are decoded on arrival only for interceptors that implement `on_arrival`.
-        self.sees_arrival = any(
-            isinstance(each, ConsumerInterceptor) and type(each).on_arrival is not ConsumerInterceptor.on_arrival
-            for each in interceptors
-        )
-
-    def arriving(self, messages: list[Message]) -> list[Message]:
-        """Return the messages to queue."""
-        return [self.pass_on("on_arrival", Message, message) for message in messages]
-
-    def arrived(self, message: Message) -> Message:
-        """Return the message to return from receive."""
-        found: Message = self.pass_on("before_read" if self._reads else "before_consume", Message, message)
-        return found
-
-    def said(self, name: str, *arguments: Any) -> None:
-        """Notify interceptors of an acknowledgement or redelivery; readers have none."""
-        if not self._reads:
-            self.notify(name, *arguments)
 
 
 class InterceptedProducer(TopicProducer):
@@ -163,7 +44,7 @@ class InterceptedProducer(TopicProducer):
 
     def __init__(
         self,
-        client: ClientCore,
+        client: TopicProducerClient,
         config: ProducerConfig,
         topic: TopicName,
         partitions: int,
@@ -267,7 +148,7 @@ class InterceptedConsumer(MultiTopicsConsumer):
 
     def __init__(
         self,
-        client: ClientCore,
+        client: MultiTopicsClient,
         config: ConsumerConfig,
         topics: dict[TopicName, int],
         schema: VersionedDecoder,

@@ -1,10 +1,11 @@
-"""Transaction of the client: `protocol.transaction` with its coordinator, its clock, and its producers and consumers.
+"""Transactions of the client: `protocol.transaction` with coordinators, clock, producers and consumers.
 
 Rules: a partition, and a subscription, is registered once, with a response before the first message or acknowledgement
 of it is written. The end first waits for pending operations, then seals the transaction, then sends END_TXN; a failed
 operation turns a commit into an abort. After an abort the broker redelivers the acknowledged messages by itself where
 it can do so entry by entry; elsewhere (Exclusive, Failover) the consumer requests everything unacknowledged, so that
-the order is kept. Counting is thread-safe, under the lock; everything else is on the loop.
+the order is kept. New transactions use the coordinators in turn; nothing is connected before the first one. Counting
+and `Transactions.join` are thread-safe; everything else is on the loop.
 """
 
 from __future__ import annotations
@@ -12,41 +13,91 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.transaction_coordinator import ASSIGN_TOPIC, Coordinator
 from pulsar_native.enums import TransactionState
 from pulsar_native.exceptions import (
     ConnectError,
     InvalidTxnStatusError,
     NotConnected,
+    OperationNotSupported,
     PulsarException,
+    TopicNotFound,
     TransactionConflict,
+    TransactionCoordinatorNotFoundError,
     TransactionNotFound,
     UnknownError,
 )
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.send_op import Callback
-from pulsar_native.protocol.transaction import TransactionCore
+from pulsar_native.protocol.transaction import AckPosition, TransactionCore
+from pulsar_native.topic import TopicName
 from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import TransactionalAckItem
+from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
-    from pulsar_native.engine.consumer.consumer import PartitionConsumer
-    from pulsar_native.engine.producer.bulk_send import BulkSend
-    from pulsar_native.engine.producer.producer import PartitionProducer
-    from pulsar_native.engine.transaction_coordinator import Coordinator
+    from pulsar_native.engine.client_context import ClientContext
 
 _log = logging.getLogger("pulsar_native.transaction")
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 # Maximum number of entries in an ACK.
 _BLOCK = 1000
+
+
+class TransactionProducer(Protocol):
+    """Producer of one partition whose messages may be sent in transactions."""
+
+    topic: TopicName
+
+    def joined(self, transaction: TransactionCore) -> None: ...
+    def leave_transaction(self, transaction: TransactionCore) -> None: ...
+    def flush_then(self, done: Callable[[PulsarException | None], None]) -> None: ...
+
+
+class TransactionAcks(Protocol):
+    """Acknowledgements of one partition's consumer in transactions."""
+
+    def places_of(self, ids: Iterable[MessageId]) -> list[AckPosition]: ...
+    def up_to_in_transaction(self, message_id: MessageId) -> list[TransactionalAckItem]: ...
+    def done_in_transaction(
+        self, acked: Mapping[EntryKey, int], items: Iterable[TransactionalAckItem], messages: int
+    ) -> None: ...
+    async def answered(self, connection: Connection, request_id: int, frame: bytes) -> bool: ...
+    def before_abort(self, acked: Mapping[EntryKey, int]) -> None: ...
+    def transaction_ended(self, acked: Mapping[EntryKey, int], *, committed: bool) -> None: ...
+
+
+class TransactionConsumer(Protocol):
+    """Consumer of one partition whose messages may be acknowledged in transactions."""
+
+    topic: TopicName
+    config: ConsumerConfig
+    consumer_id: int
+
+    @property
+    def acks(self) -> TransactionAcks: ...
+    async def ready(self, timeout: float) -> Connection: ...
+
+
+class TransactionBulkSend(Protocol):
+    """Bulk send that counts as one operation."""
+
+    def flush_then(self, done: Callable[[], None]) -> None: ...
+
+
+C = TypeVar("C", bound=TransactionConsumer)
+B = TypeVar("B", bound=TransactionBulkSend)
 
 
 class Operation:
@@ -94,7 +145,7 @@ class TransactionWork:
 
     def __init__(
         self,
-        client: ClientCore,
+        client: ClientContext,
         coordinator: Coordinator,
         core: TransactionCore,
         forget: Callable[[TxnId, None], object],
@@ -109,8 +160,8 @@ class TransactionWork:
         self._settled.set()
         self._partitions: dict[str, asyncio.Task[None]] = {}
         self._subscriptions: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._producers: set[PartitionProducer] = set()
-        self._consumers: dict[PartitionConsumer, None] = {}
+        self._producers: set[TransactionProducer] = set()
+        self._consumers: dict[TransactionConsumer, None] = {}
         self._timer = self._engine.loop.call_later(self._seconds_left(), self._expire)
 
     def _seconds_left(self) -> float:
@@ -129,7 +180,7 @@ class TransactionWork:
         return SendOperation(self, callback)
 
     @contextlib.contextmanager
-    def bulk(self, work: BulkSend) -> Iterator[BulkSend]:
+    def bulk(self, work: B) -> Iterator[B]:
         """Count a bulk send as one operation, which has its outcome when all its messages have theirs."""
         operation = self.begin()
         failed: BaseException | None = None
@@ -160,7 +211,7 @@ class TransactionWork:
 
     # --- registration (loop) ----------------------------------------------------------------------------------------
 
-    async def join(self, producer: PartitionProducer) -> None:
+    async def join(self, producer: TransactionProducer) -> None:
         """Register a producer's partition; the next attempt to send raises if it failed."""
         topic = producer.topic.full
         try:
@@ -201,9 +252,7 @@ class TransactionWork:
             task.add_done_callback(_retrieved)
         await asyncio.shield(task)
 
-    async def acknowledge(
-        self, parts: dict[PartitionConsumer, list[MessageId]], operation: Operation, *, cumulative: bool
-    ) -> None:
+    async def acknowledge(self, parts: dict[C, list[MessageId]], operation: Operation, *, cumulative: bool) -> None:
         """Acknowledge messages of consumers; returns when the brokers have responded to all of it."""
         error: BaseException | None = None
         try:
@@ -222,7 +271,7 @@ class TransactionWork:
         if error is not None:
             raise error
 
-    async def _acknowledge(self, consumer: PartitionConsumer, ids: list[MessageId], cumulative: bool) -> None:
+    async def _acknowledge(self, consumer: TransactionConsumer, ids: list[MessageId], cumulative: bool) -> None:
         topic, subscription = consumer.topic.full, consumer.config.subscription_name
         key = (topic, subscription)
         if cumulative:
@@ -237,7 +286,7 @@ class TransactionWork:
         consumer.acks.done_in_transaction(self.core.acknowledged(key), () if cumulative else items, len(ids))
 
     async def _send_acks(
-        self, consumer: PartitionConsumer, items: Sequence[TransactionalAckItem], cumulative: bool
+        self, consumer: TransactionConsumer, items: Sequence[TransactionalAckItem], cumulative: bool
     ) -> None:
         """Send acknowledgements until they have responses; after a lost connection, or an unload, they are sent
         again.
@@ -407,3 +456,105 @@ def _retrieved(done: asyncio.Future[Any]) -> None:
 
 def _ignore(_error: PulsarException | None) -> None:
     """Ignore the outcome: each message has its own."""
+
+
+class Transactions:
+    """Coordinators and open transactions of one client."""
+
+    def __init__(self, client: ClientContext) -> None:
+        self._client = client
+        self._coordinators: dict[int, asyncio.Task[Coordinator]] = {}
+        self._count = 0
+        self._turn = -1
+        self._open: dict[TxnId, TransactionWork] = {}
+
+    async def begin(self, timeout: float) -> TransactionWork:
+        """Begin a transaction that the broker aborts after `timeout` seconds."""
+        limit = self._client.deadline()
+        coordinator = await self._next_coordinator(limit)
+        # The clock starts before the request: so the time-out ends here before it does at the broker.
+        began = time.monotonic()
+
+        def frame(request_id: int) -> bytes:
+            nonlocal began
+            began = time.monotonic()
+            return commands.new_transaction(coordinator.number, request_id, int(timeout * 1000))
+
+        answer = await coordinator.request(frame, pb.CommandNewTxnResponse, limit)
+        txn_id = TxnId(answer.txnid_most_bits, answer.txnid_least_bits)
+        work = TransactionWork(self._client, coordinator, TransactionCore(txn_id, timeout, began), self._open.pop)
+        self._open[txn_id] = work
+        return work
+
+    async def _next_coordinator(self, deadline: float) -> Coordinator:
+        if not self._count:
+            self._count = await self._count_coordinators(deadline)
+            self._turn = random.randrange(self._count)
+        self._turn = (self._turn + 1) % self._count
+        number = self._turn
+        task = self._coordinators.get(number)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._client.engine.spawn(_opened(Coordinator(self._client, number)))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._coordinators[number] = task
+        # Another caller may wait for it, too.
+        return await asyncio.shield(task)
+
+    async def _count_coordinators(self, deadline: float) -> int:
+        try:
+            count = await self._client.lookup.partitions(ASSIGN_TOPIC, deadline, auto_create=False)
+        except TopicNotFound:
+            count = 0
+        if not count:
+            raise OperationNotSupported(
+                "The cluster has no transaction coordinators: set transactionCoordinatorEnabled=true at its brokers "
+                "(and initialize-transaction-coordinator-metadata in a cluster that was made without)",
+                topic=ASSIGN_TOPIC.full,
+            )
+        return count
+
+    def join(self, transaction: TransactionCore, producer: TransactionProducer, wake: Callable[[], None]) -> None:
+        """Register a producer's partition, and call `wake` when that has succeeded or failed. Thread-safe."""
+        self._client.engine.call(self._join, transaction, producer, wake)
+
+    def _join(self, transaction: TransactionCore, producer: TransactionProducer, wake: Callable[[], None]) -> None:
+        work = self._open.get(transaction.txn_id)
+        if work is None:
+            wake()
+            return
+        self._client.engine.spawn(work.join(producer)).add_done_callback(lambda _: wake())
+
+    @property
+    def is_used(self) -> bool:
+        """True while any transaction is open."""
+        return bool(self._open)
+
+    async def close(self, seconds: float) -> None:
+        """Abort open transactions, as far as that is possible in time."""
+        tasks = [self._client.engine.spawn(work.abort_if_open()) for work in list(self._open.values())]
+        await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
+
+    def abandon(self) -> None:
+        """Release everything; the brokers abort open transactions at their time-out."""
+        for work in list(self._open.values()):
+            work.give_up()
+        self._open.clear()
+        for task in self._coordinators.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().abandon()
+            task.cancel()
+
+
+async def _opened(coordinator: Coordinator) -> Coordinator:
+    try:
+        await coordinator.open()
+    except PulsarException as error:
+        if isinstance(error, TransactionCoordinatorNotFoundError):
+            error.message = (
+                f"{coordinator.describe()} is on no broker: {error.message or 'it is not loaded'} (is "
+                "transactionCoordinatorEnabled=true at every broker?)"
+            )
+        raise
+    return coordinator

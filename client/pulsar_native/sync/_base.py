@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native.engine.loop import (
@@ -15,14 +15,12 @@ from pulsar_native.engine.loop import (
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.stats import CloseReport
 
-if TYPE_CHECKING:
-    from pulsar_native.sync.client import Client
-
 
 class Closeable(NotPicklable, ABC):
     """Context manager that closes on exit. Cannot be pickled."""
 
-    def __init__(self, client: Client, engine: Engine) -> None:
+    def __init__(self, client: object, engine: Engine) -> None:
+        # Kept, so that a client lives as long as what it created.
         self._client = client
         self._engine = engine
         self._generation = generation()

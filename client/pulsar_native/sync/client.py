@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import re
-import ssl
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from pulsar_native import _validation, plans
+from pulsar_native import _validation
 from pulsar_native._log_target import ConsoleLogger, FileLogger, check_log_options, send_records_to
+from pulsar_native._message_builder import encoded_fields
 from pulsar_native._not_picklable import NotPicklable
 from pulsar_native._option_docs import option_docs
+from pulsar_native._options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+    check_names,
+)
+from pulsar_native._type_vars import S
 from pulsar_native.config import (
     BatchReceivePolicy,
     ClientConfig,
@@ -23,15 +32,16 @@ from pulsar_native.config import (
     DeadLetterPolicy,
     KeySharedPolicy,
     ProducerConfig,
-    Range,
     ReaderConfig,
-    RedeliveryBackoff,
     Router,
     TopicsChangedListener,
 )
 from pulsar_native.crypto import KeyReader
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
 from pulsar_native.engine.consumer.listener import ListenerThreads
+from pulsar_native.engine.consumer.pattern_multi_topics_consumer import topics_told
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.loop import (
     acquire_thread_engine,
     check_generation,
@@ -43,30 +53,30 @@ from pulsar_native.enums import (
     CompressionType,
     ConsumerCryptoFailureAction,
     ConsumerType,
-    HashingScheme,
     InitialPosition,
     PartitionsRoutingMode,
     ProducerAccessMode,
-    ProducerCryptoFailureAction,
     RegexSubscriptionMode,
 )
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.schema import Schema
+from pulsar_native.schema import Schema, wire_schema
+from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.service_info import Credentials, ServiceInfo, ServiceSource
 from pulsar_native.stats import ClientStats, CloseReport
 from pulsar_native.sync.consumer import Consumer, MessageListener, Reader
 from pulsar_native.sync.producer import Producer
 from pulsar_native.sync.table_view import TableView
 from pulsar_native.sync.transaction import Transaction
+from pulsar_native.topic import TopicName
 
 # Limit in seconds for joining the engine's thread: a name resolver that does not answer can delay its end.
 _JOIN_SECONDS = 5.0
 
 
-@option_docs(ClientConfig)
+@option_docs(ClientConfig, options=ClientOptions)
 class Client(NotPicklable):
     """Client of one Pulsar cluster: creates producers, consumers and readers. Connects on first use.
 
@@ -105,24 +115,30 @@ class Client(NotPicklable):
         listener_name: str | None = None,
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,
-        *,
-        connections_per_broker: int = 1,
-        keep_alive_interval_seconds: float = 30,
-        max_lookup_redirects: int = 20,
-        max_lookup_requests: int = 50_000,
-        max_number_of_rejected_request_per_connection: int = 50,
-        connection_max_idle_seconds: float = 60,
-        service_url_quarantine_init_duration_seconds: float = 60,
-        service_url_quarantine_max_duration_seconds: float = 86_400,
-        tls_context: ssl.SSLContext | None = None,
-        memory_limit_bytes: int = 0,
-        starting_backoff_interval_ms: int = 100,
-        max_backoff_interval_ms: int = 60_000,
-        meter_provider: object = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
+        check_names("Client", options, ClientOptions.__optional_keys__)
         check_log_options(logger, log_conf_file_path)
-        self._open(plans.client_config(locals()))
-        if isinstance(logger, logging.Logger | ConsoleLogger | FileLogger):
+        config = ClientConfig(
+            service_url=service_url,
+            authentication=authentication,
+            operation_timeout_seconds=operation_timeout_seconds,
+            io_threads=io_threads,
+            message_listener_threads=message_listener_threads,
+            concurrent_lookup_requests=concurrent_lookup_requests,
+            stats_interval_in_seconds=stats_interval_in_seconds,
+            use_tls=use_tls,
+            tls_trust_certs_file_path=tls_trust_certs_file_path,
+            tls_allow_insecure_connection=tls_allow_insecure_connection,
+            tls_validate_hostname=tls_validate_hostname,
+            connection_timeout_ms=connection_timeout_ms,
+            listener_name=listener_name,
+            tls_private_key_file_path=tls_private_key_file_path,
+            tls_certificate_file_path=tls_certificate_file_path,
+            **options,
+        )
+        self._open(config)
+        if logger is not None:
             self._log_target = weakref.finalize(self, send_records_to(logger))
 
     def _open(self, config: ClientConfig) -> None:
@@ -165,12 +181,12 @@ class Client(NotPicklable):
                 self._finalizer = weakref.finalize(self, _drop, self._core, self._listeners)
             return self._core
 
-    @option_docs(ProducerConfig)
+    @option_docs(ProducerConfig, options=ProducerOptions)
     def create_producer(
         self,
         topic: str,
         producer_name: str | None = None,
-        schema: Schema[Any] | None = None,
+        schema: Schema[S] | None = None,
         initial_sequence_id: int | None = None,
         send_timeout_millis: int = 30000,
         compression_type: CompressionType = CompressionType.NONE,
@@ -191,15 +207,10 @@ class Client(NotPicklable):
         access_mode: ProducerAccessMode = ProducerAccessMode.Shared,
         message_router: Router | None = None,
         *,
-        hashing_scheme: HashingScheme = HashingScheme.JavaStringHash,
-        compression_min_msg_body_size: int = 0,
-        chunk_max_message_size: int = -1,
         encryption_keys: Sequence[str] | None = None,
-        crypto_failure_action: ProducerCryptoFailureAction = ProducerCryptoFailureAction.FAIL,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: float = 60,
         interceptors: Sequence[ProducerInterceptor] = (),
-    ) -> Producer:
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[S]:
         """Create a producer on a topic or on all its partitions. Blocks up to the operation time-out; thread-safe.
 
         Raises `InvalidConfiguration` for an option out of range, `TopicNotFound`, `ProducerBusy`, `ProducerFenced`,
@@ -209,19 +220,46 @@ class Client(NotPicklable):
         :param batching_enabled: True puts several messages into one entry. Default False.
         :param interceptors: `ProducerInterceptor` objects, called in this order. Default none.
         """
-        plan = plans.producer(locals())
+        check_names("create_producer", options, ProducerOptions.__optional_keys__)
+        config = ProducerConfig(
+            topic=topic,
+            producer_name=producer_name,
+            initial_sequence_id=initial_sequence_id,
+            send_timeout_millis=send_timeout_millis,
+            compression_type=compression_type,
+            max_pending_messages=max_pending_messages,
+            max_pending_messages_across_partitions=max_pending_messages_across_partitions,
+            block_if_queue_full=block_if_queue_full,
+            batching_enabled=batching_enabled,
+            batching_max_messages=batching_max_messages,
+            batching_max_allowed_size_in_bytes=batching_max_allowed_size_in_bytes,
+            batching_max_publish_delay_ms=batching_max_publish_delay_ms,
+            chunking_enabled=chunking_enabled,
+            message_routing_mode=message_routing_mode,
+            lazy_start_partitioned_producers=lazy_start_partitioned_producers,
+            properties=properties or {},
+            batching_type=batching_type,
+            encryption_key=encryption_key,
+            crypto_key_reader=crypto_key_reader,
+            access_mode=access_mode,
+            message_router=message_router,
+            encryption_keys=encryption_keys or (),
+            **options,
+        )
+        chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
+        used_schema = _validation.checked_schema(schema)
         core = self._started()
-        inner = core.engine.run(core.create_producer(*plan))
+        inner = core.engine.run(core.create_producer(config, used_schema, chain))
         return Producer(self, inner, inner.schema)
 
-    @option_docs(ConsumerConfig)
+    @option_docs(ConsumerConfig, options=ConsumerOptions)
     def subscribe(
         self,
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: ConsumerType = ConsumerType.Exclusive,
-        schema: Schema[Any] | None = None,
-        message_listener: MessageListener | None = None,
+        schema: Schema[S] | None = None,
+        message_listener: MessageListener[S] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -244,24 +282,12 @@ class Client(NotPicklable):
         dead_letter_policy: DeadLetterPolicy | None = None,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
-        acknowledgment_group_time_ms: int = 100,
-        max_acknowledgment_group_size: int = 1000,
-        ack_receipt_enabled: bool = False,
-        unacked_messages_tick_ms: int = 1000,
-        ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None,
-        negative_ack_redelivery_backoff: RedeliveryBackoff | None = None,
-        negative_ack_redelivery_delay_precision: int = 8,
-        enable_retry: bool = False,
-        priority_level: int = 0,
         subscription_properties: Mapping[str, str] | None = None,
-        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: float = 60,
-        auto_scaled_receiver_queue_size_enabled: bool = False,
         topics_changed_listener: TopicsChangedListener | None = None,
         consumer_event_listener: ConsumerEventListener | None = None,
         interceptors: Sequence[ConsumerInterceptor] = (),
-    ) -> Consumer:
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[S]:
         """Subscribe to a topic, all its partitions, several topics, or a pattern. Blocks up to the operation time-out.
 
         Thread-safe. Each call creates a consumer. A pattern names tenant and namespace literally and matches whole
@@ -283,20 +309,60 @@ class Client(NotPicklable):
         :param consumer_event_listener: a `ConsumerEventListener`; Failover subscriptions only. Default None.
         :param interceptors: `ConsumerInterceptor` objects, called in this order. Default none.
         """
-        plan = plans.consumer(locals(), self._listeners)
+        check_names("subscribe", options, ConsumerOptions.__optional_keys__)
+        config = ConsumerConfig(
+            subscription_name=subscription_name,
+            consumer_type=consumer_type,
+            receiver_queue_size=receiver_queue_size,
+            max_total_receiver_queue_size_across_partitions=max_total_receiver_queue_size_across_partitions,
+            consumer_name=consumer_name,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+            is_read_compacted=is_read_compacted,
+            properties=properties or {},
+            pattern_auto_discovery_period=pattern_auto_discovery_period,
+            initial_position=initial_position,
+            crypto_key_reader=crypto_key_reader,
+            replicate_subscription_state_enabled=replicate_subscription_state_enabled,
+            max_pending_chunked_message=max_pending_chunked_message,
+            auto_ack_oldest_chunked_message_on_queue_full=auto_ack_oldest_chunked_message_on_queue_full,
+            start_message_id_inclusive=start_message_id_inclusive,
+            batch_receive_policy=batch_receive_policy or BatchReceivePolicy(),
+            key_shared_policy=key_shared_policy,
+            batch_index_ack_enabled=batch_index_ack_enabled,
+            regex_subscription_mode=regex_subscription_mode,
+            dead_letter_policy=dead_letter_policy,
+            crypto_failure_action=crypto_failure_action,
+            subscription_properties=subscription_properties or {},
+            **options,
+        )
+        _validation.check_stats_cache_time(broker_consumer_stats_cache_time_ms)
+        _validation.check_event_listener(consumer_event_listener, config)
+        topics = _validation.checked_topics(topic, config, listener=topics_changed_listener)
+        chain = ConsumerChain(interceptors, reads=False) if interceptors else None
+        changed = events = None
+        if topics_changed_listener is not None:
+            changed = topics_told(topics_changed_listener, self._listeners.assign())
+        if consumer_event_listener is not None:
+            events = ConsumerEvents(consumer_event_listener, self._listeners.assign())
+        used_schema = _validation.checked_schema(schema)
+        decoder = VersionedDecoder(used_schema)
         core = self._started()
-        made = Consumer(self, core.engine.run(core.subscribe(*plan)), plan.decoder, message_listener)
-        if plan.activity is not None:
-            plan.activity.bind(made)
-        return made
+        inner = core.engine.run(
+            core.subscribe(topics, config, decoder, wire_schema(used_schema), chain, changed, events)
+        )
+        consumer = Consumer(self, inner, decoder, self._listeners, message_listener)
+        if events is not None:
+            events.bind(consumer)
+        return consumer
 
-    @option_docs(ReaderConfig)
+    @option_docs(ReaderConfig, options=ReaderOptions)
     def create_reader(
         self,
         topic: str | list[str],
         start_message_id: MessageId,
-        schema: Schema[Any] | None = None,
-        reader_listener: Callable[[Reader, Message], Any] | None = None,
+        schema: Schema[S] | None = None,
+        reader_listener: Callable[[Reader[S], Message[S]], Any] | None = None,
         receiver_queue_size: int = 1000,
         reader_name: str | None = None,
         subscription_role_prefix: str | None = None,
@@ -305,15 +371,9 @@ class Client(NotPicklable):
         start_message_id_inclusive: bool = False,
         crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
         *,
-        subscription_name: str | None = None,
-        auto_update_partitions: bool = True,
-        auto_update_partitions_interval_seconds: float = 60,
-        max_pending_chunked_message: int = 10,
-        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
-        expire_time_of_incomplete_chunked_message_ms: int = 60_000,
-        key_hash_range: Sequence[Range] | None = None,
         interceptors: Sequence[ReaderInterceptor] = (),
-    ) -> Reader:
+        **options: Unpack[ReaderOptions],
+    ) -> Reader[S]:
         """Create a reader of one or several topics. Blocks up to the operation time-out; thread-safe.
 
         A reader is an exclusive consumer of a non-durable subscription: nothing stays at the broker. Raises
@@ -325,20 +385,36 @@ class Client(NotPicklable):
             `read_next` raises then. Default None.
         :param interceptors: `ReaderInterceptor` objects, called in this order. Default none.
         """
-        plan = plans.reader(locals())
+        check_names("create_reader", options, ReaderOptions.__optional_keys__)
+        config = ReaderConfig(
+            topic=topic,
+            start_message_id=start_message_id,
+            receiver_queue_size=receiver_queue_size,
+            reader_name=reader_name,
+            subscription_role_prefix=subscription_role_prefix,
+            is_read_compacted=is_read_compacted,
+            crypto_key_reader=crypto_key_reader,
+            start_message_id_inclusive=start_message_id_inclusive,
+            crypto_failure_action=crypto_failure_action,
+            **options,
+        )
+        consumer_config = config.consumer_config()
+        chain = ConsumerChain(interceptors, reads=True) if interceptors else None
+        used_schema = _validation.checked_schema(schema)
+        decoder = VersionedDecoder(used_schema)
         core = self._started()
-        return Reader(self, core.engine.run(core.subscribe(*plan)), plan.decoder, reader_listener)
+        inner = core.engine.run(
+            core.subscribe(config.topics, consumer_config, decoder, wire_schema(used_schema), chain)
+        )
+        return Reader(self, inner, decoder, self._listeners, reader_listener)
 
-    @option_docs(ReaderConfig)
+    @option_docs(ReaderConfig, options=TableViewOptions)
     def create_table_view(
         self,
         topic: str,
         subscription_name: str | None = None,
         schema: Schema[Any] | None = None,
-        *,
-        auto_update_partitions_interval_seconds: float = 60,
-        crypto_key_reader: KeyReader | None = None,
-        crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
+        **options: Unpack[TableViewOptions],
     ) -> TableView:
         """Create a table view: a mapping of the topic's keys to their newest values, updated while it is open.
 
@@ -350,9 +426,20 @@ class Client(NotPicklable):
         :param subscription_name: name of the non-durable subscription. Default None: a generated one.
         :param schema: the schema that decodes the values. Default None: bytes.
         """
-        plan = plans.table_view(locals())
+        check_names("create_table_view", options, TableViewOptions.__optional_keys__)
+        config = ReaderConfig(
+            topic=topic,
+            start_message_id=MessageId.earliest,
+            subscription_name=subscription_name,
+            is_read_compacted=TopicName.parse(topic).is_persistent,
+            **options,
+        )
+        consumer_config = config.consumer_config()
+        used_schema = _validation.checked_schema(schema)
+        decoder = VersionedDecoder(used_schema)
         core = self._started()
-        view = TableView(self, core.engine.run(core.subscribe(*plan)), plan.decoder, subscription_name)
+        inner = core.engine.run(core.subscribe([topic], consumer_config, decoder, wire_schema(used_schema)))
+        view = TableView(self, inner, decoder, self._listeners, subscription_name)
         view._start()
         return view
 

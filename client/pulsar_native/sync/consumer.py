@@ -8,19 +8,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pulsar_native import _validation
+from pulsar_native._type_vars import T_co
 from pulsar_native.arrow.batch import ArrowBatch
 from pulsar_native.arrow.columns import ALL_COLUMNS
 from pulsar_native.engine.consumer.arrow_range_reader import ArrowRangeReader
 from pulsar_native.engine.consumer.arrow_receiver import ArrowReceiver
 from pulsar_native.engine.consumer.batch_collector import batch_collector
+from pulsar_native.engine.consumer.listener import ListenerThreads
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer, SeekTarget
 from pulsar_native.engine.loop import (
     check_generation,
 )
-from pulsar_native.engine.metrics.statistics import of_consumer
+from pulsar_native.engine.metrics.reports import of_consumer
 from pulsar_native.engine.waiter import AckWait, Wait
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -38,29 +40,30 @@ from pulsar_native.sync._base import Closeable
 if TYPE_CHECKING:
     import pyarrow
 
-    from pulsar_native.sync.client import Client
     from pulsar_native.sync.transaction import Transaction
 
 _log = logging.getLogger("pulsar_native")
 
 T = TypeVar("T")
-MessageListener = Callable[["Consumer", Message], Any]
 _MIB = 1024 * 1024
 # Seconds without a message after which a bounded read asks the broker whether any are left.
 _SETTLE_SECONDS = 0.5
 
 
-class Receiving(Closeable):
+class Receiving(Closeable, Generic[T_co]):
     """Common base of consumers and readers: waiting for messages in the calling thread, and listeners."""
 
-    def __init__(self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder) -> None:
+    def __init__(
+        self, client: object, inner: MultiTopicsConsumer, decoder: VersionedDecoder, threads: ListenerThreads
+    ) -> None:
         super().__init__(client, inner.client.engine)
+        self._threads = threads
         self._inner = inner
         self._decoder = decoder
         # True if a message needs its writer's schema or interceptors between dequeueing and returning it.
         self._attends = decoder.needs_writer or inner.chain is not None
         # Messages that `receive` pops without taking the consumer lock.
-        self._prefetched: deque[Message] = deque() if self._attends else inner.start_prefetch()
+        self._prefetched: deque[Message[T_co]] = deque() if self._attends else inner.start_prefetch()
         self._fast_acks = inner.fast_acks
         if inner.chain is not None:
             inner.chain.bind(self)
@@ -72,7 +75,7 @@ class Receiving(Closeable):
     def _described(self) -> str:
         return f"of {self.topic()} through {self._inner.config.subscription_name}"
 
-    def _next(self, timeout_millis: int | None, refusal: str) -> Message:
+    def _next(self, timeout_millis: int | None, refusal: str) -> Message[T_co]:
         """Return the next message if none is prefetched; raise `refusal` if there is a listener."""
         if self._has_listener:
             raise InvalidConfiguration(refusal)
@@ -86,7 +89,7 @@ class Receiving(Closeable):
             raise Timeout(f"No message within {timeout_millis} ms", topic=self.topic())
         return message
 
-    def _take(self, deadline: float | None) -> Message | None:
+    def _take(self, deadline: float | None) -> Message[T_co] | None:
         """Return the next message, None if there is none before the deadline (monotonic seconds)."""
         check_generation(self._generation)
         inner = self._inner
@@ -98,14 +101,14 @@ class Receiving(Closeable):
                 return None
         return self._attend(message) if self._attends else message
 
-    def _take_now(self, prefetched: deque[Message]) -> Message | None:
+    def _take_now(self, prefetched: deque[Message[T_co]]) -> Message[T_co] | None:
         """Return the next message in the receiver queue, for the listener; None if it is empty."""
         try:
             return prefetched.popleft()
         except IndexError:
             return self._take(time.monotonic())
 
-    def _attend(self, message: Message) -> Message:
+    def _attend(self, message: Message[T_co]) -> Message[T_co]:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
             self._load_schema(message, version)
@@ -131,12 +134,12 @@ class Receiving(Closeable):
             if taken is not None or not woken:
                 return taken
 
-    def _listen(self, listener: Callable[[Message], Any]) -> None:
+    def _listen(self, listener: Callable[[Message[T_co]], Any]) -> None:
         self._has_listener = True
         # Prefetched messages belong to the listener: receive() raises.
         prefetched, self._prefetched = self._prefetched, deque()
-        listeners = self._client._listeners
-        submit = listeners.assign()
+        threads = self._threads
+        submit = threads.assign()
         scheduled = threading.Event()
         inner = self._inner
 
@@ -146,7 +149,7 @@ class Receiving(Closeable):
                 give_all()
 
         def give_all() -> None:
-            while self._listening and listeners.is_open:
+            while self._listening and threads.is_open:
                 try:
                     message = self._take_now(prefetched)
                 except AlreadyClosed:
@@ -263,13 +266,21 @@ class Receiving(Closeable):
         return CloseReport(seconds=time.monotonic() - began, consumers=parts)
 
 
-class Consumer(Receiving):
-    """Consumer of a subscription, created by `Client.subscribe`. Thread-safe; a context manager that closes it."""
+class Consumer(Receiving[T_co]):
+    """Consumer of a subscription, created by `Client.subscribe`. Thread-safe; a context manager that closes it.
+
+    Generic in the type of the values, which is the schema's.
+    """
 
     def __init__(
-        self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder, listener: MessageListener | None
+        self,
+        client: object,
+        inner: MultiTopicsConsumer,
+        decoder: VersionedDecoder,
+        threads: ListenerThreads,
+        listener: MessageListener[T_co] | None,
     ) -> None:
-        super().__init__(client, inner, decoder)
+        super().__init__(client, inner, decoder, threads)
         config = inner.config
         self._wants_receipts = config.ack_receipt_enabled
         # Longer than the request's own time-out, so that the request's error is raised.
@@ -287,7 +298,7 @@ class Consumer(Receiving):
         """Return this consumer's name."""
         return self._inner.name
 
-    def receive(self, timeout_millis: int | None = None) -> Message:
+    def receive(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
 
         Raises `Timeout`, `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
@@ -303,7 +314,7 @@ class Consumer(Receiving):
                 pass
         return self._next(timeout_millis, "receive() cannot be used on a consumer with a message_listener")
 
-    def batch_receive(self) -> list[Message]:
+    def batch_receive(self) -> list[Message[T_co]]:
         """Return messages up to the limits of `batch_receive_policy`, or none. Blocks; thread-safe.
 
         Raises `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and
@@ -372,7 +383,7 @@ class Consumer(Receiving):
 
     def acknowledge(
         self,
-        message: Message | MessageId | list[Message | MessageId] | ArrowBatch,
+        message: Message | MessageId | Sequence[Message | MessageId] | ArrowBatch,
         *,
         txn: Transaction | None = None,
     ) -> None:
@@ -546,24 +557,29 @@ class Consumer(Receiving):
         self._set_listening(True)
 
 
-class Reader(Receiving):
+MessageListener = Callable[[Consumer[T_co], Message[T_co]], Any]
+
+
+class Reader(Receiving[T_co]):
     """Reader of topics from a given position, created by `Client.create_reader`. Thread-safe; a context manager.
 
+    Generic in the type of the values, which is the schema's.
     Nothing stays at the broker when it is closed.
     """
 
     def __init__(
         self,
-        client: Client,
+        client: object,
         inner: MultiTopicsConsumer,
         decoder: VersionedDecoder,
-        listener: Callable[[Reader, Message], Any] | None,
+        threads: ListenerThreads,
+        listener: Callable[[Reader[T_co], Message[T_co]], Any] | None,
     ) -> None:
-        super().__init__(client, inner, decoder)
+        super().__init__(client, inner, decoder, threads)
         if listener is not None:
             self._listen(lambda message: listener(self, message))
 
-    def read_next(self, timeout_millis: int | None = None) -> Message:
+    def read_next(self, timeout_millis: int | None = None) -> Message[T_co]:
         """Return the next message. Blocks until there is one; thread-safe, waiting calls are served in order.
 
         Raises `Timeout`, `AlreadyClosed`, `CryptoError` for a message that cannot be decrypted, `Interrupted`, and

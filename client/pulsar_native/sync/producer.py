@@ -9,17 +9,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from pulsar_native import _message_builder, _validation
 from pulsar_native._option_docs import option_docs
+from pulsar_native._options import MessageOptions
+from pulsar_native._type_vars import S, T_contra
 from pulsar_native._validation import is_argument_error
 from pulsar_native.engine.interceptors import InterceptedProducer
 from pulsar_native.engine.loop import (
     check_generation,
     this_process,
 )
-from pulsar_native.engine.metrics.statistics import of_producer
+from pulsar_native.engine.metrics.reports import of_producer
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.bulk_send import BulkSend, Slice
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
@@ -44,16 +46,18 @@ from pulsar_native.sync._base import Closeable
 if TYPE_CHECKING:
     import pyarrow
 
-    from pulsar_native.sync.client import Client
     from pulsar_native.sync.transaction import Transaction
 
 SendCallback = ResultCallback
 
 
-class Producer(Closeable):
-    """Producer of one topic, created by `Client.create_producer`. Thread-safe; a context manager that closes it."""
+class Producer(Closeable, Generic[T_contra]):
+    """Producer of one topic, created by `Client.create_producer`. Thread-safe; a context manager that closes it.
 
-    def __init__(self, client: Client, inner: TopicProducer, schema: Schema[Any]) -> None:
+    Generic in the type of the values, which is the schema's.
+    """
+
+    def __init__(self, client: object, inner: TopicProducer, schema: Schema[Any]) -> None:
         super().__init__(client, inner.client.engine)
         self._inner = inner
         if isinstance(inner, InterceptedProducer):
@@ -90,6 +94,31 @@ class Producer(Closeable):
         """Return the producer's statistics. Does not block."""
         return of_producer(self._inner)
 
+    @overload
+    def send(
+        self,
+        content: T_contra | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | int | None = None,
+        schema: None = None,
+        txn: Transaction | None = None,
+    ) -> MessageId: ...
+    @overload
+    def send(
+        self,
+        content: S | None,
+        *,
+        schema: Schema[S],
+        txn: Transaction | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> MessageId: ...
     @option_docs(NewMessage)
     def send(
         self,
@@ -141,6 +170,33 @@ class Producer(Closeable):
             # Ctrl-C while this thread wrote the frame or read the receipt.
             raise error if isinstance(error, Interrupted) else Interrupted("The send was interrupted") from error
 
+    @overload
+    def send_async(
+        self,
+        content: T_contra | None,
+        callback: SendCallback | None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | bytes | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool = False,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | int | None = None,
+        schema: None = None,
+        txn: Transaction | None = None,
+    ) -> None: ...
+    @overload
+    def send_async(
+        self,
+        content: S | None,
+        callback: SendCallback | None,
+        *,
+        schema: Schema[S],
+        txn: Transaction | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> None: ...
     @option_docs(NewMessage)
     def send_async(
         self,
@@ -294,7 +350,7 @@ class Producer(Closeable):
 
     def send_many(
         self,
-        messages: Iterable[Any],
+        messages: Iterable[T_contra | NewMessage | None],
         *,
         progress: Callable[[int], Any] | None = None,
         txn: Transaction | None = None,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pulsar_native.engine.consumer.listener import ListenerThreads
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
 from pulsar_native.engine.consumer.table_view import Table, TableMapping
 from pulsar_native.engine.loop import check_generation
@@ -14,9 +15,6 @@ from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.stats import CloseReport
 from pulsar_native.sync._base import Closeable
 from pulsar_native.sync.consumer import Receiving
-
-if TYPE_CHECKING:
-    from pulsar_native.sync.client import Client
 
 # Seconds without a message after which the broker is asked whether any are left.
 _SETTLE_SECONDS = 0.2
@@ -29,12 +27,17 @@ class TableView(Closeable, TableMapping):
     """
 
     def __init__(
-        self, client: Client, inner: MultiTopicsConsumer, decoder: VersionedDecoder, subscription: str | None
+        self,
+        client: object,
+        inner: MultiTopicsConsumer,
+        decoder: VersionedDecoder,
+        threads: ListenerThreads,
+        subscription: str | None,
     ) -> None:
         self._subscription = subscription
         super().__init__(client, inner.client.engine)
         self._inner = inner
-        self._receiving = Receiving(client, inner, decoder)
+        self._receiving = Receiving(client, inner, decoder, threads)
         self._table = Table(decoder.info.type)
 
     def _start(self) -> None:

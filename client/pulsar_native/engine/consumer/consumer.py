@@ -12,7 +12,7 @@ import logging
 import random
 import string
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.config import ConsumerConfig
@@ -21,13 +21,14 @@ from pulsar_native.engine.consumer.ack_grouping_tracker import BY_ENTRY, AckGrou
 from pulsar_native.engine.consumer.ack_receipts import Done
 from pulsar_native.engine.consumer.chunk_assembler import assembly_of
 from pulsar_native.engine.consumer.close import close, unsubscribe
-from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
+from pulsar_native.engine.consumer.dead_letter import DeadLetterClient, DeadLetterRouter
 from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
 from pulsar_native.engine.consumer.permits import Permits, ScaledPermits, permits_of
 from pulsar_native.engine.consumer.receiver_queue import ReceiverQueue
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
 from pulsar_native.engine.consumer.seek import ConsumerPosition
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.metrics.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -45,10 +46,13 @@ from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.entry import EntryKey
 
-if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
-
 _log = logging.getLogger("pulsar_native.consumer")
+
+
+class ConsumerClient(DeadLetterClient, Protocol):
+    """Client of a partition's consumer."""
+
+    def consumer_recorder(self) -> ConsumerRecorder | None: ...
 
 
 class PartitionConsumer(ReceiverQueue):
@@ -56,9 +60,11 @@ class PartitionConsumer(ReceiverQueue):
     loop.
     """
 
+    client: ConsumerClient
+
     def __init__(
         self,
-        client: ClientCore,
+        client: ConsumerClient,
         config: ConsumerConfig,
         topic: TopicName,
         *,

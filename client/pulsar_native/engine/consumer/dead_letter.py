@@ -15,9 +15,10 @@ import random
 import string
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
+from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.consumer.ack_receipts import Done, completing
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
@@ -44,7 +45,6 @@ from pulsar_native.wire.codec import encode_single_fields
 from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
@@ -59,7 +59,7 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 60.0
 
 
 async def with_retry_topic(
-    client: ClientCore, topics: list[TopicName], config: ConsumerConfig
+    client: ClientContext, topics: list[TopicName], config: ConsumerConfig
 ) -> tuple[list[TopicName], ConsumerConfig]:
     """Return the topics extended by the retry topic, and the configuration with the names of retry and dead-letter
     topic.
@@ -80,7 +80,7 @@ async def with_retry_topic(
     return names, config.replace(dead_letter_policy=policy)
 
 
-async def _exists(client: ClientCore, topic: str) -> bool:
+async def _exists(client: ClientContext, topic: str) -> bool:
     try:
         await client.topic_partition_count(topic, auto_create=False)
     except TopicNotFound:
@@ -101,6 +101,13 @@ class _AsWritten(Schema[bytes]):
     def decode(self, data: bytes) -> bytes:
         """Return the bytes unchanged."""
         return data
+
+
+class DeadLetterClient(ClientContext, Protocol):
+    """Client of a consumer with a dead-letter topic."""
+
+    async def create_producer(self, config: ProducerConfig, schema: Schema[Any] | None) -> TopicProducer: ...
+    def count_dead_letter(self, consumer: PartitionConsumer) -> None: ...
 
 
 class DeadLetterRouter:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import EntryRows
@@ -21,7 +21,12 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
-from pulsar_native.engine.consumer.topic_subscriptions import TopicSubscriptions, each_unsubscribed, raise_first
+from pulsar_native.engine.consumer.topic_subscriptions import (
+    SubscriptionsClient,
+    TopicSubscriptions,
+    each_unsubscribed,
+    raise_first,
+)
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.loop import track_fork
 from pulsar_native.exceptions import (
@@ -38,8 +43,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
-    from pulsar_native.engine.interceptors import ConsumerChain
+    from pulsar_native.engine.interceptor_chain import ConsumerChain
     from pulsar_native.engine.transaction import TransactionWork
 
 Wake = Callable[[], None]
@@ -49,12 +53,20 @@ SeekTarget = MessageId | int
 SeekTargets = list[tuple[PartitionConsumer, SeekTarget]]
 
 
+class MultiTopicsClient(SubscriptionsClient, Protocol):
+    """Client of a consumer of topics."""
+
+    def forget(self, handler: MultiTopicsConsumer) -> None: ...
+
+
 class MultiTopicsConsumer(TopicSubscriptions):
     """Consumer of a topic, of all partitions of a topic, or of several topics."""
 
+    client: MultiTopicsClient
+
     def __init__(
         self,
-        client: ClientCore,
+        client: MultiTopicsClient,
         config: ConsumerConfig,
         topics: dict[TopicName, int],
         schema: VersionedDecoder,

@@ -29,7 +29,7 @@ from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.client_context import ClientContext
 
 _log = logging.getLogger("pulsar_native.pattern")
 
@@ -43,7 +43,7 @@ class PatternTopicsWatcher:
     """Watcher that keeps a consumer subscribed to the topics a pattern matches."""
 
     def __init__(
-        self, client: ClientCore, consumer: MultiTopicsConsumer, pattern: TopicPattern, changed: TopicsChanged | None
+        self, client: ClientContext, consumer: MultiTopicsConsumer, pattern: TopicPattern, changed: TopicsChanged | None
     ) -> None:
         self.pattern = pattern
         self._client = client

@@ -30,7 +30,7 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire.entry import EntryKey
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
+    from pulsar_native.engine.client_context import ClientContext
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
     from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
@@ -55,7 +55,7 @@ class ReceiverQueue(Handler):
     # True if each decoded entry is passed to trackers or the dead-letter router.
     _watches_entries: bool
 
-    def __init__(self, client: ClientCore, topic: TopicName) -> None:
+    def __init__(self, client: ClientContext, topic: TopicName) -> None:
         super().__init__(client, topic)
         self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
         # All deliveries and decoded messages; and the same for the application: the same objects, or empty ones during

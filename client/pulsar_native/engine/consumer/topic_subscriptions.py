@@ -13,10 +13,10 @@ import random
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pulsar_native.config import ConsumerConfig
-from pulsar_native.engine.consumer.consumer import PartitionConsumer
+from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -27,17 +27,32 @@ from pulsar_native.exceptions import (
     log_text,
 )
 from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.topic_pattern import TopicPattern
 from pulsar_native.schema.versions import VersionedDecoder
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
     from pulsar_native.engine.consumer.consumer_events import ConsumerEvents
-    from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher
 
 _log = logging.getLogger("pulsar_native.consumer")
+
+
+class PatternWatcher(Protocol):
+    """Watcher of the topics of a pattern."""
+
+    pattern: TopicPattern
+
+    async def open(self) -> None: ...
+    def leave(self, topic: TopicName) -> None: ...
+    def stay(self, topic: TopicName) -> None: ...
+
+
+class SubscriptionsClient(ConsumerClient, Protocol):
+    """Client of a consumer of several topics."""
+
+    def retire(self, parts: list[PartitionConsumer]) -> None: ...
 
 
 class TopicSubscriptions(ABC):
@@ -45,7 +60,7 @@ class TopicSubscriptions(ABC):
 
     def __init__(
         self,
-        client: ClientCore,
+        client: SubscriptionsClient,
         config: ConsumerConfig,
         topics: dict[TopicName, int],
         schema: VersionedDecoder,
@@ -57,7 +72,7 @@ class TopicSubscriptions(ABC):
         self.config = config if config.consumer_name else config.replace(consumer_name=self.name)
         self.topics = topics
         # Watcher of the pattern, if any, and whether the topics may change, for this or another reason.
-        self.pattern: PatternTopicsWatcher | None = None
+        self.pattern: PatternWatcher | None = None
         self.changes = False
         self._schema = schema
         self._wire_schema = wire_schema

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native._version import __version__
-from pulsar_native.engine.metrics.statistics import Durations, consumer_counts, producer_counts
+from pulsar_native.engine.metrics.reports import StatsSource, consumer_counts, producer_counts
+from pulsar_native.engine.metrics.statistics import Durations
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.topic import TopicName
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
     from pulsar_native.engine.producer.producer import PartitionProducer
 
@@ -56,7 +56,7 @@ class Instruments:
 
         self._observation = Observation
         self._lock = threading.Lock()
-        self._cores: weakref.WeakSet[ClientCore] = weakref.WeakSet()
+        self._cores: weakref.WeakSet[StatsSource] = weakref.WeakSet()
         # Counts of closed objects, by instrument and attributes.
         self._retired: dict[str, Counter[_Attributes]] = {}
         meter = provider.get_meter("pulsar_native", __version__)
@@ -151,7 +151,7 @@ class Instruments:
             for consumer in list(core.consumers):
                 yield from consumer.children
 
-    def add(self, core: ClientCore) -> None:
+    def add(self, core: StatsSource) -> None:
         """Collect a client's metrics from now on, until it is garbage-collected."""
         self._cores.add(core)
 

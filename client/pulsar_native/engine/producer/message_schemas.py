@@ -7,23 +7,38 @@ the loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pulsar_native.exceptions import IncompatibleSchema, NotConnected, TopicNotFound
 from pulsar_native.schema.base import Schema
 from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.schema.registered import wire_schema
+from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 if TYPE_CHECKING:
-    from pulsar_native.engine.producer.partitioned_producer import TopicProducer
+    from pulsar_native.engine.client_context import ClientContext
+    from pulsar_native.engine.producer.producer import PartitionProducer
+
+
+class SchemaProducer(Protocol):
+    """Producer whose messages may have schemas of their own."""
+
+    topic: TopicName
+    schema: Schema[Any]
+
+    @property
+    def client(self) -> ClientContext: ...
+    @property
+    def children(self) -> Sequence[PartitionProducer]: ...
 
 
 class MessageSchemas:
     """Versions of the schemas of a producer's messages so far."""
 
-    def __init__(self, producer: TopicProducer) -> None:
+    def __init__(self, producer: SchemaProducer) -> None:
         self._producer = producer
         # None is the producer's own version, b"" means no schema.
         self.versions: dict[SchemaInfo, bytes | None] = {producer.schema.schema_info(): None}

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
@@ -20,7 +20,7 @@ from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.key_renewal import KeyRenewal
 from pulsar_native.engine.producer.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producer.message_schemas import MessageSchemas
-from pulsar_native.engine.producer.producer import PartitionProducer
+from pulsar_native.engine.producer.producer import PartitionProducer, ProducerClient
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import PartitionsRoutingMode, ProducerAccessMode
 from pulsar_native.exceptions import PulsarException, log_text
@@ -32,17 +32,25 @@ from pulsar_native.schema.registered import wire_schema
 from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 
-if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
-
 _log = logging.getLogger("pulsar_native.producer")
+
+
+class TopicProducerClient(ProducerClient, Protocol):
+    """Client of a topic's producer."""
+
+    def forget(self, handler: TopicProducer) -> None: ...
 
 
 class TopicProducer:
     """Producer of a topic, partitioned or not."""
 
     def __init__(
-        self, client: ClientCore, config: ProducerConfig, topic: TopicName, partitions: int, schema: Schema[Any]
+        self,
+        client: TopicProducerClient,
+        config: ProducerConfig,
+        topic: TopicName,
+        partitions: int,
+        schema: Schema[Any],
     ) -> None:
         self.client = client
         self.config = config

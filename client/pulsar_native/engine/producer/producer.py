@@ -16,9 +16,10 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pulsar_native.config import ProducerConfig
+from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ProducerRecorder
@@ -26,6 +27,7 @@ from pulsar_native.engine.producer import backpressure
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.close import close
 from pulsar_native.engine.producer.waiters import CapacityWaiters, FlushWaiters
+from pulsar_native.engine.transaction import Transactions
 from pulsar_native.engine.waiter import SendWait
 from pulsar_native.enums import ProducerAccessMode
 from pulsar_native.exceptions import (
@@ -51,9 +53,6 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
-if TYPE_CHECKING:
-    from pulsar_native.engine.client import ClientCore
-
 # Bytes reserved of the client's memory limit at once for later messages.
 _RESERVE_BYTES = 16 * 1024
 # Number of threads that may append a message at the same instant without exceeding the limit of the queue.
@@ -61,14 +60,24 @@ _MOST_AT_ONCE = 16
 _MANY = 1 << 30
 
 
+class ProducerClient(ClientContext, Protocol):
+    """Client of a partition's producer."""
+
+    transactions: Transactions
+
+    def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None: ...
+
+
 class PartitionProducer(Handler):
     """Engine side of a producer. `enqueue`, `flush_then` and the properties are thread-safe, everything else is on the
     loop.
     """
 
+    client: ProducerClient
+
     def __init__(
         self,
-        client: ClientCore,
+        client: ProducerClient,
         config: ProducerConfig,
         topic: TopicName,
         *,

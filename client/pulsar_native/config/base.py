@@ -1,0 +1,102 @@
+"""Common base of the configurations, and checks of single options.
+
+Rule: the checks raise `InvalidConfiguration`, and name the option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Self
+
+from pulsar_native.crypto import KeyReader
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
+
+
+class Config:
+    """Common behaviour of the frozen configurations: strict construction from a mapping, and changed copies."""
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> Self:
+        """Return the configuration made from option names and values.
+
+        :param options: values by option name. Raises `InvalidConfiguration` for an unknown name, with the most
+            similar known one, for a missing option, and for a value out of range.
+        """
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        known = [f.name for f in fields]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+                raise InvalidConfiguration(f"{cls.__name__} has no option {name!r}{hint}")
+        required = (f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING)
+        missing = [repr(name) for name in required if name not in options]
+        if missing:
+            raise InvalidConfiguration(f"{cls.__name__} needs {' and '.join(missing)}")
+        return cls(**options)
+
+    def _check_choices(self) -> None:
+        """Raise `InvalidConfiguration` for a flag that is no bool, or an option that is no member of its enum."""
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(f.default, bool) and not isinstance(value, bool):
+                raise InvalidConfiguration(f"{f.name} must be True or False, not {value!r}")
+            if isinstance(f.default, Enum) and not isinstance(value, type(f.default)):
+                kind = type(f.default)
+                known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+                raise InvalidConfiguration(f"{f.name} must be one of {known}, not {value!r}")
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some options changed; raises `InvalidConfiguration` as the constructor does."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvalidConfiguration(message)
+
+
+def check_number(name: str, value: Any, minimum: float, maximum: float = float("inf")) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidConfiguration(f"{name} must be a number, not {type(value).__name__}")
+    if not minimum <= value <= maximum:
+        upper = f" and at most {maximum}" if maximum != float("inf") else ""
+        raise InvalidConfiguration(f"{name} must be at least {minimum}{upper}, not {value}")
+
+
+def check_integer(name: str, value: Any, minimum: float, maximum: float = float("inf")) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidConfiguration(f"{name} must be an int, not {type(value).__name__}")
+    check_number(name, value, minimum, maximum)
+
+
+def check_texts(config: Config, *names: str) -> None:
+    """Raise unless these options are None or a str; a blank str becomes None, as in the official client."""
+    for name in names:
+        value = getattr(config, name)
+        require(value is None or isinstance(value, str), f"{name} must be None or a str, not {type(value).__name__}")
+        if value is not None and not value.strip():
+            object.__setattr__(config, name, None)
+
+
+def check_strings(name: str, value: Mapping[str, str] | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in value.items()):
+        raise InvalidConfiguration(f"{name} must be a mapping of str to str")
+
+
+def check_topic(name: object, otherwise: str) -> None:
+    if isinstance(name, str) and not name.strip():
+        raise InvalidTopicName(otherwise)
+    require(isinstance(name, str), otherwise)
+
+
+def check_key_reader(value: object) -> None:
+    require(
+        value is None or isinstance(value, KeyReader),
+        f"crypto_key_reader must have the methods get_public_key and get_private_key; {type(value).__name__} has not",
+    )

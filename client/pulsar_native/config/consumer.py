@@ -1,0 +1,235 @@
+"""Configuration of a consumer, and the listeners it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pulsar_native.config.base import (
+    Config,
+    check_integer,
+    check_key_reader,
+    check_number,
+    check_strings,
+    check_texts,
+    require,
+)
+from pulsar_native.config.policies import BatchReceivePolicy, DeadLetterPolicy, KeySharedPolicy, RedeliveryBackoff
+from pulsar_native.crypto import KeyReader
+from pulsar_native.enums import (
+    ConsumerCryptoFailureAction,
+    ConsumerType,
+    InitialPosition,
+    RegexSubscriptionMode,
+    SubscriptionMode,
+)
+from pulsar_native.message_id import MessageId
+
+
+class TopicsChangedListener(Protocol):
+    """Listener for the topics a pattern consumer subscribed to and left, called after the change.
+
+    The sync API calls it in a listener thread; the asyncio API on the loop, where the methods may be coroutines.
+    """
+
+    def on_topics_added(self, topics: list[str]) -> Any: ...
+    def on_topics_removed(self, topics: list[str]) -> Any: ...
+
+
+class ConsumerEventListener(Protocol):
+    """Listener for the active consumer of a Failover subscription: this consumer of a partition, or another one.
+
+    `partition` is -1 on a topic without partitions. After subscribing, `became_inactive` is called too if another
+    consumer is active. The sync API calls the methods in a listener thread; the asyncio API on the loop, where they
+    may be coroutines. Exceptions are logged. (ACTIVE_CONSUMER_CHANGE; Java: ConsumerEventListener.)
+    """
+
+    def became_active(self, consumer: Any, partition: int) -> Any: ...
+    def became_inactive(self, consumer: Any, partition: int) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(Config):
+    """Configuration of a consumer, without its topics. Immutable, picklable.
+
+    Raises `InvalidConfiguration` for a value of another type or out of range.
+
+    :param subscription_name: the subscription; created if it does not exist.
+    :param consumer_type: a `ConsumerType`. Default Exclusive: a second consumer raises `ConsumerBusy`.
+    :param subscription_mode: `SubscriptionMode.Durable`, or `NonDurable`, which ends with its last consumer. Default
+        Durable.
+    :param initial_position: position of a subscription that does not exist yet: `Latest` (default) or `Earliest`.
+    :param receiver_queue_size: number of messages that the broker sends ahead of `receive`, at least 0. Default 1000.
+        With 0 each `receive` requests one message; one topic without partitions, no `batch_receive`.
+    :param max_total_receiver_queue_size_across_partitions: the same number over all partitions, each of which gets an
+        equal share of at least 1. Default 50000.
+    :param auto_scaled_receiver_queue_size_enabled: True begins with a queue of 1, which grows to `receiver_queue_size`
+        as needed and counts against the client's `memory_limit_bytes` (PIP-74). Default False.
+    :param consumer_name: name shown in the topic's statistics; it orders the consumers of Failover subscriptions.
+        Default None: a generated one.
+    :param unacked_messages_timeout_ms: milliseconds after which a message that is not acknowledged is redelivered, at
+        least 1000. Default None or 0: never.
+    :param unacked_messages_tick_ms: resolution of that time-out in milliseconds, from 100 to the time-out. Default
+        1000.
+    :param ack_timeout_redelivery_backoff: further delay, by the number of redeliveries, of a message whose time-out is
+        over; needs `unacked_messages_timeout_ms`. Default None.
+    :param negative_ack_redelivery_delay_ms: milliseconds between a negative acknowledgement and its redelivery; below
+        100 counts as 100. Default 60000.
+    :param negative_ack_redelivery_delay_precision: number of bits, 0 to 30, that redelivery times are rounded up by:
+        with 8 (default) to multiples of 256 ms, so that messages share a request.
+    :param negative_ack_redelivery_backoff: delay by the number of redeliveries instead of
+        `negative_ack_redelivery_delay_ms`, for instance a `MultiplierRedeliveryBackoff`. Default None.
+    :param acknowledgment_group_time_ms: milliseconds for which acknowledgements are gathered before they are sent.
+        Default 100; with 0 each is sent at once.
+    :param max_acknowledgment_group_size: number of gathered acknowledgements that are sent without waiting further, at
+        least 1. Default 1000.
+    :param batch_index_ack_enabled: True acknowledges single messages of a batch at the broker (PIP-54), which must have
+        it enabled. Default False: an entry is acknowledged with its last message.
+    :param ack_receipt_enabled: True has `acknowledge` wait for the broker's answer. Default False.
+    :param dead_letter_policy: a `DeadLetterPolicy`, for Shared and Key_Shared subscriptions. Default None.
+    :param enable_retry: True subscribes to the retry topic too and allows `reconsume_later`. Default False.
+    :param is_read_compacted: True reads the compacted topic: of each key the newest message. Persistent topics,
+        Exclusive and Failover subscriptions. Default False.
+    :param properties: metadata of the consumer, shown in the topic's statistics. Default none.
+    :param subscription_properties: metadata of a subscription that this consumer creates. Default none.
+    :param priority_level: level for dispatching, at least 0; 0 is served first. Default 0.
+    :param key_shared_policy: a `KeySharedPolicy`; Key_Shared subscriptions only. Default None: AutoSplit.
+    :param replicate_subscription_state_enabled: True replicates the subscription's position to other clusters (PIP-33).
+        Default False.
+    :param start_message_id: position of a non-durable subscription. Default None.
+    :param start_message_id_inclusive: True includes the message at the start position, and at the target of `seek`.
+        Default False.
+    :param crypto_key_reader: a `KeyReader` with the private keys. Default None.
+    :param crypto_failure_action: action for a message that cannot be decrypted: `FAIL` (default) raises `CryptoError`
+        and leaves it unacknowledged, `DISCARD` acknowledges and skips it, `CONSUME` returns it encrypted.
+    :param batch_receive_policy: limits of `batch_receive`. Default None: 10 MiB or 100 ms.
+    :param pattern_auto_discovery_period: seconds between two listings of the topics of a pattern, at least 1 (smaller
+        values count as 1), beside the broker's own notifications (PIP-145). Default 60.
+    :param regex_subscription_mode: domain of the topics a pattern matches; patterns only. Default PersistentOnly.
+    :param max_pending_chunked_message: number of incomplete chunked messages that are kept; one more drops the oldest.
+        Default 10; 0 for no limit.
+    :param auto_ack_oldest_chunked_message_on_queue_full: True acknowledges the dropped one. Default False: the broker
+        redelivers it.
+    :param expire_time_of_incomplete_chunked_message_ms: milliseconds after which an incomplete chunked message is
+        dropped and acknowledged. Default 60000; 0 for never.
+    :param auto_update_partitions: True also subscribes to partitions that are added later. Default True.
+    :param auto_update_partitions_interval_seconds: seconds between two requests for the number of partitions, at least
+        0.001. Default 60.
+    """
+
+    subscription_name: str
+    consumer_type: ConsumerType = ConsumerType.Exclusive
+    subscription_mode: SubscriptionMode = SubscriptionMode.Durable
+    initial_position: InitialPosition = InitialPosition.Latest
+    receiver_queue_size: int = 1000
+    max_total_receiver_queue_size_across_partitions: int = 50_000
+    auto_scaled_receiver_queue_size_enabled: bool = False
+    consumer_name: str | None = None
+    unacked_messages_timeout_ms: int | None = None
+    unacked_messages_tick_ms: int = 1000
+    ack_timeout_redelivery_backoff: RedeliveryBackoff | None = None
+    negative_ack_redelivery_delay_ms: int = 60_000
+    negative_ack_redelivery_delay_precision: int = 8
+    negative_ack_redelivery_backoff: RedeliveryBackoff | None = None
+    acknowledgment_group_time_ms: int = 100
+    max_acknowledgment_group_size: int = 1000
+    batch_index_ack_enabled: bool = False
+    ack_receipt_enabled: bool = False
+    dead_letter_policy: DeadLetterPolicy | None = None
+    enable_retry: bool = False
+    is_read_compacted: bool = False
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    priority_level: int = 0
+    key_shared_policy: KeySharedPolicy | None = None
+    replicate_subscription_state_enabled: bool = False
+    start_message_id: MessageId | None = None
+    start_message_id_inclusive: bool = False
+    crypto_key_reader: KeyReader | None = None
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL
+    batch_receive_policy: BatchReceivePolicy = field(default_factory=BatchReceivePolicy)
+    pattern_auto_discovery_period: float = 60
+    regex_subscription_mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    max_pending_chunked_message: int = 10
+    auto_ack_oldest_chunked_message_on_queue_full: bool = False
+    expire_time_of_incomplete_chunked_message_ms: int = 60_000
+    auto_update_partitions: bool = True
+    auto_update_partitions_interval_seconds: float = 60
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        require(
+            isinstance(self.subscription_name, str) and bool(self.subscription_name.strip()),
+            "a consumer needs a non-blank subscription_name",
+        )
+        check_texts(self, "consumer_name")
+        check_integer("receiver_queue_size", self.receiver_queue_size, 0)
+        require(
+            self.receiver_queue_size > 0 or not self.auto_scaled_receiver_queue_size_enabled,
+            "auto_scaled_receiver_queue_size_enabled needs a receiver_queue_size above 0, which it scales up to",
+        )
+        check_number(
+            "max_total_receiver_queue_size_across_partitions", self.max_total_receiver_queue_size_across_partitions, 1
+        )
+        check_integer("negative_ack_redelivery_delay_ms", self.negative_ack_redelivery_delay_ms, 0)
+        require(
+            isinstance(self.batch_receive_policy, BatchReceivePolicy),
+            "batch_receive_policy must be a ConsumerBatchReceivePolicy (or BatchReceivePolicy)",
+        )
+        check_number("acknowledgment_group_time_ms", self.acknowledgment_group_time_ms, 0)
+        check_number("max_acknowledgment_group_size", self.max_acknowledgment_group_size, 1)
+        check_number("priority_level", self.priority_level, 0)
+        check_number("pattern_auto_discovery_period", self.pattern_auto_discovery_period, 0)
+        check_number("auto_update_partitions_interval_seconds", self.auto_update_partitions_interval_seconds, 0.001)
+        check_number("max_pending_chunked_message", self.max_pending_chunked_message, 0)
+        check_number(
+            "expire_time_of_incomplete_chunked_message_ms", self.expire_time_of_incomplete_chunked_message_ms, 0
+        )
+        check_strings("properties", self.properties)
+        check_strings("subscription_properties", self.subscription_properties)
+        self._check_redelivery()
+        self._check_key_shared()
+        require(
+            not self.is_read_compacted or self.consumer_type in (ConsumerType.Exclusive, ConsumerType.Failover),
+            "is_read_compacted needs an Exclusive or Failover subscription",
+        )
+        check_key_reader(self.crypto_key_reader)
+
+    def _check_key_shared(self) -> None:
+        policy = self.key_shared_policy
+        require(
+            policy is None or isinstance(policy, KeySharedPolicy),
+            "key_shared_policy must be a ConsumerKeySharedPolicy (or KeySharedPolicy)",
+        )
+        # A reader with key_hash_range is an exclusive consumer with this policy.
+        require(
+            policy is None
+            or self.consumer_type is ConsumerType.KeyShared
+            or self.subscription_mode is SubscriptionMode.NonDurable,
+            "key_shared_policy needs consumer_type=ConsumerType.KeyShared; a reader has key_hash_range",
+        )
+
+    def _check_redelivery(self) -> None:
+        if self.unacked_messages_timeout_ms:
+            check_number("unacked_messages_timeout_ms", self.unacked_messages_timeout_ms, 1000)
+            check_number(
+                "unacked_messages_tick_ms", self.unacked_messages_tick_ms, 100, self.unacked_messages_timeout_ms
+            )
+        precision = self.negative_ack_redelivery_delay_precision
+        check_number("negative_ack_redelivery_delay_precision", precision, 0, 30)
+        require(isinstance(precision, int), "negative_ack_redelivery_delay_precision must be a number of bits")
+        for name in ("negative_ack_redelivery_backoff", "ack_timeout_redelivery_backoff"):
+            backoff = getattr(self, name)
+            require(
+                backoff is None or callable(getattr(backoff, "next", None)),
+                f"{name} needs a method next(redelivery_count), as MultiplierRedeliveryBackoff has",
+            )
+        require(
+            self.ack_timeout_redelivery_backoff is None or bool(self.unacked_messages_timeout_ms),
+            "ack_timeout_redelivery_backoff needs unacked_messages_timeout_ms",
+        )
+        require(
+            self.dead_letter_policy is None or isinstance(self.dead_letter_policy, DeadLetterPolicy),
+            "dead_letter_policy must be a ConsumerDeadLetterPolicy (or DeadLetterPolicy)",
+        )
