@@ -77,9 +77,9 @@ class ConsumeBatchOperator(BaseOperator):
         `process_message`; the batch is then remembered as long as Airflow keeps the task's state. Templated.
     :param format: jsonl or parquet; by default Parquet for a path that ends in .parquet, else JSONL. Parquet has the
         columns of the Spark source (value, __key, __topic, __messageId, __publishTime, __eventTime,
-        __messageProperties, __partition, __sequenceId, __producerName, __ledgerId, __entryId, __batchIndex), and is
-        much quicker, as no object is made for each message. It needs a path, and takes neither decode, inline,
-        on_error nor process_message.
+        __messageProperties, __partition, __sequenceId, __producerName, __ledgerId, __entryId, __batchIndex,
+        __schemaVersion), and is much quicker, as no object is made for each message. It needs a path, and takes neither
+        decode, inline, on_error nor process_message.
     :param if_exists: what to do about an output that is not of this run: fail (default; before anything is received),
         overwrite it, or append_part: write `NAME-00001.EXT`, the next free number (a new run looks into the manifests
         of all parts for one of its own).

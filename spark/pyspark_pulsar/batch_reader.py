@@ -2,23 +2,35 @@
 
 The object is pickled into every task: it holds checked options, without secrets. Rules: readers are created and closed
 inside `partitions` and `read`, while the client belongs to the process (`clients`). No Python object per row. A read
-that cannot be complete fails. `pushFilters` is not overridden, since that would require a Spark setting.
+that cannot be complete fails. Only `PulsarPushdownReader` has `pushFilters`, since Spark refuses a reader with it
+unless a setting is on.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from pulsar_native.diagnostics import codec
+from pulsar_native.exceptions import TopicNotFound
 from pyspark_pulsar.broker import Broker, plan
 from pyspark_pulsar.offsets import Range, check_retained
 from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.pushdown import Pushed, narrow, push
 from pyspark_pulsar.splitting import split_ranges
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from pulsar_native.schema import SchemaInfo
+    from pyspark_pulsar.value_schema import ValueSchema
+
+
+_log = logging.getLogger("pyspark_pulsar")
 
 
 class Split(InputPartition):
@@ -46,46 +58,99 @@ def make_splits(ranges: Sequence[Range]) -> list[Split]:
 class PulsarBatchReader(DataSourceReader):
     """Reader of frozen ranges of topic partitions."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, values: ValueSchema | None = None) -> None:
         self._options = options
+        self._values = values
+        self._pushed = Pushed()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one split per topic partition with messages in the range, or more by the options for splitting.
 
         Blocks; called by the planner.
         """
-        return make_splits(split_ranges(self._options, plan(self._options)))
+        log_codec()
+        if self._pushed.is_empty:
+            return make_splits(split_ranges(self._options, plan(self._options)))
+        ranges = narrow(self._options, plan(self._options, self._pushed.wants), self._pushed)
+        return make_splits(split_ranges(self._options, ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocks while iterated; called in a task.
 
         Raises `TopicNotFound` if the topic was deleted after planning, `DataLoss` if messages of the split were removed
-        before or during reading, `Timeout` if no message arrives.
+        before or during reading, `Timeout` if no message arrives, `InvalidMessage` for one that cannot be decoded.
         """
-        return read_split(self._options, partition)
+        return read_split(self._options, partition, self._values, self._pushed)
 
 
-def read_split(options: ReadOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-    """Return the record batches of a split, none for Spark's placeholder for no partitions; see `read` for errors."""
-    return _batches(options, partition.range) if isinstance(partition, Split) else iter(())
+class PulsarPushdownReader(PulsarBatchReader):
+    """Batch reader that applies filters of the query itself."""
+
+    def pushFilters(self, filters: list[Any]) -> list[Any]:
+        """Take filters on publish time, topic, partition, message id and key; return those that Spark must apply."""
+        self._pushed, rest = push(filters)
+        return rest
 
 
-def _batches(options: ReadOptions, item: Range) -> Iterator[pyarrow.RecordBatch]:
+def read_split(
+    options: ReadOptions, partition: InputPartition, values: ValueSchema | None = None, pushed: Pushed | None = None
+) -> Iterator[pyarrow.RecordBatch]:
+    """Return the record batches of a split, none for Spark's placeholder for no partitions; see `read` for errors.
+
+    `values` is the decoding of the values, None for raw ones; `pushed` are filters to apply.
+    """
+    if not isinstance(partition, Split):
+        return iter(())
+    item, pushed = partition.range, pushed or Pushed()
+    if values is None:
+        return _batches(options, item, options.columns, pushed)
+    return _decoded(options, item, values, pushed)
+
+
+def _decoded(options: ReadOptions, item: Range, values: ValueSchema, pushed: Pushed) -> Iterator[pyarrow.RecordBatch]:
+    from pyspark_pulsar.value_decoder import ValueDecoder, decoded
+
+    def find(version: int) -> SchemaInfo:
+        with Broker(options) as broker:
+            found = broker.schema(item.topic, version)
+        if found is None:
+            raise TopicNotFound(
+                f"Version {version} of the schema of {item.topic} is gone, and messages were written by it"
+            )
+        return found
+
+    decoder = ValueDecoder(item.topic, values, find)
+    yield from decoded(_batches(options, item, decoder.source_columns, pushed), decoder)
+
+
+def _batches(
+    options: ReadOptions, item: Range, columns: Sequence[str], pushed: Pushed
+) -> Iterator[pyarrow.RecordBatch]:
+    log_codec()
     with Broker(options) as broker:
         broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
         _check(options, broker, item)
         reader = broker.reader(item.topic, item.start.message_id(item.partition))
         try:
-            yield from reader.arrow_batches(
+            for batch in reader.arrow_batches(
                 end=item.end.message_id(item.partition),
-                columns=options.columns,
+                columns=columns,
                 timeout_millis=options.poll_timeout_ms,
-                publish_time=(options.starting_time, options.ending_time),
-            )
+                publish_time=pushed.within(options),
+            ):
+                kept = pushed.of_keys(batch)
+                if kept.num_rows:
+                    yield kept
         finally:
             reader.close()
         # Messages may have been trimmed during the read, which the broker does not report.
         _check(options, broker, item)
+
+
+@cache
+def log_codec() -> None:
+    """Log the codec of this process at INFO, once."""
+    _log.info("reading with the %s codec", codec())
 
 
 def _check(options: ReadOptions, broker: Broker, item: Range) -> None:

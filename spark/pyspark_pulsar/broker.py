@@ -7,7 +7,7 @@ delivered (never a transaction marker), so that an end taken from it is always r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -15,6 +15,7 @@ from pulsar_native import Client, MessageId, Reader
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import Authentication
 from pulsar_native.exceptions import AlreadyClosed, TopicNotFound
+from pulsar_native.schema import SchemaInfo
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.clients import shared_client
 from pyspark_pulsar.offsets import Found, Probe, Range, resolve
@@ -98,6 +99,11 @@ class Broker:
             found[-1] = (found[-1][0], stats["currentLedgerEntries"])
         return found
 
+    def schema(self, topic: str, version: int | None = None) -> SchemaInfo | None:
+        """Return the registered schema of a topic, the newest or that version, None for none; needs admin.url."""
+        assert self._admin is not None
+        return self._admin.get_schema(topic, version)
+
     def close(self) -> None:
         """Release the client, which keeps its connections for the next task, and close the admin client."""
         self._is_closed = True
@@ -176,9 +182,10 @@ class _ReaderProbe:
         return Found(Position.of_message(message.message_id()), message.publish_timestamp(), message.index())
 
 
-def plan(options: ReadOptions) -> list[Range]:
+def plan(options: ReadOptions, wants: Callable[[str], bool] | None = None) -> list[Range]:
     """Resolve the options into one frozen range per topic partition, in order of topics and partitions.
 
+    `wants` returns False for the topic partitions to leave out; None for none.
     Blocks for a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, and errors
     of the connection.
     """
@@ -187,6 +194,9 @@ def plan(options: ReadOptions) -> list[Range]:
         topics = list(dict.fromkeys(topics))
         options.starting_offsets.check_names(topics)
         options.ending_offsets.check_names(topics)
+        topics = [topic for topic in topics if wants is None or wants(topic)]
+        if not topics:
+            return []
 
         def of_topic(topic: str) -> Range:
             with broker.probe(topic) as probe:

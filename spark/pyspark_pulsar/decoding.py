@@ -46,7 +46,7 @@ def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array
     from pyspark.sql.pandas.types import to_arrow_type
 
     arrow_type = to_arrow_type(schema, timezone="UTC")
-    plain = without_times(json.loads(definition))
+    plain = with_column_types(json.loads(definition))
 
     def decode(values: Any) -> Any:
         import io
@@ -65,16 +65,20 @@ def avro_decoder(definition: str, schema: StructType) -> Callable[[pyarrow.Array
     return decode
 
 
-def without_times(avro: Any) -> Any:
-    """Return the definition with times of day as plain numbers: not every Spark version has a column type for them."""
+def with_column_types(avro: Any) -> Any:
+    """Return the definition without the logical types that have no column type, so that their plain values are read.
+
+    These are times of day (not every Spark version has a type for them), UUIDs, and decimals of over 38 digits.
+    """
     if isinstance(avro, list):
-        return [without_times(member) for member in avro]
+        return [with_column_types(member) for member in avro]
     if not isinstance(avro, dict):
         return avro
     kept = {
-        name: without_times(value) if name in ("type", "items", "values", "fields") else value
+        name: with_column_types(value) if name in ("type", "items", "values", "fields") else value
         for name, value in avro.items()
     }
-    if str(kept.get("logicalType", "")).startswith("time-"):
+    logical = str(kept.get("logicalType", ""))
+    if logical.startswith("time-") or logical == "uuid" or (logical == "decimal" and int(kept["precision"]) > 38):
         del kept["logicalType"]
     return kept

@@ -2,6 +2,8 @@
 
     spark-submit … load.py --request '{"source": {…}, "output": {"path": …}}'
 
+With --dry-run the plan is printed and nothing is written, here or at the broker.
+
 Rules: the ends are frozen and written to the manifest before anything is read, so that a second run of the same request
 reads the same messages and replaces the same path. Written rows are counted on disk and compared with those read. No
 secret is on the command line, in the manifest or in the output. Exit codes: 0 done, 1 failed and a retry may help, 2
@@ -18,7 +20,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -54,7 +56,12 @@ def application() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a load; `exit_code` is for a scheduler, `stage` is the stage of a failure."""
+    """Result of a load; `exit_code` is for a scheduler, `stage` is the stage of a failure.
+
+    `codec` is that of the tasks: "compiled", or "python", which is slower. `plan` is the result of a dry run: for each
+    topic partition its first message and the end, exclusive, with the number of entries in between (batches of
+    messages, and transaction markers), None without admin.url.
+    """
 
     exit_code: int
     rows: int | None = None
@@ -65,10 +72,12 @@ class Outcome:
     seconds: float = 0.0
     error: str | None = None
     stage: str | None = None
+    codec: str | None = None
+    plan: Sequence[Mapping[str, Any]] | None = None
 
     def to_line(self) -> str:
         """Return the line of JSON that ends the output."""
-        status = "done" if self.exit_code == DONE else "failed"
+        status = "failed" if self.exit_code != DONE else "done" if self.plan is None else "planned"
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return json.dumps({"pulsar_load": {"status": status, **fields}})
 
@@ -82,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the load of the arguments and return the exit code. Blocks; for a process of its own."""
     started = time.monotonic()
     try:
-        outcome = _run(request_text(arguments), started)
+        outcome = _run(request_text(arguments), started, _options(arguments).dry_run)
     except Exception as error:
         code, message = judge(error)
         outcome = Outcome(code, seconds=round(time.monotonic() - started, 3), error=message)
@@ -93,18 +102,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def request_text(arguments: Sequence[str] | None) -> str:
     """Return the request of a command line; raises `InvalidConfiguration` for a wrong one or an unreadable file."""
-    parser = _Parser(prog="load", description="Load Pulsar topics into Parquet.", allow_abbrev=False)
-    one = parser.add_mutually_exclusive_group(required=True)
-    one.add_argument("--request", metavar="JSON", help="what to load")
-    one.add_argument("--request-file", metavar="PATH", help="a file with the same JSON")
-    options = parser.parse_args(arguments)
+    options = _options(arguments)
     if options.request is not None:
         return str(options.request)
     try:
         with open(options.request_file, encoding="utf-8") as file:
             return file.read()
     except (OSError, ValueError) as error:
-        parser.error(f"--request-file cannot be read: {error}")
+        _Parser().error(f"--request-file cannot be read: {error}")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(prog="load", description="Load Pulsar topics into Parquet.", allow_abbrev=False)
+    one = parser.add_mutually_exclusive_group(required=True)
+    one.add_argument("--request", metavar="JSON", help="what to load")
+    one.add_argument("--request-file", metavar="PATH", help="a file with the same JSON")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
+    return parser.parse_args(arguments)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -128,7 +142,7 @@ def judge(error: BaseException) -> tuple[int, str]:
     return (REFUSED if name in _REFUSALS else FAILED), message or name
 
 
-def _run(text: str, started: float) -> Outcome:
+def _run(text: str, started: float, dry_run: bool) -> Outcome:
     from pyspark.sql import SparkSession
 
     from pyspark_pulsar.request import LoadRequest
@@ -137,7 +151,7 @@ def _run(text: str, started: float) -> Outcome:
     spark = SparkSession.builder.appName("pulsar-load").getOrCreate()
     load = Load(spark, request, started)
     try:
-        return load.run()
+        return load.dry_run() if dry_run else load.run()
     except Exception as error:
         code, message = judge(error)
         say(f"failed at the stage {load.stage}: {message}")
@@ -153,6 +167,7 @@ class Load:
     """
 
     stage = "plan"
+    _codec: str | None = None
 
     def __init__(self, spark: SparkSession, request: LoadRequest, started: float) -> None:
         self._spark = spark
@@ -161,6 +176,13 @@ class Load:
 
     def run(self) -> Outcome:
         """Plan or replay, read, decode, write, count, move to the output, and complete the manifest."""
+        return self._with_credentials(self._load)
+
+    def dry_run(self) -> Outcome:
+        """Plan or replay, and print the plan; write nothing and create no subscription."""
+        return self._with_credentials(self._dry_run)
+
+    def _with_credentials(self, work: Callable[[dict[str, str]], Outcome]) -> Outcome:
         from pyspark_pulsar import register
         from pyspark_pulsar.credentials import share
 
@@ -174,9 +196,32 @@ class Load:
             source = {name: value for name, value in source.items() if name.lower() != "credentialsref"}
             source["credentialsRef"] = str(shared)
         try:
-            return self._load(source)
+            return work(source)
         finally:
             forget()
+
+    def _dry_run(self, source: dict[str, str]) -> Outcome:
+        from pyspark_pulsar.manifest import Document
+        from pyspark_pulsar.options import ReadOptions
+        from pyspark_pulsar.planning import make_plan
+        from pyspark_pulsar.splitting import count_entries
+
+        document = Document(self._spark, self._request.manifest)
+        plan = make_plan(self._spark, self._request, source, document, recovers=False)
+        ranges = plan.manifest.ranges
+        counts = count_entries(ReadOptions.parse(source), ranges)
+        found = [
+            {"topic": item.topic, "from": str(item.start), "to": str(item.end), "entries": count}
+            for item, count in zip(ranges, counts, strict=True)
+        ]
+        for each in found:
+            entries = "entries unknown without admin.url" if each["entries"] is None else f"{each['entries']:,} entries"
+            say(f"would read {each['topic']} from {each['from']} up to {each['to']}: {entries}")
+        say(f"dry run: {len(ranges)} topic partitions, nothing was written to {self._request.path}")
+        seconds = round(self._elapsed(), 3)
+        return Outcome(
+            DONE, None, len(ranges), plan.replayed, self._request.path, self._request.manifest, seconds, plan=found
+        )
 
     def _load(self, source: dict[str, str]) -> Outcome:
         from pyspark_pulsar.manifest import Document
@@ -190,6 +235,8 @@ class Load:
         self.stage = "read"
         try:
             delivered = self._write(output, self._frame(plan))
+            # The workers of the tasks are still there.
+            self._codec = codec_of_tasks(self._spark)
             self._check_rows(plan, source, delivered)
             self.stage = "commit"
             self._commit(plan, output, delivered)
@@ -320,11 +367,28 @@ class Load:
         done = replace(plan.manifest, delivered=delivered, seconds=seconds, is_done=True)
         document.write(done.to_json())
         request, rows = self._request, done.rows or 0
-        say(f"wrote {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s) to {request.path}")
-        return Outcome(DONE, rows, len(done.ranges), plan.replayed, request.path, request.manifest, seconds)
+        codec = self._codec
+        say(
+            f"wrote {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s, {codec} codec) to "
+            f"{request.path}"
+        )
+        return Outcome(
+            DONE, rows, len(done.ranges), plan.replayed, request.path, request.manifest, seconds, codec=codec
+        )
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
+
+
+def codec_of_tasks(spark: SparkSession) -> str:
+    """Return the codec of the client in a task, "compiled" or "python"; runs a job of one task."""
+    return str(spark.sparkContext.parallelize([0], 1).map(_own_codec).first())
+
+
+def _own_codec(_: int) -> str:
+    from pulsar_native.diagnostics import codec
+
+    return codec()
 
 
 class Progress:

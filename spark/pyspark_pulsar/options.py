@@ -45,6 +45,8 @@ _NAMES = (
     "credentialsRef",
     "subscriptionPrefix",
     "valueFormat",
+    "mode",
+    "columnNameOfCorruptRecord",
     "pulsar.reader.receiverQueueSize",
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
@@ -72,7 +74,7 @@ _BATCH_ONLY = {
 _REFUSED = {
     "path": "load() takes no path; name the topic with option topic",
     "waitingForNonExistedTopic": "the topic must be there when the read is planned; wait for it before, with a sensor",
-    "allowDifferentTopicSchemas": "values are read as bytes, of any schema; leave it out",
+    "allowDifferentTopicSchemas": "raw values may be of any schema, those of valueFormat=auto of one; leave it out",
 }
 _SECRET = re.compile(r"auth|token|password|secret|credential", re.IGNORECASE)
 
@@ -164,11 +166,47 @@ class TopicsPattern:
         return of_namespace and re.fullmatch(self.expression, name.local_name) is not None
 
 
+# Spark's names of the policies for records that cannot be decoded.
+FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
+_MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
+CORRUPT_COLUMN = "_corrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueOptions:
+    """Options of decoding by the registered schema: `mode` for messages that are not of it, and the column for them."""
+
+    mode: str = FAILFAST
+    corrupt_column: str = CORRUPT_COLUMN
+
+    @staticmethod
+    def parse(given: Mapping[str, str]) -> ValueOptions | None:
+        """Return the options of valueFormat=auto, None for raw; raises `InvalidConfiguration`."""
+        value_format = given.get("valueFormat", "raw").strip().lower()
+        if value_format not in ("raw", "auto"):
+            raise InvalidConfiguration(f"valueFormat must be raw or auto, not {given['valueFormat'][:60]!r}")
+        if value_format == "raw":
+            for name in ("mode", "columnNameOfCorruptRecord"):
+                if name in given:
+                    raise InvalidConfiguration(f"{name} needs valueFormat=auto: raw values are never corrupt")
+            return None
+        mode = given.get("mode", FAILFAST).strip().upper()
+        if mode not in _MODES:
+            raise InvalidConfiguration(f"mode must be one of {', '.join(_MODES)}, not {given['mode'][:60]!r}")
+        if "columnNameOfCorruptRecord" in given and mode != PERMISSIVE:
+            raise InvalidConfiguration(
+                f"columnNameOfCorruptRecord needs mode=PERMISSIVE: with {mode} there is no column"
+            )
+        column = text_value("columnNameOfCorruptRecord", given.get("columnNameOfCorruptRecord", CORRUPT_COLUMN))
+        return ValueOptions(mode, column)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options of one batch or streaming read; immutable and picklable, without secrets.
 
-    Times are milliseconds.
+    Times are milliseconds. `values` are the options of decoding by the registered schema, None for raw values;
+    with them the names in `columns` are not checked yet.
     """
 
     service_url: str
@@ -194,6 +232,7 @@ class ReadOptions:
     read_compacted: bool = False
     min_partitions: int | None = None
     max_entries_per_partition: int | None = None
+    values: ValueOptions | None = None
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
@@ -216,6 +255,7 @@ class ReadOptions:
             fail_on_data_loss=flag("failOnDataLoss", given.get("failOnDataLoss", "true")),
             poll_timeout_ms=at_least(1, "pollTimeoutMs", given, "60000"),
             columns=_columns(given),
+            values=ValueOptions.parse(given),
             credentials=CredentialsRef.parse(given["credentialsRef"]) if "credentialsRef" in given else None,
             subscription_prefix=text_value("subscriptionPrefix", given["subscriptionPrefix"])
             if "subscriptionPrefix" in given
@@ -260,6 +300,8 @@ class ReadOptions:
                 "minPartitions and maxEntriesPerPartition need admin.url: the broker tells only there how many entries "
                 "a ledger has"
             )
+        if self.values is not None and self.admin_url is None:
+            raise InvalidConfiguration("valueFormat=auto needs admin.url: the topic's schema is read over it")
         start, end = self.starting_time, self.ending_time
         if start is not None and end is not None and end < start:
             raise InvalidConfiguration(f"endingTime ({end} ms) is before startingTime ({start} ms)")
@@ -288,11 +330,6 @@ def _limit(name: str, given: Mapping[str, str]) -> int | None:
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the options by their canonical names and the client's settings; raise for others."""
     given, settings, _ = sort_options(options, _NAMES, _REFUSED, {})
-    if given.get("valueFormat", "raw").strip().lower() != "raw":
-        raise InvalidConfiguration(
-            "valueFormat can only be raw in this version: decode the column value with from_json, or let "
-            "pyspark_pulsar.load do it"
-        )
     return given, settings
 
 
@@ -433,6 +470,8 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     if "includeMetadata" in given:
         raise InvalidConfiguration("Give columns or includeMetadata, not both")
     names = [part.strip() for part in given["columns"].split(",")]
+    if ValueOptions.parse(given) is not None:
+        return tuple(names)  # Names of the schema too, which is not known yet.
     known = {name.lower(): name for name in ("value", *METADATA_COLUMNS)}
     for name in names:
         if name.lower() not in known:

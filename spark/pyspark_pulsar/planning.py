@@ -45,12 +45,17 @@ class Plan:
     own: Commit | None = None
 
 
-def make_plan(spark: SparkSession, request: LoadRequest, source: Mapping[str, str], document: Document) -> Plan:
-    """Return the plan of a load. Writes nothing; raises `TopicNotFound` with the option to set."""
+def make_plan(
+    spark: SparkSession, request: LoadRequest, source: Mapping[str, str], document: Document, *, recovers: bool = True
+) -> Plan:
+    """Return the plan of a load; raises `TopicNotFound` with the option to set.
+
+    Writes nothing, except that rows of an earlier load that a crash left staged are moved to their place if `recovers`.
+    """
     options = ReadOptions.parse(source)
     try:
         if request.interval == LAST_SUCCESS:
-            return _behind_last(spark, request, source, options)
+            return _behind_last(spark, request, source, options, recovers)
         return _bounded(request, source, options, document)
     except TopicNotFound as error:
         raise TopicNotFound(f"{error.message}; if it was there, {GONE}") from error
@@ -78,12 +83,14 @@ def _replays(request: LoadRequest, found: Manifest) -> bool:
     return same and (request.replay == "require" or request.ended_before(found.time) or not found.is_done)
 
 
-def _behind_last(spark: SparkSession, request: LoadRequest, source: Mapping[str, str], options: ReadOptions) -> Plan:
+def _behind_last(
+    spark: SparkSession, request: LoadRequest, source: Mapping[str, str], options: ReadOptions, recovers: bool
+) -> Plan:
     assert request.commits is not None
     log = CommitLog(spark, request.commits)
     commits = log.commits()
     log.check(commits, _topics(options), request.run, request.path)
-    if commits:
+    if commits and recovers:
         recover(spark, commits[-1])
     own = next(
         (commit for commit in reversed(commits) if commit.run == request.run and commit.path == request.path), None

@@ -8,7 +8,7 @@ imported in functions, so that this module loads without it. A registered type w
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.exceptions import InvalidConfiguration
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 # Columns that the JVM connector adds to the value, in its order.
 _JVM_METADATA = ("__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties")
-_MORE_METADATA = ("__partition", "__sequenceId", "__producerName", "__ledgerId", "__entryId", "__batchIndex")
+_MORE_METADATA = (
+    "__partition", "__sequenceId", "__producerName", "__ledgerId", "__entryId", "__batchIndex", "__schemaVersion",
+)  # fmt: skip
 METADATA_COLUMNS = _JVM_METADATA + _MORE_METADATA
 DEFAULT_COLUMNS = ("value", *_JVM_METADATA)
 SOURCE_COLUMNS = ("value", *METADATA_COLUMNS)
@@ -37,12 +39,42 @@ _DDL = {
     "__ledgerId": "BIGINT",
     "__entryId": "BIGINT",
     "__batchIndex": "INT",
+    "__schemaVersion": "BIGINT",
 }
 
 
 def ddl(columns: Sequence[str]) -> str:
     """Return the columns as a Spark schema text."""
     return ", ".join(f"`{name}` {_DDL[name]}" for name in columns)
+
+
+def metadata_type(name: str) -> DataType:
+    """Return Spark's type of a metadata column."""
+    from pyspark.sql.types import MapType, StringType
+
+    return MapType(StringType(), StringType(), True) if _DDL[name].startswith("MAP") else simple_type(_DDL[name])
+
+
+def simple_type(name: str) -> DataType:
+    """Return Spark's type by its name in DDL, without the session that Spark's own parser needs."""
+    from pyspark.sql import types
+
+    known: dict[str, Callable[[], DataType]] = {
+        "BINARY": types.BinaryType,
+        "STRING": types.StringType,
+        "BOOLEAN": types.BooleanType,
+        "TINYINT": types.ByteType,
+        "SMALLINT": types.ShortType,
+        "INT": types.IntegerType,
+        "BIGINT": types.LongType,
+        "FLOAT": types.FloatType,
+        "DOUBLE": types.DoubleType,
+        "TIMESTAMP": types.TimestampType,
+        "TIMESTAMP_NTZ": types.TimestampNTZType,
+        "DATE": types.DateType,
+        "DECIMAL(20)": lambda: types.DecimalType(20, 0),
+    }
+    return known[name]()
 
 
 def check_schema(given: StructType, columns: Sequence[str]) -> None:
@@ -85,7 +117,9 @@ def registered_type(definition: str, *, logical: bool) -> StructType:
         raise InvalidConfiguration(f"The registered schema is not an Avro definition: {error}") from error
     found = _Types(logical).of(parsed, "value")
     if not isinstance(found, StructType):
-        raise InvalidConfiguration("The registered schema is not a record; give a schema for the value")
+        raise InvalidConfiguration(
+            "The registered schema is not a record; give a schema for the value, or read raw values"
+        )
     return found
 
 
@@ -112,7 +146,7 @@ class _Types:
         real = [member for member in members if member != "null"]
         if len(real) != 1:
             raise InvalidConfiguration(
-                f"{where}: a union of several types has no column type; give a schema for the value"
+                f"{where}: a union of several types has no column type; give a schema for the value, or read raw values"
             )
         return self.of(real[0], where)
 

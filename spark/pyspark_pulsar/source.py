@@ -1,7 +1,8 @@
 """The data source `pulsar`.
 
 Spark creates it in planner processes and pickles it with its options into plans and tasks: options are checked before
-that, and none may have a secret. Rules: nothing connects here; imports at the top are those that exist wherever PySpark
+that, and none may have a secret. Rules: nothing connects here, except to read the topic's schema if values are decoded
+by it; imports at the top are those that exist wherever PySpark
 is installed.
 """
 
@@ -20,6 +21,7 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark_pulsar.options import ReadOptions
+    from pyspark_pulsar.value_schema import ValueSchema
 
 
 class DefaultSource(DataSource):
@@ -35,30 +37,39 @@ class DefaultSource(DataSource):
         """Return the name for `format(...)`."""
         return "pulsar"
 
-    def schema(self) -> str:
-        """Return the columns as a Spark schema text; raises `InvalidConfiguration` for a wrong option. Does no I/O."""
+    def schema(self) -> str | StructType:
+        """Return the columns; raises `InvalidConfiguration` for a wrong option.
+
+        With valueFormat=auto, reads the topic's schema, which blocks; otherwise does no I/O.
+        """
         from pyspark_pulsar.schema import ddl
 
         # Spark does not pass the kind of read here.
-        return ddl(self._read_options(None).columns)
+        options = self._read_options(None)
+        if options.values is None:
+            return ddl(options.columns)
+        from pyspark_pulsar.topic_schema import read_schema
+
+        return read_schema(options).struct()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader; raises `InvalidConfiguration` for a wrong option or schema. Does no I/O."""
-        from pyspark_pulsar.batch_reader import PulsarBatchReader
-        from pyspark_pulsar.schema import check_schema
+        """Return the batch reader; raises `InvalidConfiguration` for a wrong option or schema. I/O as for `schema`."""
+        from pyspark_pulsar.batch_reader import PulsarBatchReader, PulsarPushdownReader
+        from pyspark_pulsar.pushdown import pushes_filters
 
         options = self._read_options(False)
-        check_schema(schema, options.columns)
-        return PulsarBatchReader(options)
+        made = PulsarPushdownReader if pushes_filters() else PulsarBatchReader
+        return made(options, _values(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the streaming reader; raises `InvalidConfiguration` for a wrong option or schema. Does no I/O."""
-        from pyspark_pulsar.schema import check_schema
+        """Return the streaming reader; raises `InvalidConfiguration` for a wrong option or schema.
+
+        I/O as for `schema`.
+        """
         from pyspark_pulsar.stream_reader import PulsarStreamReader
 
         options = self._read_options(True)
-        check_schema(schema, options.columns)
-        return PulsarStreamReader(options)
+        return PulsarStreamReader(options, _values(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer; raises `InvalidConfiguration` for a wrong option or column. Does no I/O."""
@@ -80,6 +91,18 @@ class DefaultSource(DataSource):
         from pyspark_pulsar.options import ReadOptions
 
         return ReadOptions.parse(self.options, streaming=streaming)
+
+
+def _values(options: ReadOptions, schema: StructType) -> ValueSchema | None:
+    """Return the decoding of a read with these columns, None for raw values; raises `InvalidConfiguration`."""
+    if options.values is None:
+        from pyspark_pulsar.schema import check_schema
+
+        check_schema(schema, options.columns)
+        return None
+    from pyspark_pulsar.topic_schema import read_schema
+
+    return read_schema(options, schema)
 
 
 def _refuse_overwrite(overwrite: bool, instead: str) -> None:

@@ -36,6 +36,20 @@ def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
     return [piece for item, found in zip(filled, runs, strict=True) for piece in cut(item, found, size)]
 
 
+def count_entries(options: ReadOptions, ranges: Sequence[Range]) -> list[int | None]:
+    """Return the number of entries of each range, 0 for an empty one, None without admin.url. Blocks."""
+    if options.admin_url is None:
+        return [0 if item.is_empty else None for item in ranges]
+    with Broker(options) as broker, ThreadPoolExecutor(_PARALLEL, thread_name_prefix="pulsar-plan") as pool:
+
+        def of_range(item: Range) -> int:
+            if item.is_empty:
+                return 0
+            return sum(count for _, _, count in runs_of(item, broker.ledgers(item.topic)))
+
+        return list(pool.map(of_range, ranges))
+
+
 def runs_of(item: Range, ledgers: Ledgers) -> list[tuple[int, int, int]]:
     """Return the entries of a range by ledger: id, first entry and number."""
     found = []

@@ -31,6 +31,8 @@ from pyspark_pulsar.stream_offsets import Positions, from_document, to_document
 if TYPE_CHECKING:
     import pyarrow
 
+    from pyspark_pulsar.value_schema import ValueSchema
+
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
@@ -57,11 +59,12 @@ _POLL_SECONDS = 0.1
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of topic partitions in micro-batches from one offset to the next."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, values: ValueSchema | None = None) -> None:
         limits = (options.max_messages_per_trigger, options.max_bytes_per_trigger)
         if not _HAS_LIMITS and limits != (None, None):
             raise InvalidConfiguration("maxMessagesPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
         self._options = options
+        self._values = values
         self._planner: StreamPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -105,7 +108,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split, as `PulsarBatchReader.read` does. Blocks while iterated."""
-        return read_split(self._options, partition)
+        return read_split(self._options, partition, self._values)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Advance the predefined subscription, if any, to the finished offset. Blocks; never fails the query."""

@@ -1,18 +1,26 @@
-"""Registered schema of a load's topics, for decoding their values.
+"""Registered schema of the topics of a read or a load, for decoding their values.
 
-Read from the admin interface. Rules: the schemas of a load's topics must be equal; a schema of another type than
-requested raises with both types.
+Read from the admin interface. Rules: the schemas of the topics must be equal; a schema of another type than requested
+raises with both types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pulsar_native.admin import AdminClient
 from pulsar_native.exceptions import InvalidConfiguration, OperationNotSupported
 from pulsar_native.schema import SchemaInfo, SchemaType
-from pyspark_pulsar.broker import admin_client
+from pyspark_pulsar.broker import Broker, admin_client
 from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.value_schema import ValueSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+# A topic without a schema holds bytes.
+_NO_SCHEMA = SchemaInfo("BYTES", SchemaType.BYTES)
 
 
 def registered_definition(options: ReadOptions, topics: Sequence[str], kind: str) -> str:
@@ -59,3 +67,48 @@ def _definition(admin: AdminClient, topic: str, kind: str) -> str:
 def _has_changed(admin: AdminClient, topic: str, latest: SchemaInfo) -> bool:
     first = admin.get_schema(topic, 0)
     return first is not None and first.schema() != latest.schema()
+
+
+def read_schema(options: ReadOptions, given: StructType | None = None) -> ValueSchema:
+    """Return the decoding of a read by its topics' newest schema, or by the newest that has the columns `given`.
+
+    The schema may have got a version between the analysis of a query, which fixed its columns, and its planning. Blocks
+    for a request per topic. Raises `InvalidConfiguration` if the topics' schemas differ, for a schema or a column
+    without a type, and if no version has the columns.
+    """
+    assert options.values is not None
+    with Broker(options) as broker:
+        first, *others = broker.topics()
+        info = broker.schema(first)
+        for other in others:
+            if _identity(broker.schema(other)) != _identity(info):
+                raise InvalidConfiguration(
+                    f"The schemas of {first} and {other} differ: read them apart, or with valueFormat=raw"
+                )
+        found = ValueSchema.of(info or _NO_SCHEMA, options.columns, options.values)
+        if given is None or given == found.struct():
+            return found
+        newest = found.struct().simpleString()
+        for version in range((info.version or 0) - 1 if info is not None else -1, -1, -1):
+            older = broker.schema(first, version)
+            fitting = None if older is None else _decoding(older, options, given)
+            if fitting is not None:
+                return fitting
+    raise InvalidConfiguration(
+        f"The schema of this read is {given.simpleString()}, and the newest one of {first} gives {newest}: leave "
+        ".schema(...) out and choose columns with option columns"
+    )
+
+
+def _decoding(info: SchemaInfo, options: ReadOptions, given: StructType) -> ValueSchema | None:
+    """Return the decoding by an older schema, None if it has not the given columns."""
+    assert options.values is not None
+    try:
+        found = ValueSchema.of(info, options.columns, options.values)
+    except InvalidConfiguration:
+        return None
+    return found if found.struct() == given else None
+
+
+def _identity(info: SchemaInfo | None) -> tuple[object, ...]:
+    return () if info is None else (info.type, info.data, dict(info.properties()).get("kv.encoding.type"))

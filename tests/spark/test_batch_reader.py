@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import time
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 
 from pulsar_native import Client, MessageId
+from pulsar_native.diagnostics import codec
 from pulsar_native.exceptions import Timeout, TopicNotFound
-from pyspark_pulsar.batch_reader import PulsarBatchReader, make_splits
+from pyspark_pulsar.batch_reader import PulsarBatchReader, log_codec, make_splits
 from pyspark_pulsar.errors import DataLoss
 from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.options import ReadOptions
@@ -409,3 +411,11 @@ def test_splits_of_ranges_pickle() -> None:
 
 def test_splits_of_empty_plan_are_none() -> None:
     assert make_splits([]) == []
+
+
+def test_reader_logs_its_codec_once(caplog: pytest.LogCaptureFixture) -> None:
+    log_codec.cache_clear()
+    with caplog.at_level(logging.INFO, "pyspark_pulsar"):
+        log_codec()
+        log_codec()
+    assert caplog.messages == [f"reading with the {codec()} codec"]

@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from pyspark_pulsar.decoding import decode_avro, decode_json, without_times
+from pyspark_pulsar.decoding import decode_avro, decode_json, with_column_types
 from pyspark_pulsar.schema import struct_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_decode_avro_to_typed_columns(spark: SparkSession) -> None:
         "legs": [],
     }
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(without_times(DEFINITION)), row)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(with_column_types(DEFINITION)), row)
     frame = decode_avro(values(spark, out.getvalue(), None), json.dumps(DEFINITION)).select("value.*")
     first, second = frame.collect()
     # Spark gives a timestamp without its zone, in that of this process.

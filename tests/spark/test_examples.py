@@ -18,6 +18,6 @@ def test_example_runs_and_prints(
     example: Example, broker: Broker, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # `getOrCreate` gives the example this session.
-    code = compile(example.program(broker.service_url), str(example), "exec")
+    code = compile(example.program(broker.service_url, broker.admin_url), str(example), "exec")
     exec(code, {"__name__": "__main__"})
     assert example.prints in capsys.readouterr().out

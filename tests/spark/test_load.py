@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pulsar_native
+from pulsar_native.diagnostics import codec
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pyspark_pulsar import load
 from pyspark_pulsar.request import LoadRequest
@@ -67,6 +68,11 @@ class Loads:
         request = LoadRequest.parse(json.dumps(self.request(topic, source, **parts)))
         return load.Load(self.spark, request, time.monotonic()).run()
 
+    def dry_run(self, topic: str, source: dict[str, str] | None = None, **parts: Any) -> load.Outcome:
+        """Plan one load."""
+        request = LoadRequest.parse(json.dumps(self.request(topic, source, **parts)))
+        return load.Load(self.spark, request, time.monotonic()).dry_run()
+
     def delays(self) -> list[int]:
         """Return the delays found on disk, sorted: the numbers of the flights."""
         rows = self.spark.read.parquet(f"file://{self.folder}").select("delay").collect()
@@ -85,6 +91,54 @@ def loads(spark: SparkSession, broker: Broker, tmp_path: Path) -> Loads:
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def test_load_names_the_codec_of_its_tasks(
+    loads: Loads, topic: NewTopic, publish: Publish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic()
+    publish(name, flights(0, 3))
+    outcome = loads.run(name)
+    assert outcome.codec == codec() and json.loads(outcome.to_line())["pulsar_load"]["codec"] == codec()
+    assert f"{codec()} codec) to file://" in capsys.readouterr().out
+
+
+def test_load_dry_run_prints_plan_and_writes_nothing(
+    loads: Loads, topic: NewTopic, publish: Publish, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic("dry", partitions=2)
+    ids = publish(f"{name}-partition-0", flights(0, 2), flights(2, 3), flights(5, 1))
+    parts = {"subscription": "kept", "replay": "auto"}
+    ledger = ids[0].ledger_id()
+    for admin, entries in (({"admin.url": loads.broker.admin_url}, 3), ({}, None)):
+        outcome = loads.dry_run(name, admin, **parts)
+        assert (outcome.exit_code, outcome.rows, outcome.partitions) == (0, None, 2)
+        assert outcome.plan is not None
+        assert outcome.plan[0] == {
+            "topic": f"{name}-partition-0", "from": f"{ledger}:0", "to": f"{ledger}:3", "entries": entries,
+        }  # fmt: skip
+        assert outcome.plan[1]["entries"] == 0
+        line = json.loads(outcome.to_line())["pulsar_load"]
+        assert (line["status"], line["plan"][0]["entries"]) == ("planned", entries)
+        said = capsys.readouterr().out
+        count = "3 entries" if entries else "entries unknown without admin.url"
+        assert f"would read {name}-partition-0 from {ledger}:0 up to {ledger}:3: {count}" in said
+        assert "dry run: 2 topic partitions, nothing was written" in said
+    assert list(loads.folder.iterdir()) == []
+    path = f"{name}-partition-0".replace("://", "/")
+    assert loads.broker.admin("GET", f"{path}/subscriptions") == []
+
+
+def test_load_dry_run_shows_what_a_replay_would_read(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, flights(0, 2))
+    (last,) = publish(name, flights(2, 1))
+    end = {"startingOffsets": "earliest", "endingOffsets": json.dumps({name: f"{last.ledger_id()}:{last.entry_id()}"})}
+    assert loads.run(name, end).rows == 2
+    before = {file: file.stat().st_mtime_ns for file in loads.folder.rglob("*")}
+    outcome = loads.dry_run(name, end)
+    assert outcome.replayed and outcome.plan is not None and outcome.plan[0]["to"] == f"{last.ledger_id()}:1"
+    assert {file: file.stat().st_mtime_ns for file in loads.folder.rglob("*")} == before
 
 
 def test_load_json_to_parquet_by_day_with_manifest(loads: Loads, topic: NewTopic, publish: Publish) -> None:
@@ -299,6 +353,11 @@ def test_load_command_line_is_checked(tmp_path: Path, capsys: pytest.CaptureFixt
     file.write_text("{}")
     assert load.request_text(["--request", "{1}"]) == "{1}"
     assert load.request_text(["--request-file", str(file)]) == "{}"
+    given: list[tuple[str, bool]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "_run", lambda text, started, dry: given.append((text, dry)) or load.Outcome(load.DONE))
+        assert load.main(["--request", "{1}", "--dry-run"]) == load.main(["--request", "{2}"]) == load.DONE
+    assert given == [("{1}", True), ("{2}", False)]
     for wrong in (
         [],
         ["--request", "{}", "--request-file", str(file)],

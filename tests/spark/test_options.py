@@ -13,6 +13,7 @@ from pyspark_pulsar.schema import DEFAULT_COLUMNS, SOURCE_COLUMNS
 
 URL = {"service.url": "pulsar://localhost:6650"}
 MINIMUM = {**URL, "topic": "t"}
+AUTO = {**MINIMUM, "admin.url": "http://h:8080", "valueFormat": "auto"}
 
 
 def test_options_defaults() -> None:
@@ -105,7 +106,13 @@ def test_options_choose_columns(extra: dict[str, str], columns: tuple[str, ...])
         ({**URL, "topicsPattern": "a/b/", "admin.url": "http://h"}, "write tenant/namespace/expression"),
         ({**MINIMUM, "minPartitions": "5"}, "minPartitions .* need admin.url"),
         ({**MINIMUM, "maxBytesPerTrigger": "5"}, "a batch read has no triggers"),
-        ({**MINIMUM, "valueFormat": "auto"}, "valueFormat can only be raw in this version"),
+        ({**MINIMUM, "valueFormat": "auto"}, "valueFormat=auto needs admin.url"),
+        ({**MINIMUM, "valueFormat": "avro"}, "valueFormat must be raw or auto, not 'avro'"),
+        ({**MINIMUM, "mode": "FAILFAST"}, "mode needs valueFormat=auto"),
+        ({**MINIMUM, "columnNameOfCorruptRecord": "c"}, "columnNameOfCorruptRecord needs valueFormat=auto"),
+        ({**AUTO, "mode": "drop"}, "mode must be one of FAILFAST, DROPMALFORMED, PERMISSIVE, not 'drop'"),
+        ({**AUTO, "columnNameOfCorruptRecord": "c"}, "needs mode=PERMISSIVE: with FAILFAST there is no column"),
+        ({**AUTO, "mode": "permissive", "columnNameOfCorruptRecord": " "}, "columnNameOfCorruptRecord is empty"),
         ({**MINIMUM, "path": "t"}, "takes no path; name the topic"),
         ({**MINIMUM, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
         ({**MINIMUM, "timeSlackMs": "-1"}, "timeSlackMs must be at least 0"),

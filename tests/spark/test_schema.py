@@ -30,6 +30,7 @@ def test_schema_columns_are_those_of_the_jvm_connector() -> None:
         "__ledgerId",
         "__entryId",
         "__batchIndex",
+        "__schemaVersion",
     )
 
 

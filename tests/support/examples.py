@@ -23,6 +23,7 @@ PAGES = (
 )
 _BLOCK = re.compile(r"(?:^<!-- (prints|not run): (.*?) -->\n+)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SERVICE_URL = "pulsar://localhost:6650"
+_ADMIN_URL = "http://localhost:8080"
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Example:
                 return kind
         return "client"
 
-    def program(self, service_url: str) -> str:
+    def program(self, service_url: str, admin_url: str = _ADMIN_URL) -> str:
         """Return the example against a broker, with topics the broker has not seen."""
-        code = self.code.replace(_SERVICE_URL, service_url)
+        code = self.code.replace(_SERVICE_URL, service_url).replace(_ADMIN_URL, admin_url)
         fresh = f"t{secrets.token_hex(3)}-"
         return re.sub(r'(["\'])(greetings|orders|invoices|docs-)', rf"\g<1>{fresh}\g<2>", code)
 

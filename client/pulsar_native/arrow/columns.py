@@ -49,6 +49,7 @@ ALL_COLUMNS: tuple[str, ...] = (
     "__ledgerId",
     "__entryId",
     "__batchIndex",
+    "__schemaVersion",
 )
 """All columns, in the order the Spark source shows them."""
 
@@ -159,6 +160,7 @@ def _types(pa: Any, value_type: str) -> dict[str, Any]:
         "__ledgerId": pa.int64(),
         "__entryId": pa.int64(),
         "__batchIndex": pa.int32(),
+        "__schemaVersion": pa.int64(),
     }
 
 
@@ -357,6 +359,7 @@ _NEW: dict[str, Callable[[], Any]] = {
     "__ledgerId": partial(NumberColumn, "q"),
     "__entryId": partial(NumberColumn, "q"),
     "__batchIndex": partial(NumberColumn, "i"),
+    "__schemaVersion": partial(NumberColumn, "q"),
 }
 
 
@@ -387,6 +390,7 @@ _OF_ENTRY: dict[str, Callable[[EntryRows], bytes | int | None]] = {
     "__producerName": lambda part: utf8(part.parsed.metadata.producer_name),
     "__ledgerId": lambda part: _signed(part.ledger_id),
     "__entryId": lambda part: _signed(part.entry_id),
+    "__schemaVersion": lambda part: _version(part.parsed.metadata.schema_version),
 }
 """Columns all messages of an entry share."""
 
@@ -394,6 +398,11 @@ _OF_ENTRY: dict[str, Callable[[EntryRows], bytes | int | None]] = {
 def _signed(value: int) -> int:
     """Return the number an unsigned field of 64 bits holds as Arrow's signed one."""
     return (value + (1 << 63) & _U64) - (1 << 63)
+
+
+def _version(version: bytes) -> int | None:
+    """Return the number of a schema version, None without a schema, or for another registry's form of versions."""
+    return int.from_bytes(version, "big", signed=True) if len(version) == 8 else None
 
 
 def _micros(millis: int) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, TypeVar, overload
@@ -87,10 +87,7 @@ class AvroSchema(Schema[T], Generic[T]):
         After `with_writer_schemas` the payload is read with its writer's schema, which may block once per version.
         Raises `InvalidRecord` for bytes that do not fit, and errors of fetching the schema.
         """
-        writer = self._parsed
-        if schema_version and self._find_writer is not None:
-            writer = self._writer_of(schema_version)
-        reader = None if writer is self._parsed else self._parsed
+        writer, reader = self._writer_and_reader(schema_version)
         try:
             values = self._fastavro.schemaless_reader(io.BytesIO(data), writer, reader)
         except Exception as error:
@@ -102,6 +99,24 @@ class AvroSchema(Schema[T], Generic[T]):
             decoded = record_from(self._record_cls, values)
         result: T = decoded
         return result
+
+    def decode_many(self, payloads: Iterable[bytes | None], schema_version: bytes | None) -> list[T | None]:
+        """Return the values of payloads of one schema version, None for null; see `decode`."""
+        if self._model is not None or self._record_cls is not None:
+            return super().decode_many(payloads, schema_version)
+        writer, reader = self._writer_and_reader(schema_version)
+        read, stream = self._fastavro.schemaless_reader, io.BytesIO
+        try:
+            return [None if data is None else read(stream(data), writer, reader) for data in payloads]
+        except Exception as error:
+            raise InvalidRecord(f"A message does not fit the Avro schema: {_said(error)}") from error
+
+    def _writer_and_reader(self, version: bytes | None) -> tuple[Any, Any]:
+        """Return the parsed schemas to read a payload with; the reader's is None where both are the same."""
+        writer = self._parsed
+        if version and self._find_writer is not None:
+            writer = self._writer_of(version)
+        return writer, None if writer is self._parsed else self._parsed
 
     def validate(self, data: bytes) -> None:
         """Raise `InvalidRecord` unless the bytes are one message of this schema."""

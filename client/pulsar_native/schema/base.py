@@ -7,7 +7,7 @@ Rules: a schema is immutable, thread-safe and without I/O: the registry's schema
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from pulsar_native.exceptions import InvalidConfiguration
@@ -57,6 +57,13 @@ class Schema(Generic[T]):
         May block to fetch the writer's schema after `with_writer_schemas`.
         """
         return self.decode(data)
+
+    def decode_many(self, payloads: Iterable[bytes | None], schema_version: bytes | None) -> list[T | None]:
+        """Return the values of payloads of one schema version, None for null; raises `InvalidRecord` for a wrong one.
+
+        May block like `decode_versioned`.
+        """
+        return [None if data is None else self.decode_versioned(data, schema_version) for data in payloads]
 
     def validate(self, data: bytes) -> None:
         """Raise `InvalidRecord` unless the bytes are one message of this schema."""

@@ -84,7 +84,7 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         """Return key and value of a payload, INLINE only; raises `InvalidRecord`."""
         if self.separates_key:
             raise InvalidRecord("The key is no part of the payload: decode_separated takes both parts")
-        key, value = self._parts(data)
+        key, value = split_payload(data)
         return self._decoded(key, value, schema_version)
 
     def validate(self, data: bytes) -> None:
@@ -92,19 +92,11 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         if self.separates_key:
             self.value_schema.validate(data)
             return
-        key, value = self._parts(data)
+        key, value = split_payload(data)
         if key is not None:
             self.key_schema.validate(key)
         if value is not None:
             self.value_schema.validate(value)
-
-    @staticmethod
-    def _parts(data: bytes) -> tuple[bytes | None, bytes | None]:
-        key, rest = _cut(data)
-        value, rest = _cut(rest)
-        if rest:
-            raise InvalidRecord(f"The message goes on for {len(rest)} bytes after its key and value")
-        return key, value
 
     def decode_versioned(self, data: bytes, schema_version: bytes | None) -> KeyValue[K, V]:
         """Return key and value of a payload by its schema version."""
@@ -131,6 +123,15 @@ class KeyValueSchema(Schema[KeyValue[K, V]], Generic[K, V]):
         if key is self.key_schema and value is self.value_schema:
             return self
         return KeyValueSchema(key, value, self.encoding_type)
+
+
+def split_payload(data: bytes) -> tuple[bytes | None, bytes | None]:
+    """Return key and value of an INLINE payload, None for null parts; raises `InvalidRecord`. Pure."""
+    key, rest = _cut(data)
+    value, rest = _cut(rest)
+    if rest:
+        raise InvalidRecord(f"The message goes on for {len(rest)} bytes after its key and value")
+    return key, value
 
 
 def join_infos(key: SchemaInfo, value: SchemaInfo, encoding: KeyValueEncodingType) -> SchemaInfo:

@@ -52,7 +52,7 @@ class _ProtobufSchema(Schema[M]):
 
     def decode(self, data: bytes) -> M:
         """Return the message; raises `InvalidRecord` for bytes that are not one."""
-        return _parsed(self._record_cls, data)
+        return parse_message(self._record_cls, data)
 
 
 class ProtobufSchema(_ProtobufSchema[M]):
@@ -96,10 +96,11 @@ class GenericProtobufSchema(Schema[dict[str, Any]]):
 
     def decode(self, data: bytes) -> dict[str, Any]:
         """Return the fields by name: enumerations by name, unset messages as None; raises `InvalidRecord`."""
-        return _fields(_parsed(self._class, data))
+        return _fields(parse_message(self._class, data))
 
 
-def _parsed(kind: type[M], data: bytes) -> M:
+def parse_message(kind: type[M], data: bytes) -> M:
+    """Return the message of a payload; raises `InvalidRecord` for bytes that are not one. Pure."""
     try:
         message = kind.FromString(bytes(data))
     except DecodeError as error:

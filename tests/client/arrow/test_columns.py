@@ -42,6 +42,7 @@ def batch_slice(
     entry: int = 5,
     body: bytes | None = None,
     publish_time: int = NOW,
+    schema_version: bytes = b"",
 ) -> EntryRows:
     body = encode_batch(payloads, ids, encoded or ()) if body is None else body
     metadata = pb.MessageMetadata(
@@ -49,6 +50,7 @@ def batch_slice(
         sequence_id=ids[0],
         publish_time=publish_time,
         num_messages_in_batch=len(payloads),
+        schema_version=schema_version,
     )
     stop = len(payloads) if last is None else last
     return EntryRows(ParsedEntry(metadata, memoryview(body)), body, 12, entry, first, stop, skip)
@@ -94,6 +96,7 @@ def plain_rows(part: EntryRows, partition: int) -> list[dict[str, Any]]:
         number = single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id + index
         batch_index = index if part.parsed.is_batch else -1
         size = metadata.num_messages_in_batch if part.parsed.is_batch else 0
+        version = int.from_bytes(metadata.schema_version, "big") if metadata.schema_version else None
         found.append(
             {
                 "value": None if single.null_value else value,
@@ -116,6 +119,7 @@ def plain_rows(part: EntryRows, partition: int) -> list[dict[str, Any]]:
                 "__ledgerId": part.ledger_id,
                 "__entryId": part.entry_id,
                 "__batchIndex": batch_index,
+                "__schemaVersion": version,
             }
         )
     return found
@@ -185,6 +189,15 @@ def test_record_batch_without_numpy_equals_plain_decoding(slices: list[EntryRows
         patch.setattr(arrays, "numpy_or_none", lambda: None)
         patch.setattr(columns, "numpy_or_none", lambda: None)
         check(slices)
+
+
+def test_record_batch_schema_versions() -> None:
+    versions = (b"", (3).to_bytes(8, "big"), b"another form")
+    slices = [batch_slice([b"x", b"y"], [0, 1], schema_version=version) for version in versions]
+    slices.append(single_slice(b"x", {"schema_version": (258).to_bytes(8, "big")}))
+    found = record_batch(slices, ("__schemaVersion",), topic=TOPIC, partition=3)
+    # Not of eight bytes: no number.
+    assert found["__schemaVersion"].to_pylist() == [None, None, 3, 3, None, None, 258]
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 130, 300])
@@ -262,6 +275,7 @@ def test_arrow_schema_equals_spark_schema() -> None:
             pa.field("__ledgerId", pa.int64(), True),
             pa.field("__entryId", pa.int64(), True),
             pa.field("__batchIndex", pa.int32(), True),
+            pa.field("__schemaVersion", pa.int64(), True),
         ]
     )
     for slices in ([], [single_slice(b"x")], [batch_slice([b"x"], [0])]):
