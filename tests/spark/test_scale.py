@@ -33,6 +33,11 @@ def options(broker: CountingBroker) -> ReadOptions:
     return ReadOptions.parse({"service.url": broker.url, "topics": ",".join(topic_names(TOPICS))})
 
 
+def requests(broker: CountingBroker) -> dict[str, int]:
+    """Return what was asked since the last look, without permits, which arrive without being waited for."""
+    return {name: count for name, count in broker.counts().items() if name != "FLOW"}
+
+
 def test_batch_plan_asks_once_per_partition(broker: CountingBroker, options: ReadOptions) -> None:
     splits = make_splits(plan(options))
     counts = broker.counts()
@@ -65,10 +70,7 @@ def test_idle_micro_batch_asks_one_request_per_partition(broker: CountingBroker,
         assert len(end) == ALL
         broker.counts()
         assert planner.latest(end, unlimited=True) == end
-        counts = broker.counts()
-        assert counts.pop("GET_LAST_MESSAGE_ID") == ALL
-        # The permit of a message that was read before.
-        assert set(counts) <= {"FLOW"}
+        assert requests(broker) == {"GET_LAST_MESSAGE_ID": ALL}
     finally:
         planner.close()
 
@@ -80,12 +82,12 @@ def test_only_the_first_micro_batch_after_a_restart_is_compared(broker: Counting
         end = planner.latest(start, unlimited=True)
         broker.counts()
         assert len(planner.ranges(start, end)) == ALL
-        assert broker.counts() == {}
+        assert requests(broker) == {}
         # The offsets of a checkpoint may be old.
         assert len(restarted.ranges(start, end)) == ALL
         assert broker.counts()["SUBSCRIBE"] == ALL
         assert len(restarted.ranges(start, end)) == ALL
-        assert broker.counts() == {}
+        assert requests(broker) == {}
     finally:
         planner.close()
         restarted.close()
