@@ -148,9 +148,20 @@ def test_cut_entries_over_batches_give_each_message_once(batches: list[set[int]]
                 batch.add(message)
         state = cut.as_json()
         if len(given) == 5:
-            break
+            break  # The broker has the whole entry acknowledged.
     assert len(given) == len(set(given)) == len(set().union(*batches))
     assert state is None or (state == {}) is (len(given) in (0, 5))
+
+
+def test_cut_entries_completed_stay_known_in_the_batch() -> None:
+    """The message that completes an entry may come before messages that an earlier batch has."""
+    cut = CutEntries({TOPIC: [[7, 3, "17", 5, PUBLISHED]]})
+    batch = Batch(NONE, cut)
+    batch.add(received(b"x", 3, 3, 5))
+    last = received(b"x", 3, 4, 5)
+    assert cut and cut.is_known(last) and cut.has(TOPIC, 7, range(3, 4))
+    batch.add_other(last)
+    assert cut.as_json() == {}
 
 
 def test_cut_entries_of_another_entry_are_unknown() -> None:
