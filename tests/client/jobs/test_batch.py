@@ -48,7 +48,7 @@ def test_limits_wrong_value_raises(arguments: tuple[Any, Any, Any], words: str) 
 )
 def test_takes_never_beyond_limits_but_the_first(messages: int | None, size: int | None, sizes: list[int]) -> None:
     batch = Batch(BatchLimits(messages, size, None, None))
-    taken = [each for each in sizes if batch.takes(each, 0)]
+    taken = [each for each in sizes if batch.stop_reason is None and batch.takes(each, 0)]
     assert batch.is_empty is not bool(taken)
     assert messages is None or len(taken) <= messages
     assert size is None or len(taken) <= 1 or sum(taken) <= size
