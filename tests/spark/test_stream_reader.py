@@ -191,7 +191,7 @@ def test_added_partition_is_read_from_its_beginning(
 
 
 @pytest.mark.proves("S9")
-def test_loss_between_offsets_fails_when_planned(
+def test_loss_between_offsets_fails_in_task_and_plan(
     reader: NewReader, publish: Publish, trimmable: str, trim: Callable[[str], MessageId]
 ) -> None:
     name = f"persistent://{trimmable}/stream-loss"
@@ -200,8 +200,12 @@ def test_loss_between_offsets_fails_when_planned(
     start = stream.initialOffset()
     _, end = trigger(stream, start)
     trim(name)
+    # A query that goes on finds it when it reads, a restarted one when it plans.
+    splits = stream.partitions(start, end)
     with pytest.raises(DataLoss, match="failOnDataLoss"):
-        stream.partitions(start, end)
+        list(stream.read(splits[0]))
+    with pytest.raises(DataLoss, match="failOnDataLoss"):
+        reader(name).partitions(start, end)
     assert trigger(reader(name, failOnDataLoss="false"), start)[0] == ["kept"]
 
 

@@ -109,7 +109,7 @@ class AirflowStack:
             raise AssertionError(f"airflow db migrate failed:\n{migrated.stdout[-2000:]}{migrated.stderr[-2000:]}")
         for component in ("api-server", "dag-processor"):
             self.processes.launch(component)
-        self.processes.launch("scheduler", "--skip-serve-logs")
+        self._launch_scheduler()
         self.start_triggerer(wait=False)
         self.processes.wait_for("a healthy Airflow", self._healthy)
         return self
@@ -378,18 +378,27 @@ class AirflowStack:
         """Create a backfill and return its number.
 
         On SQLite Airflow refuses that now and then (503): its savepoint has read when another process writes, and can
-        no longer write. It then takes back the runs it has made, which can end a scheduler that has just read them.
+        no longer write. It then takes back the runs it has made, which ends a scheduler that has just read them; so the
+        next attempts are made without one.
         """
         tries = 5
-        while True:
-            try:
-                return int(self._call("POST", "/backfills", body)["id"])
-            except urllib.error.HTTPError as error:
-                tries -= 1
-                if error.code != 503 or not tries:
-                    raise
-            time.sleep(0.5)
-            self.processes.revive()
+        try:
+            while True:
+                try:
+                    return int(self._call("POST", "/backfills", body)["id"])
+                except urllib.error.HTTPError as error:
+                    tries -= 1
+                    if error.code != 503 or not tries:
+                        raise
+                if self.processes.runs("scheduler"):
+                    self.processes.kill("scheduler")
+                time.sleep(0.5)
+        finally:
+            if not self.processes.runs("scheduler"):
+                self._launch_scheduler()
+
+    def _launch_scheduler(self) -> None:
+        self.processes.launch("scheduler", "--skip-serve-logs")
 
     # ---- tasks -------------------------------------------------------------------------------------------------------
 

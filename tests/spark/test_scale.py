@@ -1,0 +1,91 @@
+"""Requests of driver and tasks to the brokers, counted: they grow with the partitions, and never faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_pulsar.batch_reader import make_splits, read_split
+from pyspark_pulsar.broker import plan
+from pyspark_pulsar.clients import close_clients
+from pyspark_pulsar.options import ReadOptions
+from pyspark_pulsar.stream_reader import StreamPlanner
+from support.counting_broker import CountingBroker, topic_names
+
+ENTRIES = 10
+TOPICS, PARTITIONS = 3, 8
+ALL = TOPICS * PARTITIONS
+
+
+@pytest.fixture
+def broker() -> Iterator[CountingBroker]:
+    """Give a broker with three topics of eight partitions."""
+    with CountingBroker(ENTRIES) as made:
+        made.partitions = dict.fromkeys(topic_names(TOPICS), PARTITIONS)
+        yield made
+        close_clients()
+
+
+@pytest.fixture
+def options(broker: CountingBroker) -> ReadOptions:
+    """Give the options of a read of all topics."""
+    return ReadOptions.parse({"service.url": broker.url, "topics": ",".join(topic_names(TOPICS))})
+
+
+def test_batch_plan_asks_once_per_partition(broker: CountingBroker, options: ReadOptions) -> None:
+    splits = make_splits(plan(options))
+    counts = broker.counts()
+    assert len(splits) == ALL
+    assert counts["PARTITIONED_METADATA"] == TOPICS
+    assert {name: counts[name] for name in ("LOOKUP", "SUBSCRIBE", "GET_LAST_MESSAGE_ID", "CLOSE_CONSUMER")} == {
+        "LOOKUP": ALL,
+        "SUBSCRIBE": ALL,
+        "GET_LAST_MESSAGE_ID": ALL,
+        "CLOSE_CONSUMER": ALL,
+    }
+    assert len(broker.peers) == 1
+
+
+def test_tasks_of_a_worker_share_one_connection(broker: CountingBroker, options: ReadOptions) -> None:
+    splits = make_splits(plan(options))
+    broker.counts()
+    rows = [sum(batch.num_rows for batch in read_split(options, split)) for split in splits]
+    assert rows == [ENTRIES] * ALL
+    counts = broker.counts()
+    # The data, and one look at the first retained message before and after it.
+    assert counts["SUBSCRIBE"] == counts["CLOSE_CONSUMER"] == 3 * ALL
+    assert "CONNECT" not in counts and len(broker.peers) == 1
+
+
+def test_idle_micro_batch_asks_one_request_per_partition(broker: CountingBroker, options: ReadOptions) -> None:
+    planner = StreamPlanner(options)
+    try:
+        end = planner.latest(planner.initial(), unlimited=True)
+        assert len(end) == ALL
+        broker.counts()
+        assert planner.latest(end, unlimited=True) == end
+        counts = broker.counts()
+        assert counts.pop("GET_LAST_MESSAGE_ID") == ALL
+        # The permit of a message that was read before.
+        assert set(counts) <= {"FLOW"}
+    finally:
+        planner.close()
+
+
+def test_only_the_first_micro_batch_after_a_restart_is_compared(broker: CountingBroker, options: ReadOptions) -> None:
+    planner, restarted = StreamPlanner(options), StreamPlanner(options)
+    try:
+        start = planner.initial()
+        end = planner.latest(start, unlimited=True)
+        broker.counts()
+        assert len(planner.ranges(start, end)) == ALL
+        assert broker.counts() == {}
+        # The offsets of a checkpoint may be old.
+        assert len(restarted.ranges(start, end)) == ALL
+        assert broker.counts()["SUBSCRIBE"] == ALL
+        assert len(restarted.ranges(start, end)) == ALL
+        assert broker.counts() == {}
+    finally:
+        planner.close()
+        restarted.close()
