@@ -46,7 +46,6 @@ WITHOUT_TEST_FILE = frozenset(
         "engine/consumer/seek.py",
         "engine/consumer/topic_subscriptions.py",
         "engine/handler.py",
-        "engine/interceptors.py",
         "engine/producer/backpressure.py",
         "engine/producer/bulk_send.py",
         "engine/producer/close.py",
