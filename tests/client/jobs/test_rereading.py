@@ -121,6 +121,13 @@ def test_rereader_reads_on_instead_of_seeking() -> None:
     assert len(reader.starts) == 1
 
 
+def test_rereader_same_ids_again_are_read_again() -> None:
+    """A run that is tried twice reads the same part of a batch with the same readers."""
+    made = rereader(Client(batches(4)))
+    for _ in range(2):
+        assert [place_of(each) for each in made.messages({TOPIC: [[7, 2, 1, 1, 3]]})] == [(7, 2, 1)]
+
+
 def test_rereader_seeks_over_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SKIPPED", 2)
     client = Client(batches(10))

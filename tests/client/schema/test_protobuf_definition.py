@@ -18,6 +18,7 @@ from google.protobuf import api_pb2, descriptor_pb2, duration_pb2, struct_pb2
 import pulsar_native.schema as ours
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.schema import InvalidRecord, ProtobufNativeSchema, ProtobufSchema, SchemaInfo, SchemaType
+from pulsar_native.schema.protobuf_definition import _in_javas_order
 from support.proto_samples import files, message_class
 
 FLIGHT = message_class("demo.flights.Flight")
@@ -92,3 +93,17 @@ def test_groups_have_no_avro_form() -> None:
     with pytest.raises(InvalidConfiguration, match=r"group.*ProtobufNativeSchema"):
         ProtobufSchema(kind)
     ProtobufNativeSchema(kind)
+
+
+@pytest.mark.parametrize(
+    ("count", "order"),
+    [
+        (12, [6, 9, 8, 0, 10, 2, 1, 4, 7, 5, 11, 3]),
+        (13, [12, 6, 0, 1, 5, 9, 8, 10, 2, 4, 7, 11, 3]),
+        (25, [12, 6, 17, 22, 19, 1, 20, 14, 15, 9, 10, 2, 4, 7, 18, 0, 23, 13, 5, 8, 24, 11, 16, 21, 3]),
+    ],
+)
+def test_many_files_come_in_the_order_of_javas_map(count: int, order: list[int]) -> None:
+    """As a `HashMap` of Java 21 printed its values; it has twice the buckets from 13 and from 25 names on."""
+    names = [f"demo/file_{number}.proto" for number in range(count)]
+    assert _in_javas_order(names) == [names[number] for number in order]
