@@ -104,6 +104,6 @@ def test_groups_have_no_avro_form() -> None:
     ],
 )
 def test_many_files_come_in_the_order_of_javas_map(count: int, order: list[int]) -> None:
-    """As a `HashMap` of Java 21 printed its values; it has twice the buckets from 13 and from 25 names on."""
+    """As a `HashMap` of Java 17 printed its values; it has twice the buckets from 13 and from 25 names on."""
     names = [f"demo/file_{number}.proto" for number in range(count)]
     assert _in_javas_order(names) == [names[number] for number in order]
