@@ -99,16 +99,18 @@ class CutEntries:
         bits = self._open.get(key, (0, 0, 0))[0] | indexes
         if key not in self._open:
             bits |= self.known_indexes(key, size, publish_time)
-        if bits == (1 << size) - 1:
+        if bits == (1 << size) - 1 and key not in self._known:
             self._open.pop(key, None)
-            self._known.pop(key, None)
         else:
+            # A complete entry of earlier batches stays known: the rest of it may still be on its way.
             self._open[key] = (bits, size, publish_time)
 
     def as_json(self) -> dict[str, list[list[Any]]]:
         """Return the state for the next batch: the newest partly consumed entries."""
         found: dict[str, list[list[Any]]] = {}
-        newest = sorted({**self._known, **self._open}.items(), key=lambda item: item[0][1:])[-_MOST_CUT:]
+        entries = {**self._known, **self._open}.items()
+        in_part = [item for item in entries if item[1][0] != (1 << item[1][1]) - 1]
+        newest = sorted(in_part, key=lambda item: item[0][1:])[-_MOST_CUT:]
         for (topic, ledger, entry), (bits, size, time) in newest:
             found.setdefault(topic, []).append([ledger, entry, f"{bits:x}", size, time])
         return found

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pulsar_native import Client
 from pulsar_native.jobs.batch import BatchLimits
 from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
 from support.brokers import Broker, NewTopic
-
-
-class _State:
-    """A state in memory."""
-
-    def __init__(self) -> None:
-        self.value: str | None = None
-
-    def get(self) -> dict[str, Any] | None:
-        """Return the value."""
-        return None if self.value is None else dict(json.loads(self.value))
-
-    def set(self, value: Mapping[str, Any]) -> None:
-        """Keep the value, as JSON."""
-        self.value = json.dumps(value)
-
-    def delete(self) -> None:
-        """Forget the value."""
-        self.value = None
+from support.jobs import MemoryState
 
 
 def test_job_runs_without_an_orchestrator(broker: Broker, topic: NewTopic, tmp_path: Path) -> None:
-    name, state, seen = topic(), _State(), []
+    name, state, seen = topic(), MemoryState(), []
     settings = ConsumeSettings(
         [name], "sub", {"job": "nightly"}, path=str(tmp_path / "a.jsonl"), limits=BatchLimits(3, None, None, None)
     )

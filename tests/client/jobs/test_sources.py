@@ -6,8 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from pulsar_native.jobs import sources, tables
-from pulsar_native.jobs.codecs import Codec
+from pulsar_native.jobs import sources
 from pulsar_native.jobs.sources import Source
 
 ROWS = [{"n": n, "text": None if n % 3 == 0 else f"t{n}"} for n in range(20_000)]
@@ -76,12 +73,6 @@ def test_source_of_parquet_streams_row_groups(tmp_path: Path) -> None:
     assert 0 < most < size / 4
 
 
-def test_source_of_table_with_one_name_twice_is_refused() -> None:
-    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    with pytest.raises(ValueError, match="several columns named 'a'"):
-        Source.of(table)
-
-
 def test_source_of_parquet_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"a,b\n1,2\n")
@@ -89,17 +80,6 @@ def test_source_of_parquet_that_is_none_is_refused(tmp_path: Path) -> None:
         list(Source.of_file(str(path), None))
     with pytest.raises(ValueError, match="packed"):
         Source.of_file("rows.parquet.gz", None)
-
-
-def test_tables_import_nothing_for_a_list() -> None:
-    import subprocess
-    import sys
-
-    script = (
-        "import sys; from pulsar_native.jobs.sources import Source; list(Source.of([1]));"
-        "assert not {'pyarrow', 'pandas', 'polars'} & set(sys.modules), 'imported'"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 # ---- what is no list of messages -------------------------------------------------------------------------------------
@@ -259,55 +239,3 @@ def test_source_of_failing_async_generator_raises_it() -> None:
     assert next(rows) == 1
     with pytest.raises(RuntimeError, match="the source broke"):
         next(rows)
-
-
-# ---- values of tables ------------------------------------------------------------------------------------------------
-
-_AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-_LOGICAL = {"type": "long", "logicalType": "timestamp-millis"}
-
-
-def test_codec_without_schema_writes_times_as_iso() -> None:
-    row = {"at": _AT, "day": date(2026, 1, 2), "price": Decimal("1.10"), "none": None}
-    encoded = Codec(None, None).encode(row)
-    assert encoded is not None
-    assert json.loads(encoded) == {
-        "at": "2026-01-02T03:04:05.678000+00:00", "day": "2026-01-02", "price": "1.10", "none": None,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("schema", ["json", "avro"])
-@pytest.mark.parametrize(
-    ("kind", "value", "found"),
-    [
-        ("string", _AT, _AT.isoformat()),
-        ("string", date(2026, 1, 2), "2026-01-02"),
-        ("string", Decimal("1.10"), "1.10"),
-        ("long", _AT, 1767323045678),
-        ("long", _AT.replace(tzinfo=None), 1767323045678),
-        ("int", 3.0, 3),
-        (["null", "int"], None, None),
-        ("double", Decimal("1.5"), 1.5),
-        ({"type": "int", "logicalType": "date"}, date(1970, 1, 3), 2),
-        (_LOGICAL, _AT, 1767323045678),
-        (_LOGICAL, _AT.replace(tzinfo=None), 1767323045678),
-    ],
-)
-def test_codec_gives_table_values_the_schema_type(schema: str, kind: Any, value: Any, found: Any) -> None:
-    from pulsar_native.schema import AvroSchema, JsonSchema
-
-    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
-    codec = Codec(schema, definition)
-    data = codec.encode(codec.typed({"a": value}, "table"))
-    assert data is not None
-    decoded = (JsonSchema if schema == "json" else AvroSchema)(None, definition).decode(data)["a"]
-    if isinstance(decoded, datetime):
-        decoded = round(decoded.timestamp() * 1000)
-    elif isinstance(decoded, date):
-        decoded = decoded.toordinal() - date(1970, 1, 1).toordinal()
-    assert decoded == found
-
-
-def test_tables_rows_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_ROWS", 7)
-    assert list(Source.of(pa.Table.from_pylist(ROWS[:100]))) == ROWS[:100]

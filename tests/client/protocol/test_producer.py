@@ -9,13 +9,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pulsar_native.enums import CompressionType, Result
+from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
-from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.data_keys import Encryptor
 from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.send_op import SendOp, as_callback
+from pulsar_native.protocol.send_op import SendOp
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.compression import decompress
@@ -339,21 +338,6 @@ def test_fast_path_append_during_add_keeps_ids(monkeypatch: pytest.MonkeyPatch, 
     assert max(op.count for op in written) <= 2
 
 
-def test_official_callback_gets_result() -> None:
-    made = core(batching_enabled=True)
-    told: list[tuple[Any, Any]] = []
-    add(made, b"a", 0.0, (lambda result, message_id: told.append((result, message_id)),))
-    add(made, b"b", 0.0, None)
-    (op,) = made.close_batch()
-    op.complete(None, (2, 5, 6), TOPIC)
-    op.complete(Timeout("late"), None, TOPIC)
-    assert told == [(Result.Ok, MessageId(2, 5, 6, 0)), (Result.Timeout, MessageId())]
-    translated = as_callback((lambda result, message_id: told.append((result, message_id)),))
-    assert translated is not None
-    translated(Timeout("late"), None)
-    assert told[-1] == (Result.Timeout, MessageId())
-
-
 # --- ids --------------------------------------------------------------------------------------------------------
 
 
@@ -613,37 +597,6 @@ def test_max_message_size_with_metadata_and_reserve(batching: bool) -> None:
 # --- receipts ---------------------------------------------------------------------------------------------------
 
 
-def test_batch_callbacks_get_own_ids() -> None:
-    made = core()
-    told: list[Any] = []
-    for _ in range(3):
-        add(made, callback=lambda error, place: told.append((error, place)))
-    (op,) = made.close_batch()
-    op.complete(None, (2, 11, 12), TOPIC)
-    assert [error for error, _ in told] == [None] * 3
-    assert [place for _, place in told] == [MessageId(2, 11, 12, index) for index in range(3)]
-    assert [(place.batch_size(), place.topic_name()) for _, place in told] == [(3, TOPIC)] * 3
-    add(made, callback=lambda error, place: told.append((error, place)))
-    (op,) = made.close_batch()
-    op.complete(None, (2, 11, 13), TOPIC)
-    assert told[-1] == (None, MessageId(2, 11, 13, -1))
-
-
-def test_callback_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
-    made = core()
-    told = []
-
-    def bad(_error: object, _place: object) -> None:
-        raise ValueError("mine")
-
-    for callback in (bad, None, lambda error, place: told.append(place)):
-        add(made, callback=callback)
-    (op,) = made.close_batch()
-    op.complete(None, (-1, 1, 1), TOPIC)
-    assert len(told) == 1
-    assert "callback failed" in caplog.text
-
-
 @pytest.mark.proves("C43")
 def test_send_timeout_zero_waits_forever() -> None:
     made = core(send_timeout_millis=0)
@@ -668,22 +621,6 @@ def test_expire_includes_open_batch() -> None:
     made.close_batch()
     assert made.receipt(2) == (SendReceipt.IGNORED, None)
     assert made.receipt(3)[0] is SendReceipt.COMPLETED
-
-
-@pytest.mark.proves("C67")
-def test_is_intact_detects_damage() -> None:
-    made = core()
-    add(made, b"hello")
-    (op,) = made.close_batch()
-    assert op.is_intact()
-    head, body = (bytearray(part) for part in op.parts)
-    for damaged in (body, head):
-        damaged[-1] ^= 1
-        op.parts = [bytes(head), bytes(body)]
-        assert not op.is_intact()
-        damaged[-1] ^= 1
-    op.parts = [bytes(head), bytes(body)]
-    assert op.is_intact()
 
 
 # --- schemas of single messages ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Protobuf schemas: definitions equal to Java's, and what does not fit.
+"""Definitions of Protobuf messages: equal to Java's, and damaged ones refused.
 
 Java's texts were printed by the Java client 4.2.4: `Schema.PROTOBUF(Duration.class).getSchemaInfo()` and
 `Schema.PROTOBUF_NATIVE(Duration.class).getSchemaInfo()`; for the files of `support.proto_samples`, built in Java from
@@ -18,6 +18,7 @@ from google.protobuf import api_pb2, descriptor_pb2, duration_pb2, struct_pb2
 import pulsar_native.schema as ours
 from pulsar_native.exceptions import InvalidConfiguration, InvalidMessage
 from pulsar_native.schema import InvalidRecord, ProtobufNativeSchema, ProtobufSchema, SchemaInfo, SchemaType
+from pulsar_native.schema.protobuf_definition import _in_javas_order
 from support.proto_samples import files, message_class
 
 FLIGHT = message_class("demo.flights.Flight")
@@ -62,47 +63,6 @@ def test_files_come_in_javas_order_with_json_names() -> None:
     assert names == ["api.proto", "source_context.proto", "type.proto", "any.proto"]
 
 
-@pytest.mark.parametrize("kind", [ProtobufSchema, ProtobufNativeSchema])
-def test_values_and_bytes(kind: Any) -> None:
-    schema = kind(FLIGHT)
-    flight = FLIGHT(carrier="UA", origin={"airport_code": "JFK"}, weights={"a": 1.5})
-    assert schema.encode(flight) == flight.SerializeToString()
-    assert schema.decode(schema.encode(flight)) == flight
-    with pytest.raises(InvalidRecord, match="type Flight, not Duration"):
-        schema.encode(duration_pb2.Duration())
-    with pytest.raises(InvalidRecord, match="cannot be written"):
-        schema.encode(FLIGHT())  # lacks a required field
-    for bad in (b"\x0a\x09U", b"\x10\x01"):
-        with pytest.raises(InvalidRecord, match=r"no demo\.flights\.Flight"):
-            schema.decode(bad)
-    for wrong in (dict, "Flight", FLIGHT(carrier="UA")):
-        with pytest.raises(InvalidConfiguration, match="generated message class"):
-            kind(wrong)
-
-
-def test_a_native_definition_is_enough_to_decode() -> None:
-    flight = FLIGHT(carrier="UA", many=[1, 2], on_time=False, crew=[{"name": "Ann", "role": 2}])
-    flight.weights["x"] = 0.5
-    flight.stops.add(airport_code="BOS")
-    schema = ours.schema_from_info(ProtobufNativeSchema(FLIGHT).schema_info())
-    found = schema.decode(flight.SerializeToString())
-    assert {name: found[name] for name in ("carrier", "delay", "note", "cabin", "on_time", "many", "weights")} == {
-        "carrier": "UA",
-        "delay": 7,
-        "note": 'say "hi"',
-        "cabin": "FIRST",
-        "on_time": False,
-        "many": [1, 2],
-        "weights": {"x": 0.5},
-    }
-    assert found["crew"] == [{"name": "Ann", "role": "STEWARD"}]
-    assert found["stops"] == [{"airport_code": "BOS", "gate": 0}]
-    assert (found["origin"], found["next"]) == (None, None)
-    assert FLIGHT.FromString(schema.encode({"carrier": "UA", "delay": 1})) == FLIGHT(carrier="UA", delay=1)
-    with pytest.raises(InvalidRecord, match="does not fit"):
-        schema.encode({"carrier": 5})
-
-
 def test_damaged_native_definitions() -> None:
     whole = ProtobufNativeSchema(FLIGHT).schema_info()
     given = json.loads(whole.data)
@@ -133,3 +93,17 @@ def test_groups_have_no_avro_form() -> None:
     with pytest.raises(InvalidConfiguration, match=r"group.*ProtobufNativeSchema"):
         ProtobufSchema(kind)
     ProtobufNativeSchema(kind)
+
+
+@pytest.mark.parametrize(
+    ("count", "order"),
+    [
+        (12, [6, 9, 8, 0, 10, 2, 1, 4, 7, 5, 11, 3]),
+        (13, [12, 6, 0, 1, 5, 9, 8, 10, 2, 4, 7, 11, 3]),
+        (25, [12, 6, 17, 22, 19, 1, 20, 14, 15, 9, 10, 2, 4, 7, 18, 0, 23, 13, 5, 8, 24, 11, 16, 21, 3]),
+    ],
+)
+def test_many_files_come_in_the_order_of_javas_map(count: int, order: list[int]) -> None:
+    """As a `HashMap` of Java 17 printed its values; it has twice the buckets from 13 and from 25 names on."""
+    names = [f"demo/file_{number}.proto" for number in range(count)]
+    assert _in_javas_order(names) == [names[number] for number in order]

@@ -1,0 +1,168 @@
+"""Deduplication of a publication: asked of the broker, required, and never assumed for a repetition."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pulsar_native import MessageId, PulsarException
+from pulsar_native.jobs.deduplication import Deduplication, check_switched_off
+from pulsar_native.jobs.failures import JobRefused
+from pulsar_native.jobs.publication import ContentChanged
+from support.jobs import MemoryLog
+
+
+class Admin:
+    """The admin interface with the states of a topic's partitions; None fails."""
+
+    def __init__(self, *states: str | None) -> None:
+        self._states = states
+
+    def _state(self, state: str | None) -> dict[str, str]:
+        if state is None:
+            raise PulsarException("no answer")
+        return {"deduplicationStatus": state} if state else {}
+
+    def stats(self, topic: str) -> dict[str, str]:
+        return self._state(self._states[0])
+
+    def partitioned_stats(self, topic: str) -> dict[str, Any]:
+        return {"partitions": {str(index): self._state(state) for index, state in enumerate(self._states)}}
+
+
+class Client:
+    """A client whose topic has these last ids."""
+
+    def __init__(self, *entries: int) -> None:
+        self._entries = entries
+
+    @contextlib.contextmanager
+    def create_reader(self, topic: str, start: MessageId) -> Iterator[Client]:
+        yield self
+
+    def get_last_message_ids(self) -> list[MessageId]:
+        return [MessageId(index, 7, entry, -1) for index, entry in enumerate(self._entries)]
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+@pytest.mark.parametrize(
+    ("states", "partitions", "expected"),
+    [
+        (["Enabled"], 0, True),
+        (["Disabled"], 0, False),
+        ([""], 0, None),
+        ([None], 0, None),
+        (["Enabled", "Enabled"], 2, True),
+        (["Enabled", "Removing"], 2, False),
+        (["Enabled", "Failed"], 2, False),
+        (["Enabled", ""], 2, None),
+        ([], 2, None),
+    ],
+)
+def test_ask_takes_the_brokers_states(
+    states: list[str | None], partitions: int, expected: bool | None, log: MemoryLog
+) -> None:
+    guard = Deduplication("t", "auto", log)
+    assert guard.ask(Admin(*states), partitions, -1, is_persistent=True) is expected  # type: ignore[arg-type]
+    assert ("a retry publishes all messages again" in "".join(log.infos)) is (expected is False)
+
+
+def test_ask_known_id_shows_deduplication(log: MemoryLog) -> None:
+    assert Deduplication("t", True, log).ask(None, 0, 0, is_persistent=True) is True
+    assert Deduplication("t", True, log).ask(None, 0, -1, is_persistent=True) is None
+
+
+def test_ask_switched_off_asks_nobody(log: MemoryLog) -> None:
+    assert Deduplication("t", False, log).ask(Admin(None), 0, 9, is_persistent=True) is False  # type: ignore[arg-type]
+    assert log.infos == []
+
+
+def test_ask_required_but_off_is_refused(log: MemoryLog) -> None:
+    guard = Deduplication("t", True, log)
+    with pytest.raises(JobRefused, match=r"t has no deduplication: it is disabled at the broker\. Turn it on .*'auto'"):
+        guard.ask(Admin("Disabled"), 0, -1, is_persistent=True)  # type: ignore[arg-type]
+    with pytest.raises(JobRefused, match="the topic is not persistent"):
+        guard.ask(None, 0, 5, is_persistent=False)
+
+
+def test_check_first_known_producer_is_refused(log: MemoryLog) -> None:
+    guard = Deduplication("t", "auto", log)
+    guard.check_first("p", -1)
+    with pytest.raises(ContentChanged, match="the broker knows the producer 'p' of t up to message 0"):
+        guard.check_first("p", 0)
+
+
+def earlier(**fields: Any) -> dict[str, Any]:
+    """Return the record of an earlier try."""
+    given = {"last": 9, "phase": "failed", "at": time.time(), "partitions": 2, "deduplicated": True, "stored": 10}
+    return {**given, "ids": ["7:1:0:0"], **fields}
+
+
+@pytest.mark.parametrize(
+    ("record", "known", "partitions", "words"),
+    [
+        ({}, 9, 2, None),
+        ({}, 50, 2, None),
+        ({}, 8, 2, "no longer knows what this job published to t before .up to message 9, it remembers 8"),
+        ({}, -1, 2, "brokerDeduplicationProducerInactivityTimeoutMinutes"),
+        ({}, 9, 3, "t had 2 partitions when this job published to it before, and has 3 now"),
+        ({"last": -1}, -1, 3, None),
+        ({"last": -1, "phase": "sending"}, -1, 3, None),
+        ({"last": -1, "phase": "sending", "at": 0}, -1, 2, "no longer knows"),
+        ({"last": -1, "phase": "sending", "at": 0}, 3, 2, None),
+        ({"last": -1, "phase": "sending", "at": 0}, 3, 1, "partitions"),
+    ],
+)
+def test_check_repetition_refuses_second_copies(
+    record: dict[str, Any], known: int, partitions: int, words: str | None, log: MemoryLog
+) -> None:
+    guard, client = Deduplication("t", "auto", log), Client(5, -1)
+    if words is None:
+        guard.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(JobRefused, match=words):
+            guard.check_repetition(client, earlier(**record), known, partitions)  # type: ignore[arg-type]
+
+
+def test_check_repetition_empty_topic_may_be_filled(log: MemoryLog) -> None:
+    Deduplication("t", "auto", log).check_repetition(Client(-1, -1), earlier(), -1, 7)  # type: ignore[arg-type]
+
+
+def test_warn_of_repetition_by_phase(log: MemoryLog) -> None:
+    guard = Deduplication("t", "auto", log)
+    guard.warn_of_repetition(earlier(stored=0))
+    assert log.warnings == []
+    guard.warn_of_repetition(earlier())
+    guard.warn_of_repetition(earlier(phase="sending", stored=0, ids=[]))
+    assert "stored 10 messages in t without deduplication (ids 7:1:0:0): they will be there twice" in log.warnings[0]
+    assert "was killed: at least 0 messages were stored (ids none known)" in log.warnings[1]
+
+
+@pytest.mark.parametrize(
+    ("record", "deduplicated", "demanded", "refused"),
+    [
+        ({}, False, "auto", True),
+        ({}, False, True, True),
+        ({}, False, False, False),
+        ({}, True, "auto", False),
+        ({}, None, "auto", False),
+        ({"deduplicated": False}, False, "auto", False),
+        ({"last": -1}, False, "auto", False),
+    ],
+)
+def test_switched_off_since_is_refused(
+    record: dict[str, Any], deduplicated: bool | None, demanded: bool | str, refused: bool
+) -> None:
+    if refused:
+        with pytest.raises(JobRefused, match=r"10 messages would be stored twice\. Turn it on .*deduplicate=False"):
+            check_switched_off("t", earlier(**record), deduplicated, demanded)
+    else:
+        check_switched_off("t", earlier(**record), deduplicated, demanded)

@@ -1,0 +1,44 @@
+"""Failures of jobs: whether a retry can help, and the line told."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_native import exceptions as errors
+from pulsar_native.jobs.failures import JobFailed, JobRefused, explain, is_permanent
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (JobRefused("x"), True),
+        (JobFailed("x"), False),
+        (errors.AuthenticationError("x"), True),
+        (errors.InvalidTopicName("x"), True),
+        (errors.IncompatibleSchema("x"), True),
+        (errors.TopicTerminated("x"), True),
+        (errors.Timeout("x"), False),
+        (errors.ConnectError("x"), False),
+        (errors.TopicNotFound("x"), False),
+        (errors.ProducerBusy("x"), False),
+        (ValueError("x"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_is_permanent_by_type(error: BaseException, expected: bool) -> None:
+    assert is_permanent(error) is expected
+
+
+def test_explain_names_stage_reason_and_fix() -> None:
+    text = explain(errors.TopicNotFound("no such topic."), action="publishing to t", stage="connect")
+    assert text == (
+        "publishing to t failed at the stage 'connect': TopicNotFound: no such topic"
+        " - create the topic or its namespace, or correct the name"
+    )
+
+
+def test_explain_other_errors_have_no_hint() -> None:
+    assert (
+        explain(OSError(), action="reading", stage="source") == "reading failed at the stage 'source': OSError: OSError"
+    )
+    assert explain(ValueError("bad"), action="a", stage="b").endswith("ValueError: bad")

@@ -1,0 +1,197 @@
+"""Letters of a job: topics and properties as in Java, subscriptions first, failures told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsar_native import MessageId, Result
+from pulsar_native.jobs import letters
+from pulsar_native.jobs.failures import JobFailed
+from pulsar_native.jobs.letters import LetterOptions, Letters
+from pulsar_native.message import Message
+from support.jobs import TOPIC, received
+
+DLQ, RETRY = f"{TOPIC}-s-DLQ", f"{TOPIC}-s-RETRY"
+
+
+class Producer:
+    """A producer that keeps what is sent; `result` is what its receipts say."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._client, self._topic = client, topic
+        self._waiting: list[Any] = []
+
+    def send_async(self, payload: bytes | None, callback: Any, **options: Any) -> None:
+        self._client.done.append(("send", self._topic))
+        self._client.sent.append((self._topic, payload, options))
+        self._waiting.append(callback)
+
+    def flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback(self._client.result, MessageId())
+
+
+class Client:
+    """A client that keeps what is asked of it."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+        self.sent: list[tuple[str, bytes | None, dict[str, Any]]] = []
+        self.subscribed: list[tuple[str, str]] = []
+        self.result = Result.Ok
+
+    def create_producer(self, topic: str, *, block_if_queue_full: bool) -> Producer:
+        assert block_if_queue_full
+        self.done.append(("producer", topic))
+        return Producer(self, topic)
+
+    def subscribe(self, topic: str, name: str, *_: object, **__: object) -> Client:
+        self.done.append(("subscribe", topic))
+        self.subscribed.append((topic, name))
+        return self
+
+    def close(self) -> None:
+        self.done.append(("close", ""))
+
+
+def told(
+    message: Message, cause: BaseException | None = None, *, retry: bool = False, redact: Any = str, **options: Any
+) -> tuple[str, bytes | None, dict[str, Any]]:
+    """Return what is sent for one letter."""
+    client = Client()
+    made = Letters(lambda: client, LetterOptions("s", **options), redact)  # type: ignore[arg-type,return-value]
+    made.add(message, cause, retry=retry)
+    assert not client.sent
+    made.flush()
+    (found,) = client.sent
+    return found
+
+
+# ---- topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_topics_default_to_javas_names() -> None:
+    options = LetterOptions("s")
+    for topic in ("t", TOPIC, f"{TOPIC}-partition-3"):
+        assert (options.dead_topic(topic), options.retry_topic(topic)) == (DLQ, RETRY)
+    assert options.retry_topics([f"{TOPIC}-partition-0", "u", TOPIC]) == [
+        RETRY,
+        "persistent://public/default/u-s-RETRY",
+    ]
+
+
+def test_topics_given_replace_the_default() -> None:
+    options = LetterOptions("s", "dead", "again")
+    assert (options.dead_topic(TOPIC), options.retry_topic(TOPIC)) == ("dead", "again")
+    assert options.retry_topics(["a", "b"]) == ["again"]
+
+
+# ---- content ---------------------------------------------------------------------------------------------------------
+
+
+def test_letter_copies_message_with_origin() -> None:
+    message = received(
+        b"ab", 5, 1, 3, properties={"a": "1"}, partition_key="k", ordering_key=b"o", event_time=9,
+    )  # fmt: skip
+    topic, payload, options = told(message, ValueError("bad"))
+    assert (topic, payload) == (DLQ, b"ab")
+    assert options.pop("properties") == {
+        "REAL_TOPIC": TOPIC,
+        "ORIGIN_MESSAGE_ID": "7:5:-1:1",
+        "ORIGIN_MESSAGE_IDY_TIME": "7:5:-1:1",
+        "REAL_SUBSCRIPTION": "s",
+        "a": "1",
+        "EXCEPTION_TYPE": "ValueError",
+        "EXCEPTION_MESSAGE": "bad",
+    }
+    assert options == {"partition_key": "k", "ordering_key": "o", "event_timestamp": 9}
+
+
+def test_letter_of_bytes_key_and_null_value() -> None:
+    _, payload, options = told(received(b"", partition_key="/w==", partition_key_b64_encoded=True, null_value=True))
+    assert payload is None and options["partition_key"] == b"\xff"
+    _, payload, options = told(received(b""))
+    assert payload == b"" and set(options) == {"properties"} and "EXCEPTION_TYPE" not in options["properties"]
+
+
+def test_letter_of_chunks_names_first_and_last() -> None:
+    message = received(b"x", 5, first_chunk=MessageId(-1, 7, 2, -1))
+    assert told(message)[2]["properties"]["ORIGIN_MESSAGE_ID"] == "7:2:-1;7:5:-1"
+
+
+def test_letter_cause_redacted_then_cut() -> None:
+    cause = ValueError("topsecret" + "x" * 2000)
+    text = told(received(), cause, redact=lambda text: text.replace("topsecret", "***"))[2]["properties"]
+    assert text["EXCEPTION_MESSAGE"] == "***" + "x" * 997
+
+
+def test_retry_letter_counts_and_delays() -> None:
+    topic, _, options = told(received(), retry=True, retry_delay_seconds=2.5)
+    assert (topic, options["deliver_after"]) == (RETRY, 2500)
+    assert (options["properties"]["RECONSUMETIMES"], options["properties"]["DELAY_TIME"]) == ("1", "2500")
+
+
+@pytest.mark.parametrize(("tries", "topic"), [("1", "RETRY"), ("2", "DLQ"), ("x", "RETRY"), ("-1", "RETRY")])
+def test_retry_letter_dead_after_maximum(tries: str, topic: str) -> None:
+    """A message of the retry topic keeps its first origin; letters are named after that topic."""
+    given = {"RECONSUMETIMES": tries, "REAL_TOPIC": TOPIC, "ORIGIN_MESSAGE_ID": "1:2:-1"}
+    message = received(topic=RETRY, properties=given)
+    name, _, options = told(message, retry=True, max_redeliver_count=2)
+    assert name == f"{TOPIC}-s-{topic}"
+    parts = options["properties"]
+    assert (parts["REAL_TOPIC"], parts["ORIGIN_MESSAGE_ID"]) == (TOPIC, "1:2:-1")
+    assert parts["RECONSUMETIMES"] == (tries if topic == "DLQ" else {"1": "2"}.get(tries, "1"))
+
+
+# ---- publishing ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("initial", "name"), [(None, "s"), ("keep", "keep")])
+def test_dead_letter_topic_subscribed_before_producer(initial: str | None, name: str) -> None:
+    client = Client()
+    options = LetterOptions("s", initial_subscription_name=initial)
+    made = Letters(lambda: client, options)  # type: ignore[arg-type,return-value]
+    for _ in range(2):
+        made.add(received(), None, retry=False)
+        made.flush()
+    made.add(received(), None, retry=True)
+    made.flush()
+    assert client.subscribed == [(DLQ, name)]
+    assert client.done == [
+        ("subscribe", DLQ), ("close", ""), ("producer", DLQ), ("send", DLQ), ("send", DLQ),
+        ("producer", RETRY), ("send", RETRY),
+    ]  # fmt: skip
+
+
+def test_letters_flushed_when_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(letters, "_HELD_BYTES", 10)
+    client = Client()
+    made = Letters(lambda: client, LetterOptions("s"))  # type: ignore[arg-type,return-value]
+    for count in (0, 0, 3, 3):
+        made.add(received(b"x" * 4), None, retry=False)
+        assert len(client.sent) == count
+
+
+def test_letters_not_stored_raise_and_are_not_repeated() -> None:
+    client = Client()
+    made = Letters(lambda: client, LetterOptions("s"))  # type: ignore[arg-type,return-value]
+    client.result = Result.TopicTerminated
+    made.add(received(entry=3), None, retry=False)
+    made.add(received(entry=4), None, retry=False)
+    with pytest.raises(
+        JobFailed, match=f"2 of 2 letters were not stored; the first: 7:3:-1:-1 of {TOPIC} to {DLQ}: Topic"
+    ):
+        made.flush()
+    client.result = Result.Ok
+    made.flush()
+    assert len(client.sent) == 2
+
+
+def test_letters_without_any_use_no_client() -> None:
+    def client() -> Any:
+        raise AssertionError("the client is not needed")
+
+    Letters(client, LetterOptions("s")).flush()

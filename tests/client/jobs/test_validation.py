@@ -1,0 +1,90 @@
+"""Validation of arguments: accepted forms, and errors that name the argument and the fix."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_native.jobs import validation
+
+
+def test_known_wrong_name_gets_nearest_or_list() -> None:
+    validation.known("x", ["key", "value"], ["value", "key"])
+    with pytest.raises(ValueError, match=r"the envelope has no 'valeu'; did you mean 'value'\?"):
+        validation.known("the envelope", ["key", "valeu"], ["key", "value"])
+    with pytest.raises(ValueError, match="there are key, value"):
+        validation.known("the envelope", ["zzz"], ["key", "value"])
+
+
+def test_nearest_ignores_case_of_the_wrong_name() -> None:
+    assert validation.nearest("PARQUET", ["jsonl", "parquet"]) == "did you mean 'parquet'?"
+
+
+@pytest.mark.parametrize("value", ["ZSTD", "zstd", "Zstd"])
+def test_choice_returns_lower_case(value: str) -> None:
+    assert validation.choice("compression", value, ("none", "zstd")) == "zstd"
+
+
+@pytest.mark.parametrize("value", [None, 3, "", "zstdx"])
+def test_choice_unknown_value_raises(value: object) -> None:
+    with pytest.raises(ValueError, match=f"compression={value!r} is not known"):
+        validation.choice("compression", value, ("none", "zstd"))
+
+
+@pytest.mark.parametrize("value", [1, 1.0, 5, 10])
+def test_number_within_bounds_passes(value: float) -> None:
+    validation.number("n", value, 1, maximum=10)
+
+
+@pytest.mark.parametrize("value", [True, None, "5", 0.99, 10.01, float("nan"), float("inf")])
+def test_number_out_of_bounds_raises(value: object) -> None:
+    with pytest.raises(ValueError, match="n must be a number of at least 1 and at most 10, not"):
+        validation.number("n", value, 1, maximum=10)
+
+
+def test_number_without_maximum_does_not_name_one() -> None:
+    with pytest.raises(ValueError, match=r"of at least 0, not -1$"):
+        validation.number("n", -1, 0)
+
+
+@pytest.mark.parametrize("value", ["", " \t", None, 3])
+def test_text_blank_raises(value: object) -> None:
+    with pytest.raises(ValueError, match="topic must be a text that is not blank"):
+        validation.text("topic", value)
+
+
+def test_text_is_returned_unchanged() -> None:
+    assert validation.text("topic", " a ") == " a "
+
+
+@given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)), st.integers(-12, 14))
+def test_moment_same_for_every_form(naive: datetime, hours: int) -> None:
+    naive = naive.replace(microsecond=naive.microsecond // 1000 * 1000)
+    utc = naive.replace(tzinfo=UTC)
+    millis = (utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    away = utc.astimezone(timezone(timedelta(hours=hours)))
+    for value in (naive, utc, away, naive.isoformat(), f" {away.isoformat()} ", millis, str(millis), float(millis)):
+        assert validation.moment("t", value) == millis  # type: ignore[arg-type]
+
+
+def test_moment_before_1970_is_negative() -> None:
+    assert validation.moment("t", "-5") == -5
+    assert validation.moment("t", "1969-12-31T23:59:59Z") == -1000
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (True, "not True"),
+        (None, "not NoneType"),
+        (b"5", "not bytes"),
+        ("yesterday", "t='yesterday' is neither ISO-8601 text .* nor milliseconds"),
+        ("", "neither ISO-8601"),
+    ],
+)
+def test_moment_other_values_raise(value: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        validation.moment("t", value)  # type: ignore[arg-type]

@@ -1,0 +1,133 @@
+"""Pending queue of a producer: receipts in order, rejected entries, doubtful entries of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_native.protocol.pending import PendingEntries, SendReceipt
+from pulsar_native.protocol.send_op import ChunkOp, SendOp
+from pulsar_native.protocol.transaction import TransactionCore
+from pulsar_native.txn_id import TxnId
+
+
+class Queue(PendingEntries):
+    """A queue to fill by hand."""
+
+    def push(self, op: SendOp) -> SendOp:
+        """Add an entry as a producer does."""
+        self.pending.append(op)
+        self._queued_messages += op.count
+        self._queued_bytes += op.size
+        return op
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Messages and bytes that are counted."""
+        return self._queued_messages, self._queued_bytes
+
+
+def entry(first: int, count: int = 1, transaction: TransactionCore | None = None) -> SendOp:
+    """Return an entry of messages of 10 bytes."""
+    op = SendOp(first, first + count - 1, [], [None] * count, 10 * count, 0.0)
+    op.transaction = transaction
+    return op
+
+
+def queue(*ops: SendOp, last_published: int = -1) -> Queue:
+    """Return a queue of entries."""
+    made = Queue(last_published)
+    for op in ops:
+        made.push(op)
+    return made
+
+
+def chunks(sequence_id: int, count: int = 3) -> list[SendOp]:
+    """Return the chunks of a message of 30 bytes."""
+    return [
+        ChunkOp(sequence_id, [], None, 30 if n == count - 1 else 0, 0.0, is_last=n == count - 1, places=[])
+        for n in range(count)
+    ]
+
+
+def test_receipt_of_oldest_entry_completes_it() -> None:
+    first, second = entry(0, 3), entry(3, 2)
+    made = queue(first, second)
+    assert made.load == (5, 50)
+    assert made.receipt(0) == (SendReceipt.COMPLETED, first) and (made.last_published, made.load) == (2, (2, 20))
+    assert made.receipt(3) == (SendReceipt.COMPLETED, second) and (made.last_published, made.load) == (4, (0, 0))
+    assert made.receipt(3) == (SendReceipt.IGNORED, None)
+
+
+@pytest.mark.parametrize(("sequence_id", "outcome"), [(4, SendReceipt.IGNORED), (6, SendReceipt.OUT_OF_STEP)])
+def test_receipt_of_another_entry_changes_nothing(sequence_id: int, outcome: SendReceipt) -> None:
+    made = queue(entry(5), last_published=4)
+    assert made.receipt(sequence_id) == (outcome, None)
+    assert (len(made.pending), made.last_published, made.load) == (1, 4, (1, 10))
+
+
+def test_receipt_never_lowers_last_published() -> None:
+    """Messages whose ids are lower than the last one: they are duplicates that are sent again."""
+    made = queue(entry(2), last_published=9)
+    assert made.receipt(2)[0] is SendReceipt.COMPLETED and made.last_published == 9
+
+
+def test_fail_only_the_oldest_entry() -> None:
+    first = entry(0, 2)
+    made = queue(first, entry(2))
+    assert made.fail(2) is None and len(made.pending) == 2
+    assert made.fail(0) is first and made.load == (1, 10)
+    assert queue().fail(0) is None
+
+
+@pytest.mark.parametrize("confirmed", [0, 1, 2])
+def test_fail_removes_all_chunks_left(confirmed: int) -> None:
+    parts = chunks(0)
+    made = queue(*parts, entry(1))
+    for _ in range(confirmed):
+        made.receipt(0)
+    assert made.last_published == -1
+    assert made.fail(0) is parts[-1] and [op.sequence_id for op in made.pending] == [1] and made.load == (1, 10)
+
+
+def test_damaged_entry_is_marked_alone() -> None:
+    made = queue(entry(0), entry(1), entry(2))
+    made.damaged(1)
+    made.damaged(9)
+    assert [op.was_damaged for op in made.pending] == [False, True, False]
+
+
+# ---- transactions ----------------------------------------------------------------------------------------------------
+
+
+def transaction(number: int = 0) -> TransactionCore:
+    """Return an open transaction."""
+    return TransactionCore(TxnId(0, number), 10.0, 0.0)
+
+
+@given(
+    kinds=st.lists(st.booleans(), max_size=8),
+    later=st.lists(st.booleans(), max_size=4),
+    last=st.sampled_from([-1, 5]),
+    registered=st.booleans(),
+)
+def test_doubtful_entries_are_those_sent_in_transactions(
+    kinds: Sequence[bool], later: Sequence[bool], last: int, registered: bool
+) -> None:
+    own = transaction()
+    before = [entry(number, 1, own if kind else None) for number, kind in enumerate(kinds)]
+    made = queue(*before)
+    if registered:
+        made.transactions.add(own)
+    made.disconnected()
+    after = [entry(len(before) + number, 1, own if kind else None) for number, kind in enumerate(later)]
+    for op in after:
+        made.push(op)
+    found = made.remove_doubtful(last)
+    wanted = [op for op in before if op.transaction] if registered and last < 0 else []
+    assert found == wanted
+    assert list(made.pending) == [op for op in before + after if op not in wanted]
+    assert made.load == (len(made.pending), 10 * len(made.pending))

@@ -1,0 +1,131 @@
+"""Send operations: callbacks with their own ids, chunks, and the bytes that are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsar_native.enums import Result
+from pulsar_native.exceptions import Timeout
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.send_op import UNSTORED, ChunkOp, SendOp, as_callback
+from support.producer_cores import TOPIC, add, core
+
+
+def test_official_callback_gets_result() -> None:
+    made = core(batching_enabled=True)
+    told: list[tuple[Any, Any]] = []
+    add(made, b"a", 0.0, (lambda result, message_id: told.append((result, message_id)),))
+    add(made, b"b", 0.0, None)
+    (op,) = made.close_batch()
+    op.complete(None, (2, 5, 6), TOPIC)
+    op.complete(Timeout("late"), None, TOPIC)
+    assert told == [(Result.Ok, MessageId(2, 5, 6, 0)), (Result.Timeout, MessageId())]
+    translated = as_callback((lambda result, message_id: told.append((result, message_id)),))
+    assert translated is not None
+    translated(Timeout("late"), None)
+    assert told[-1] == (Result.Timeout, MessageId())
+
+
+def test_batch_callbacks_get_own_ids() -> None:
+    made = core()
+    told: list[Any] = []
+    for _ in range(3):
+        add(made, callback=lambda error, place: told.append((error, place)))
+    (op,) = made.close_batch()
+    op.complete(None, (2, 11, 12), TOPIC)
+    assert [error for error, _ in told] == [None] * 3
+    assert [place for _, place in told] == [MessageId(2, 11, 12, index) for index in range(3)]
+    assert [(place.batch_size(), place.topic_name()) for _, place in told] == [(3, TOPIC)] * 3
+    add(made, callback=lambda error, place: told.append((error, place)))
+    (op,) = made.close_batch()
+    op.complete(None, (2, 11, 13), TOPIC)
+    assert told[-1] == (None, MessageId(2, 11, 13, -1))
+
+
+def test_callback_exception_isolated(caplog: pytest.LogCaptureFixture) -> None:
+    made = core()
+    told = []
+
+    def bad(_error: object, _place: object) -> None:
+        raise ValueError("mine")
+
+    for callback in (bad, None, lambda error, place: told.append(place)):
+        add(made, callback=callback)
+    (op,) = made.close_batch()
+    op.complete(None, (-1, 1, 1), TOPIC)
+    assert len(told) == 1
+    assert "callback failed" in caplog.text
+
+
+@pytest.mark.proves("C67")
+def test_is_intact_detects_damage() -> None:
+    made = core()
+    add(made, b"hello")
+    (op,) = made.close_batch()
+    assert op.is_intact()
+    head, body = (bytearray(part) for part in op.parts)
+    for damaged in (body, head):
+        damaged[-1] ^= 1
+        op.parts = [bytes(head), bytes(body)]
+        assert not op.is_intact()
+        damaged[-1] ^= 1
+    op.parts = [bytes(head), bytes(body)]
+    assert op.is_intact()
+
+
+def test_as_callback_passes_internal_ones() -> None:
+    def internal(error: object, message_id: object) -> None:
+        raise AssertionError("not to be called")
+
+    assert as_callback(internal) is internal and as_callback(None) is None
+
+
+def test_complete_without_place_has_no_id() -> None:
+    told: list[Any] = []
+    op = SendOp(0, 1, [], [lambda *given: told.append(given), (lambda *given: told.append(given),)], 2, 0.0)
+    error = Timeout("late")
+    op.complete(error, None, TOPIC)
+    assert told == [(error, None), (Result.Timeout, UNSTORED)]
+
+
+# --- chunks -----------------------------------------------------------------------------------------------------
+
+
+def chunks(told: list[Any], count: int = 3) -> list[ChunkOp]:
+    """Return the chunks of message 5."""
+    places: list[tuple[int, int, int]] = []
+    return [
+        ChunkOp(
+            5, [], (lambda error, message_id: told.append((error, message_id))) if n == count - 1 else None,
+            0, 0.0, is_last=n == count - 1, places=places,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def test_chunks_publish_with_the_last() -> None:
+    assert [(op.sequence_id, op.highest_sequence_id, op.count) for op in chunks([])] == [
+        (5, 4, 1),
+        (5, 4, 1),
+        (5, 5, 1),
+    ]
+
+
+def test_chunks_id_has_first_and_last_place() -> None:
+    told: list[Any] = []
+    for entry, op in enumerate(chunks(told)):
+        op.complete(None, (2, 7, entry), TOPIC)
+    ((error, message_id),) = told
+    assert error is None and (message_id.entry_id(), message_id.topic_name()) == (2, TOPIC)
+    assert message_id.first_chunk_message_id() == MessageId(2, 7, 0, -1)
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 2])
+def test_chunks_dropped_as_duplicate_have_no_place(dropped: int) -> None:
+    told: list[Any] = []
+    for entry, op in enumerate(chunks(told)):
+        op.complete(None, (2, -1, -1) if entry == dropped else (2, 7, entry), TOPIC)
+    ((_, message_id),) = told
+    assert (message_id.ledger_id(), message_id.entry_id(), message_id.first_chunk_message_id()) == (-1, -1, None)
