@@ -8,7 +8,7 @@ an id is immutable and hashable; ids of different topics compare by position onl
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, total_ordering
+from functools import total_ordering
 from typing import ClassVar
 
 from pulsar_native.exceptions import InvalidMessage
@@ -17,6 +17,7 @@ _U64 = (1 << 64) - 1
 _MAX_I64 = (1 << 63) - 1
 # Tags of MessageIdData's numbers: field number << 3.
 _NUMBERS = frozenset((0x08, 0x10, 0x18, 0x20, 0x30))
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 
 
 @total_ordering
@@ -105,9 +106,11 @@ class MessageId:
     @staticmethod
     def deserialize(message_id_bytes: bytes, topic: str | None = None) -> MessageId:
         """Return the id from its portable bytes; raises `InvalidMessage` when they are not such bytes."""
-        if not isinstance(message_id_bytes, bytes | bytearray | memoryview):
-            raise InvalidMessage(f"A serialized message id is bytes, not {type(message_id_bytes).__name__}")
-        return _codec.decode(bytes(message_id_bytes), topic)
+        if type(message_id_bytes) is not bytes:
+            if not isinstance(message_id_bytes, bytes | bytearray | memoryview):
+                raise InvalidMessage(f"A serialized message id is bytes, not {type(message_id_bytes).__name__}")
+            message_id_bytes = bytes(message_id_bytes)
+        return _codec.decode(message_id_bytes, topic)
 
     @classmethod
     def wrap(cls, message_id: MessageId) -> MessageId:
@@ -153,8 +156,14 @@ def _check_numbers(*numbers: object) -> None:
             raise InvalidMessage(f"A message id is made of int, not {type(number).__name__}")
 
 
-@lru_cache(4096)
 def _varint(value: int) -> bytes:
+    # The usual sizes first, each in one expression: an id has four of these numbers.
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
+    if 0 <= value < 0x4000:
+        return b"%c%c" % (value & 0x7F | 0x80, value >> 7)
+    if 0 <= value < 0x200000:
+        return b"%c%c%c" % (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
     value &= _U64
     out = bytearray()
     while value > 0x7F:
@@ -204,26 +213,39 @@ def decode(data: bytes, topic: str | None, depth: int = 0) -> MessageId:
 def _plain_fields(data: bytes) -> dict[int, int] | None:
     """Return the numbers by tag where there is nothing but numbers, each of at most 63 bits; None otherwise."""
     fields: dict[int, int] = {}
-    tag = value = shift = 0
-    for byte in data:
-        if byte > 0x7F:
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if shift > 56:
-                return None
-        elif tag:
-            fields[tag] = value | byte << shift
-            tag = value = shift = 0
-        elif byte in _NUMBERS and not shift:
-            tag = byte
-        else:
+    rest = iter(data)
+    for tag in rest:
+        value = next(rest, None)
+        if tag not in _NUMBERS or value is None:
             return None
-    return None if tag or shift or 0x08 not in fields or 0x10 not in fields else fields
+        if value > 0x7F:
+            value &= 0x7F
+            shift = 7
+            for byte in rest:
+                value |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+                if shift > 56:
+                    return None
+            else:
+                return None
+        fields[tag] = value
+    return fields if 0x08 in fields and 0x10 in fields else None
 
 
 def _from_fields(fields: dict[int, int], topic: str | None) -> MessageId:
     get = fields.get
-    return MessageId(get(0x18, -1), fields[0x08], fields[0x10], get(0x20, -1), batch_size=get(0x30, 0), topic=topic)
+    # Not by the constructor, which checks types: these are numbers.
+    message_id = MessageId.__new__(MessageId)
+    message_id._partition = get(0x18, -1)
+    message_id._ledger_id = fields[0x08]
+    message_id._entry_id = fields[0x10]
+    message_id._batch_index = get(0x20, -1)
+    message_id._batch_size = get(0x30, 0)
+    message_id._topic = topic
+    message_id._first_chunk = None
+    return message_id
 
 
 def _decode_any(data: bytes, topic: str | None, depth: int) -> MessageId:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Self
@@ -40,18 +41,25 @@ class Config:
 
     def _check_choices(self) -> None:
         """Raise `InvalidConfiguration` for a flag that is no bool, or an option that is no member of its enum."""
-        for f in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, f.name)
-            if isinstance(f.default, bool) and not isinstance(value, bool):
-                raise InvalidConfiguration(f"{f.name} must be True or False, not {value!r}")
-            if isinstance(f.default, Enum) and not isinstance(value, type(f.default)):
-                kind = type(f.default)
-                known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
-                raise InvalidConfiguration(f"{f.name} must be one of {known}, not {value!r}")
+        for name, kind in _choices(type(self)):  # type: ignore[arg-type]
+            value = getattr(self, name)
+            if isinstance(value, kind):
+                continue
+            if not issubclass(kind, Enum):
+                raise InvalidConfiguration(f"{name} must be True or False, not {value!r}")
+            known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+            raise InvalidConfiguration(f"{name} must be one of {known}, not {value!r}")
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some options changed; raises `InvalidConfiguration` as the constructor does."""
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+@functools.cache
+def _choices(kind: type) -> tuple[tuple[str, type], ...]:
+    """Return the names of a configuration's flags and choices with the types of their values."""
+    fields = dataclasses.fields(kind)
+    return tuple((f.name, type(f.default)) for f in fields if isinstance(f.default, bool | Enum))
 
 
 def require(condition: bool, message: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -23,7 +24,7 @@ from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternT
 from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.interceptors import InterceptedConsumer, InterceptedProducer
 from pulsar_native.engine.lookup import Lookup
-from pulsar_native.engine.loop import Engine
+from pulsar_native.engine.loop import Engine, gather
 from pulsar_native.engine.memory_limit import MemoryLimit
 from pulsar_native.engine.metrics.reports import StatsClock, consumer_counts, of_client, producer_counts
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder, ProducerRecorder
@@ -78,6 +79,8 @@ class ClientCore:
         self.closed = False
         # Totals of closed producers and consumers.
         self.retired: Counter[str] = Counter()
+        # Held while something closed is moved from the sets above to these totals.
+        self._retiring = threading.Lock()
         self._stats_clock: StatsClock | None = None
         self._instruments: Instruments | None = None
 
@@ -140,24 +143,26 @@ class ClientCore:
             self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
 
     def forget(self, handler: TopicProducer | MultiTopicsConsumer) -> None:
-        """Remove a closed producer or consumer; its counts stay in the totals."""
+        """Remove a closed producer or consumer; its counts stay in the totals. Thread-safe."""
         known: set[Any] = self.producers if isinstance(handler, TopicProducer) else self.consumers
-        if handler not in known:
-            return
-        if self._instruments is None:
-            known.discard(handler)
-        else:
-            self._instruments.retire(lambda: known.discard(handler), handler.children)
-        for child in handler.children:
-            counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
-            self.retired.update(counts)
+        with self._retiring:
+            if handler not in known:
+                return
+            if self._instruments is None:
+                known.discard(handler)
+            else:
+                self._instruments.retire(lambda: known.discard(handler), handler.children)
+            for child in handler.children:
+                counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
+                self.retired.update(counts)
 
     def retire(self, parts: list[PartitionConsumer]) -> None:
         """Add the counts of a removed topic's consumers to the totals."""
         if self._instruments is not None:
             self._instruments.retire(lambda: None, parts)
-        for part in parts:
-            self.retired.update(consumer_counts(part))
+        with self._retiring:
+            for part in parts:
+                self.retired.update(consumer_counts(part))
 
     # --- creation ---------------------------------------------------------------------------------------------------
 
@@ -259,7 +264,7 @@ class ClientCore:
             names = _checked_names(topics, config)
             if config.enable_retry:
                 names, config = await with_retry_topic(self, names, config)
-            counts = await asyncio.gather(*(self.partition_count(name) for name in names))
+            counts = await gather(self.partition_count(name) for name in names)
             partitions = dict(zip(names, counts, strict=True))
         elif config.enable_retry:
             raise InvalidConfiguration(

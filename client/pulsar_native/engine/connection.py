@@ -22,6 +22,7 @@ from pulsar_native.exceptions import (
     ConnectError,
     ConnectTimeout,
     ErrorGettingAuthenticationData,
+    Interrupted,
     InvalidUrl,
     ProtocolViolation,
     PulsarException,
@@ -230,7 +231,10 @@ class Connection:
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
     ) -> _Answer:
         """Send a request and return its response; raises the broker's error, or `Timeout`."""
-        future = self.begin_request(request_id, frame, timeout=timeout)
+        return await self.answer(request_id, self.begin_request(request_id, frame, timeout=timeout), expected)
+
+    async def answer(self, request_id: int, future: asyncio.Future[Any], expected: type[_Answer]) -> _Answer:
+        """Return the response to a request that was sent; raises the broker's error, or `Timeout`."""
         try:
             answer = await future
         finally:
@@ -243,10 +247,15 @@ class Connection:
 
     def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
         """Send a request immediately and return the future of its response. On the loop."""
-        future: asyncio.Future[Any] = self.engine.loop.create_future()
-        self.core.register(request_id, future, self.engine.loop.time(), timeout)
-        self._arm_deadline()
+        future = self.register(request_id, timeout=timeout)
         self.write([frame])
+        return future
+
+    def register(self, request_id: int, *, timeout: float | None = None) -> asyncio.Future[Any]:
+        """Return the future of the response to a request that is written next; see `forget`. On the loop."""
+        loop = self.engine.loop
+        future: asyncio.Future[Any] = loop.create_future()
+        self._arm_deadline(self.core.register(request_id, future, loop.time(), timeout))
         return future
 
     def add_producer(self, producer_id: int, handler: ProducerHandler) -> None:
@@ -295,7 +304,7 @@ class Connection:
             self._transport.close()
         self._on_lost(reason)
 
-    # --- inline reads: a caller that waits for its receipt reads it itself ------------------------------------------
+    # --- inline reads: a caller that waits for a receipt or a response reads it itself ------------------------------
 
     def begin_inline_read(self) -> bool:
         """Let the calling thread read instead of the loop until `end_inline_read`; False if busy. Thread-safe."""
@@ -316,6 +325,41 @@ class Connection:
             transport.discard(len(data))
         else:
             transport.pause_inline_reads()
+
+    def request_inline(self, request_ids: Sequence[int], frames: bytes, timeout: float) -> list[asyncio.Future[Any]]:
+        """Send requests in one write, and read their responses if they are the next frames and arrive soon.
+
+        Otherwise the loop reads them: await `answer` there, after `watch_requests`. By the thread that called
+        `begin_inline_read`. Ctrl-C raises `Interrupted`; the loop reads a response again then, and ignores it.
+        """
+        loop = self.engine.loop
+        now = loop.time()
+        futures: list[asyncio.Future[Any]] = [loop.create_future() for _ in request_ids]
+        for request_id, future in zip(request_ids, futures, strict=True):
+            self.core.register(request_id, future, now, timeout)
+        try:
+            self.write([frames])
+            self._read_answers(request_ids)
+        except KeyboardInterrupt as error:
+            raise Interrupted("The call was interrupted") from error
+        return futures
+
+    def _read_answers(self, request_ids: Sequence[int]) -> None:
+        transport = self._transport
+        assert transport is not None
+        missing = len(request_ids)
+        while missing:
+            data, read = transport.peek(_INLINE_READ_SECONDS), 0
+            while missing and (first := self.core.first_answer(data[read:], request_ids)) is not None:
+                answered, size = first
+                answered.sink.set_result(answered.answer)
+                missing -= 1
+                read += size
+            if not read:
+                if data:
+                    transport.pause_inline_reads()
+                break
+            transport.discard(read)
 
     def end_inline_read(self) -> None:
         """Let the loop read again."""
@@ -500,8 +544,14 @@ class Connection:
             _log.warning("The broker %s did not answer a keep-alive; closing the connection", self.broker)
             self.close("no answer to the keep-alive")
 
-    def _arm_deadline(self) -> None:
-        deadline = self.core.next_deadline()
+    def watch_requests(self) -> None:
+        """Have requests of `request_inline` time out, or fail if the connection was lost before. On the loop."""
+        if self.core.phase is Phase.CLOSED:
+            for event in self.core.close(connection_lost(self.broker, "it was closed")):
+                self._dispatch(event)
+        self._arm_deadline(self.core.next_deadline())
+
+    def _arm_deadline(self, deadline: float | None) -> None:
         timer = self._deadline_timer
         if deadline is not None and (timer is None or timer.cancelled() or timer.when() > deadline):
             if timer is not None:
@@ -513,4 +563,4 @@ class Connection:
         # The loop may wake a timer a clock tick early.
         for event in self.core.expire(self.engine.loop.time() + 0.001):
             self._dispatch(event)
-        self._arm_deadline()
+        self._arm_deadline(self.core.next_deadline())

@@ -208,6 +208,8 @@ class Handler(ABC):
 
     async def ready(self, timeout: float) -> Connection:
         """Return the connection, waiting up to `timeout` seconds for a reconnect in progress."""
+        if self.connection is not None and self.state is State.READY:
+            return self.connection
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -240,10 +242,15 @@ class Handler(ABC):
         if not self._has_left:
             self._timers[function] = self.engine.loop.call_later(seconds, function)
 
+    @property
+    def uses_loop(self) -> bool:
+        """True if a timer or a task of the loop belongs to it, so that only the loop may call `leave`. Thread-safe."""
+        return bool(self._timers) or self._reconnecting is not None
+
     def leave(self) -> None:
         """Stop reconnecting and the timers, and wake those who wait for the connection."""
         self._has_left = True
-        for handle in self._timers.values():
+        for handle in list(self._timers.values()):
             handle.cancel()
         self._timers.clear()
         if self._reconnecting is not None:

@@ -260,11 +260,7 @@ class Lookup:
         patient attempt may outlast the deadline: it bounds its own requests; only trying again is bounded here.
         """
         loop = self._engine.loop
-        backoff = Backoff(
-            self._config.starting_backoff_interval_ms / 1000,
-            self._config.max_backoff_interval_ms / 1000,
-            random.random,
-        )
+        backoff: Backoff | None = None
         generation = self._service.generation
         last: PulsarException | None = None
         for attempts in itertools.count(1):
@@ -288,14 +284,21 @@ class Lookup:
                     raise
             last.topic = topic.full
             last.attempts = attempts
-            if generation != self._service.generation:
+            if backoff is None or generation != self._service.generation:
                 generation = self._service.generation
-                backoff.reset()
+                backoff = self._backoff()
             delay = backoff.next(loop.time())
             if loop.time() + delay >= deadline:
                 raise _in_time(last)
             await self._service.pause(delay)
         raise AssertionError("unreachable")
+
+    def _backoff(self) -> Backoff:
+        return Backoff(
+            self._config.starting_backoff_interval_ms / 1000,
+            self._config.max_backoff_interval_ms / 1000,
+            random.random,
+        )
 
 
 def _in_time(error: PulsarException) -> PulsarException:

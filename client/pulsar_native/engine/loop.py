@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
 from pulsar_native.engine.waiter import Wait
@@ -99,23 +99,29 @@ if hasattr(os, "register_at_fork"):
 class _Call(Wait, Generic[T]):
     """Coroutine that runs as a task of the loop while a thread waits for it: lighter than a future of each side."""
 
-    __slots__ = ("_coroutine", "_is_cancelled", "_task")
+    __slots__ = ("_coroutine", "_error", "_is_cancelled", "_result", "_task")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         super().__init__()
         self._coroutine = coroutine
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
+        self._result: T
+        self._error: BaseException | None = None
 
     def start(self) -> None:
         """Start the task. On the loop only, as `cancel`."""
         if self._is_cancelled:
             self._coroutine.close()
             return
-        self._task = asyncio.get_running_loop().create_task(self._coroutine)
-        self._task.add_done_callback(self._ended)
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def _ended(self, _: asyncio.Task[T]) -> None:
+    async def _run(self) -> None:
+        try:
+            self._result = await self._coroutine
+        except BaseException as error:
+            self._error = error
+        # Here, as a callback of the task would wake the thread one round of the loop later.
         self.wake()
 
     def cancel(self) -> None:
@@ -125,9 +131,15 @@ class _Call(Wait, Generic[T]):
             self._task.cancel()
 
     def result(self) -> T:
-        """Return the task's result or raise its error. For the waiting thread, once it was woken."""
-        assert self._task is not None
-        return self._task.result()
+        """Return the coroutine's result or raise its error. For the waiting thread, once it was woken."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            # The error refers to this frame, which would refer to it.
+            del error
 
 
 class Engine:
@@ -209,6 +221,27 @@ class Engine:
             self.loop.call_soon_threadsafe(self.loop.stop)
 
 
+async def gather(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently and return their results, as `asyncio.gather`; a single one without a task."""
+    coroutines = list(work)
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    return list(await asyncio.gather(*coroutines))
+
+
+async def gather_settled(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently, wait for all of them, and return their results or raise the first error."""
+    coroutines = list(work)
+    if len(coroutines) == 1:
+        return [await coroutines[0]]
+    settled: list[T] = []
+    for result in await asyncio.gather(*coroutines, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        settled.append(result)
+    return settled
+
+
 def acquire_thread_engine() -> Engine:
     """Return the process's engine thread, started on first use. Pair with `release_thread_engine`. Thread-safe."""
     process = _process
@@ -256,6 +289,8 @@ def _start_thread() -> Engine:
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
+    # Every task takes its first step: one that is cancelled before would not wake the thread that waits for it.
+    loop.run_until_complete(asyncio.sleep(0))
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

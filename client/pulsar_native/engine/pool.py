@@ -72,9 +72,13 @@ class ConnectionPool:
             self._unpooled.add(connection)
             self._watch_idle()
             return connection
-        key = (logical, physical, random.randrange(slots))
+        key = (logical, physical, random.randrange(slots) if slots > 1 else 0)
         task = self._connections.get(key)
-        if task is None or (task.done() and not _usable(task)):
+        if task is not None and _usable(task):
+            connection = task.result()
+            connection.touch()
+            return connection
+        if task is None or task.done():
             task = self._engine.loop.create_task(self._dial(key))
             # All waiting callers may have been cancelled: a failure without a waiter is not worth a warning.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -9,7 +9,7 @@ events.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -65,7 +65,9 @@ Event = Frame | Answered | Connected | AuthChallenged
 
 
 class ConnectionCore:
-    """Connection state machine. Not thread-safe; times are seconds of a monotonic clock."""
+    """Connection state machine. Not thread-safe, except `register` and `first_answer`, which only add to the table of
+    requests or remove from it; times are seconds of a monotonic clock.
+    """
 
     def __init__(self, broker: str, *, keep_alive: float, request_timeout: float, max_rejected: int = 50) -> None:
         self.broker = broker
@@ -88,12 +90,13 @@ class ConnectionCore:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def register(self, request_id: int, sink: Any, now: float, timeout: float | None = None) -> None:
-        """Register a request about to be sent; `sink` is returned with its response."""
+    def register(self, request_id: int, sink: Any, now: float, timeout: float | None = None) -> float:
+        """Register a request about to be sent; `sink` is returned with its response. Returns when it times out."""
         if self.phase is not Phase.READY:
             raise NotConnected("The connection is not ready for requests", broker=self.broker)
         limit = self._request_timeout if timeout is None else timeout
         self._requests[request_id] = (now + limit, limit, sink)
+        return now + limit
 
     def forget(self, request_id: int) -> None:
         """Remove a request whose caller has given up; its response will be ignored."""
@@ -118,14 +121,20 @@ class ConnectionCore:
 
     def next_deadline(self) -> float | None:
         """Return when the earliest unanswered request times out."""
-        return min((at for key, (at, _, _) in self._requests.items() if key not in self._waiting), default=None)
+        # A copy, as other threads may register requests.
+        requests = self._requests.copy()
+        return min((at for key, (at, _, _) in requests.items() if key not in self._waiting), default=None)
 
     def expire(self, now: float) -> list[Answered]:
         """Fail the requests whose deadline has passed, and only those."""
-        late = [key for key, (at, _, _) in self._requests.items() if at <= now and key not in self._waiting]
+        requests = self._requests.copy()
+        late = [key for key, (at, _, _) in requests.items() if at <= now and key not in self._waiting]
         events = []
         for key in late:
-            _, limit, sink = self._requests.pop(key)
+            if self._requests.pop(key, None) is None:
+                # Answered meanwhile, see `first_answer`.
+                continue
+            _, limit, sink = requests[key]
             error = Timeout(f"The broker did not answer within {limit:g} s", broker=self.broker, request_id=key)
             events.append(Answered(sink, None, error))
         return events
@@ -135,11 +144,11 @@ class ConnectionCore:
         self.phase = Phase.CLOSED
         error = error or NotConnected("The connection was closed")
         # One error object each: every caller adds the context of its own request.
+        requests, self._requests = self._requests, {}
         events = [
             Answered(sink, None, type(error)(error.message, broker=self.broker, request_id=key))
-            for key, (_, _, sink) in self._requests.items()
+            for key, (_, _, sink) in requests.copy().items()
         ]
-        self._requests.clear()
         self._waiting.clear()
         return events
 
@@ -181,6 +190,18 @@ class ConnectionCore:
             return None
         command = self._decoder.only_command(data)
         return command.send_receipt if command is not None and command.type == _SEND_RECEIPT else None
+
+    def first_answer(self, data: bytes, request_ids: Collection[int]) -> tuple[Answered, int] | None:
+        """Return the response these bytes begin with and its frame's size, and remove its request from the table.
+
+        None, without any change of state, for anything but a whole response, without error, to one of these requests.
+        """
+        first = self._decoder.first_command(data) if self.phase is Phase.READY else None
+        answer = None if first is None else commands.answer_of(first[0])
+        if first is None or answer is None or answer[0] not in request_ids or answer[2] is not None:
+            return None
+        entry = self._requests.pop(answer[0], None)
+        return None if entry is None else (Answered(entry[2], answer[1], None), first[1])
 
     def _control(self, frame: Frame, kind: int) -> Event | None:
         handler = _CONTROL.get(kind)

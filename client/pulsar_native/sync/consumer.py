@@ -262,7 +262,10 @@ class Receiving(Closeable, Generic[T_co]):
             return CloseReport()
         began = time.monotonic()
         self._stop_listening(limit)
-        parts = self._engine.run(self._inner.close(limit))
+        check_generation(self._generation)
+        parts = None if self._engine.on_loop() else self._inner.close_inline(limit)
+        if parts is None:
+            parts = self._engine.run(self._inner.close(limit))
         return CloseReport(seconds=time.monotonic() - began, consumers=parts)
 
 

@@ -464,5 +464,8 @@ class Producer(Closeable, Generic[T_contra]):
         if self._inner.is_closed:
             raise AlreadyClosed("The producer is closed already", topic=self.topic())
         began = time.monotonic()
-        parts = self._engine.run(self._inner.close(limit))
+        check_generation(self._generation)
+        parts = None if self._engine.on_loop() else self._inner.close_inline(limit)
+        if parts is None:
+            parts = self._engine.run(self._inner.close(limit))
         return CloseReport(seconds=time.monotonic() - began, producers=parts)

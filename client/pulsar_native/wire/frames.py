@@ -90,19 +90,29 @@ class FrameDecoder:
 
         Else None, without any change of state: the bytes are to be passed to `receive`.
         """
+        first = self.first_command(data)
+        return first[0] if first is not None and first[1] == len(data) else None
+
+    def first_command(self, data: bytes) -> tuple[BaseCommand, int] | None:
+        """Return the command of the first frame in these bytes and the frame's size, if it is whole and without payload
+        and no frame is partly read.
+
+        Else None. No state is changed: the bytes, or those after the frame, are to be passed to `receive`.
+        """
         if self._head or self._partial is not None or self._broken or len(data) < _HEAD_SIZE:
             return None
         total, size = _HEAD.unpack_from(data)
-        if total + _TOTAL_SIZE != len(data) or size + _HEAD_SIZE != len(data):
+        whole = total + _TOTAL_SIZE
+        if whole > len(data) or size + _HEAD_SIZE != whole:
             return None
         command = BaseCommand()
         try:
-            command.ParseFromString(data[_HEAD_SIZE:])
+            command.ParseFromString(data[_HEAD_SIZE:whole])
             command.SerializeToString()
         except (DecodeError, EncodeError, UnicodeDecodeError):
             return None
         field = _BODIES.get(command.type)
-        return command if field is not None and command.HasField(field) else None
+        return (command, whole) if field is not None and command.HasField(field) else None
 
     def _cut(self, view: memoryview) -> list[Frame]:
         frames: list[Frame] = []

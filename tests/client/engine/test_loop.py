@@ -125,6 +125,37 @@ def test_engine_end_fails_waiting_call() -> None:
     wait_until_gone(engine_threads())
 
 
+def test_engine_end_fails_call_before_its_first_step() -> None:
+    engine = acquire_thread_engine()
+    told: list[BaseException] = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        entered.set()
+        go_on.wait(10)
+
+    def call() -> None:
+        try:
+            engine.run(asyncio.sleep(60))
+        except BaseException as error:
+            told.append(error)
+
+    engine.call_soon(block)
+    assert entered.wait(10)
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    # The call is queued behind what blocks the loop, and the end behind the call: its task is made in the last round.
+    deadline = time.monotonic() + 10
+    while not engine.loop._ready and time.monotonic() < deadline:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    release_thread_engine(engine.generation)
+    go_on.set()
+    caller.join(10)
+    assert not caller.is_alive()
+    assert isinstance(told[0], AlreadyClosed)
+    wait_until_gone(engine_threads())
+
+
 def test_engine_run_after_end_raises() -> None:
     outcomes: list[object] = []
 

@@ -103,6 +103,34 @@ def test_handshake_default_max_message_size() -> None:
     assert connection.max_message_size == 5 * MIB
 
 
+def test_first_answer_takes_only_wanted_responses() -> None:
+    connection = core()
+    for request_id in (1, 2, 3):
+        assert connection.register(request_id, f"sink {request_id}", 0.0, 5.0) == 5.0
+    both = success(1) + success(2)
+    assert connection.first_answer(both, [2]) is None, "another request's response comes first"
+    taken = connection.first_answer(both, [1, 2])
+    assert taken is not None
+    answered, size = taken
+    assert answered.sink == "sink 1" and answered.error is None and size == len(success(1))
+    assert connection.first_answer(both, [1, 2]) is None, "it is no longer waited for"
+    assert connection.first_answer(success(3)[:-1], [3]) is None, "it is not whole"
+    assert connection.first_answer(success(7), [7]) is None, "nobody asked"
+    # The loop gets the bytes that were not taken, and errors.
+    refused = frame(Kind.ERROR, error=pb.CommandError(request_id=3, error=pb.MetadataError, message="no"))
+    assert connection.first_answer(refused, [3]) is None
+    events = connection.receive(success(2) + refused)
+    assert [event.sink for event in events if isinstance(event, Answered)] == ["sink 2", "sink 3"]
+    assert not connection.has_requests and connection.expire(10.0) == []
+
+
+def test_first_answer_after_close_takes_nothing() -> None:
+    connection = core()
+    connection.register(1, "sink", 0.0)
+    assert [event.sink for event in connection.close()] == ["sink"]
+    assert connection.first_answer(success(1), [1]) is None and connection.close() == []
+
+
 @pytest.mark.proves("C24")
 def test_register_before_handshake_raises() -> None:
     connection = core(ready=False)

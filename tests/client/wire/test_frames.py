@@ -217,6 +217,7 @@ def test_only_command_whole_and_alone(number: int, entry: int, other: pb.BaseCom
     decoder = FrameDecoder()
     assert decoder.only_command(whole) == command
     assert decoder.only_command(whole + whole) is None
+    assert decoder.first_command(whole + whole) == (command, len(whole))
     assert decoder.only_command(encode_command(other)) in (None, other)
     assert decoder.only_command(frame(whole[8:], b"payload")) is None
     cut = data.draw(st.integers(1, len(whole) - 1))

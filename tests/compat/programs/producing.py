@@ -411,6 +411,16 @@ def routing_of_keys(pulsar: ModuleType, env: Env) -> Observed:
 
 
 @program()
+def routing_of_empty_keys(pulsar: ModuleType, env: Env) -> Observed:
+    topic = env.topic(partitions=5)
+    client = env.client()
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    places = {producer.send(b"x", partition_key="").partition() for _ in range(10)}
+    return {"partitions": len(places), "key": consumer.receive(10_000).partition_key()}
+
+
+@program()
 def routing_without_keys(pulsar: ModuleType, env: Env) -> Observed:
     client, topic = env.client(), env.topic(partitions=3)
     modes = pulsar.PartitionsRoutingMode

@@ -149,6 +149,11 @@ class AckGroupingTracker:
             self.is_fast_path_open = False
 
     @property
+    def has_receipts(self) -> bool:
+        """True if the broker's responses are waited for, which takes the loop."""
+        return self._receipts is not None
+
+    @property
     def sent(self) -> int:
         """Number of messages acknowledged to the broker."""
         return self._group.taken

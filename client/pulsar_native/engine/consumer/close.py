@@ -1,4 +1,5 @@
-"""Close and unsubscribe of a consumer. On the loop.
+"""Close and unsubscribe of a consumer. On the loop; a plain consumer is also closed in the calling thread
+(`close_inline`), which saves two switches of threads.
 
 Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS and the
 close are sent without a pause in between. If any of that fails, the consumer is closed afterwards, except for a
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import State
@@ -21,6 +23,8 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 if TYPE_CHECKING:
     from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
+_Counts = pb.CommandConsumerStatsResponse
+
 
 async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     """Delete the subscription at the broker and close; on failure the consumer goes on."""
@@ -28,9 +32,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     connection = await consumer.ready(limit)
     await _close_dead_letter_router(consumer, limit)
     consumer.state = State.CLOSING
-    # Order of events: first the fast path is closed, then everything acknowledged before is sent.
-    consumer.acks.close_fast_path()
-    consumer.acks.flush()
+    _send_acks(consumer)
     request_id = consumer.client.next_request_id()
     try:
         frame = commands.unsubscribe(consumer.consumer_id, request_id, force=force)
@@ -63,9 +65,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
             await consumer.ready(timeout)
     await _close_dead_letter_router(consumer, max(0.0, deadline - loop.time()))
     consumer.state = State.CLOSING
-    # Order of events: first the fast path is closed, then everything acknowledged before is sent.
-    consumer.acks.close_fast_path()
-    consumer.acks.flush()
+    _send_acks(consumer)
     connection = consumer.connection
     counts = None
     if connection is not None and connection.is_open:
@@ -76,33 +76,107 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     return report
 
 
-async def _say_goodbye(
-    consumer: PartitionConsumer, connection: Connection, deadline: float
-) -> pb.CommandConsumerStatsResponse | None:
+async def _say_goodbye(consumer: PartitionConsumer, connection: Connection, deadline: float) -> _Counts | None:
     """Send CONSUMER_STATS and CLOSE_CONSUMER together; return the broker's statistics."""
-    request_id = consumer.client.next_request_id()
-    frame = commands.consumer_stats(consumer.consumer_id, request_id)
-    asked = consumer.engine.spawn(connection.request(request_id, frame, pb.CommandConsumerStatsResponse))
-    # The request is written when its task starts, so ahead of the close; its response arrives first, too.
-    await asyncio.sleep(0)
-    request_id = consumer.client.next_request_id()
-    counts: pb.CommandConsumerStatsResponse | None = None
+    (stats_id, close_id), frames = _goodbye(consumer)
+    asked = connection.register(stats_id)
+    left = max(0.0, deadline - consumer.engine.loop.time())
+    return await _answered(
+        connection, (stats_id, close_id), (asked, connection.begin_request(close_id, frames, timeout=left))
+    )
+
+
+def _send_acks(consumer: PartitionConsumer) -> None:
+    # Order of events: first the fast path is closed, then everything acknowledged before is sent.
+    consumer.acks.close_fast_path()
+    consumer.acks.flush()
+
+
+def _goodbye(consumer: PartitionConsumer) -> tuple[tuple[int, int], bytes]:
+    """Return the ids and the frames of CONSUMER_STATS and CLOSE_CONSUMER."""
+    stats_id, close_id = consumer.client.next_request_id(), consumer.client.next_request_id()
+    frames = commands.consumer_stats(consumer.consumer_id, stats_id)
+    return (stats_id, close_id), frames + commands.close_consumer(consumer.consumer_id, close_id)
+
+
+async def _answered(
+    connection: Connection, ids: tuple[int, int], futures: tuple[asyncio.Future[Any], asyncio.Future[Any]]
+) -> _Counts | None:
+    """Wait for the response to the close; return the statistics, whose response arrives first."""
     try:
         # If that fails, the broker drops the consumer with the connection.
         with contextlib.suppress(PulsarException):
-            frame = commands.close_consumer(consumer.consumer_id, request_id)
-            left = max(0.0, deadline - consumer.engine.loop.time())
-            await connection.request(request_id, frame, pb.CommandSuccess, timeout=left)
-        if asked.done() and asked.exception() is None:
-            counts = asked.result()
+            await connection.answer(ids[1], futures[1], pb.CommandSuccess)
+        return _counts(futures[0])
     finally:
-        asked.cancel()
-    return counts
+        connection.core.forget(ids[0])
+        futures[0].cancel()
 
 
-def _report(
-    consumer: PartitionConsumer, acks_sent: int, counts: pb.CommandConsumerStatsResponse | None
-) -> ConsumerClose:
+def _counts(future: asyncio.Future[Any]) -> _Counts | None:
+    answer = future.result() if future.done() and not future.exception() else None
+    return answer if isinstance(answer, _Counts) else None
+
+
+def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Callable[[], None]) -> ConsumerClose | None:
+    """Close a connected consumer in the calling thread; None, without effect, where that takes the loop.
+
+    Order of events: 1. nothing is acknowledged any more; 2. acknowledgements, CONSUMER_STATS, CLOSE_CONSUMER, and their
+    responses; 3. nothing is delivered any more; 4. the consumer is released and `then` called, by the loop where it has
+    timers or when the caller is interrupted (Ctrl-C) after 1.
+    """
+    connection = consumer.connection
+    if connection is None or not connection.begin_inline_read():
+        return None
+    limit = consumer.client.config.operation_timeout_seconds if timeout is None else timeout
+    ids, frames = _goodbye(consumer)
+    waiting: list[asyncio.Future[Any]] = []
+    try:
+        before = consumer.acks_sent
+        if not consumer.begin_to_close_inline(connection):
+            return None
+        _send_acks(consumer)
+        # If that fails, the broker drops the consumer with the connection.
+        with contextlib.suppress(PulsarException):
+            waiting = connection.request_inline(ids, frames, limit)
+    except BaseException:
+        consumer.engine.call(_end_interrupted, consumer, connection, then)
+        raise
+    finally:
+        connection.end_inline_read()
+    if all(future.done() and future.exception() is None for future in waiting):
+        counts = _counts(waiting[0]) if waiting else None
+    else:
+        counts = consumer.engine.run(_answered_on_loop(connection, ids, (waiting[0], waiting[1])))
+    report = _report(consumer, consumer.acks_sent - before, counts)
+    if consumer.uses_loop:
+        consumer.stop()
+        consumer.engine.call(_end, consumer, connection, then)
+    else:
+        _end(consumer, connection, then)
+    return report
+
+
+async def _answered_on_loop(
+    connection: Connection, ids: tuple[int, int], futures: tuple[asyncio.Future[Any], asyncio.Future[Any]]
+) -> _Counts | None:
+    connection.watch_requests()
+    return await _answered(connection, ids, futures)
+
+
+def _end_interrupted(consumer: PartitionConsumer, connection: Connection, then: Callable[[], None]) -> None:
+    # Perhaps a second time: the broker confirms that, too.
+    connection.write([commands.close_consumer(consumer.consumer_id, consumer.client.next_request_id())])
+    _end(consumer, connection, then)
+
+
+def _end(consumer: PartitionConsumer, connection: Connection, then: Callable[[], None]) -> None:
+    connection.remove_consumer(consumer.consumer_id)
+    consumer.abandon()
+    then()
+
+
+def _report(consumer: PartitionConsumer, acks_sent: int, counts: _Counts | None) -> ConsumerClose:
     return ConsumerClose(
         topic=consumer.topic.full,
         subscription_name=consumer.config.subscription_name,

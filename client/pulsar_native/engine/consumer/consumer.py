@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import string
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -68,6 +66,7 @@ class PartitionConsumer(ReceiverQueue):
         config: ConsumerConfig,
         topic: TopicName,
         *,
+        name: str,
         queue_size: int,
         schema: Any,
         wire_schema: pb.Schema | None,
@@ -77,7 +76,7 @@ class PartitionConsumer(ReceiverQueue):
         super().__init__(client, topic)
         self.config = config
         self.consumer_id = client.next_consumer_id()
-        self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
+        self.name = name
         self.schema = schema
         self.reached_end = False
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
@@ -369,8 +368,19 @@ class PartitionConsumer(ReceiverQueue):
         """Send acknowledgements and close; the subscription stays at the broker. See `close.close`."""
         return await close(self, timeout)
 
-    def abandon(self) -> None:
-        """Close without a message to the broker; those who wait receive `AlreadyClosed`."""
+    def begin_to_close_inline(self, connection: Connection) -> bool:
+        """Accept no more acknowledgements, if it is attached to the connection and its close needs nothing of the loop
+        but `abandon`. Thread-safe.
+        """
+        with self.lock:
+            needs_loop = self.dead_letter_router is not None or self._key_task is not None or self._acks.has_receipts
+            if self.state is not State.READY or self.connection is not connection or needs_loop:
+                return False
+            self.state = State.CLOSING
+            return True
+
+    def stop(self) -> None:
+        """Deliver and acknowledge nothing more. Thread-safe, unless `needs_loop` of `begin_to_close_inline`."""
         if self.state is not State.CLOSED:
             self.note("acks_failed", self._acks.unsent())
         self.state = State.CLOSED
@@ -382,5 +392,9 @@ class PartitionConsumer(ReceiverQueue):
         with self.lock:
             # A closed consumer delivers nothing more; the broker stores what was not acknowledged.
             self._drop_queued()
+
+    def abandon(self) -> None:
+        """Close without a message to the broker; those who wait receive `AlreadyClosed`."""
+        self.stop()
         self.leave()
         self._on_arrival(self)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pulsar_native.arrow.batch import ArrowBatch, EntryRange
@@ -19,16 +19,12 @@ from pulsar_native.arrow.columns import EntryRows
 from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
+from pulsar_native.engine.consumer.close import close_inline
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
-from pulsar_native.engine.consumer.topic_subscriptions import (
-    SubscriptionsClient,
-    TopicSubscriptions,
-    each_unsubscribed,
-    raise_first,
-)
+from pulsar_native.engine.consumer.topic_subscriptions import SubscriptionsClient, TopicSubscriptions
 from pulsar_native.engine.handler import State
-from pulsar_native.engine.loop import track_fork
+from pulsar_native.engine.loop import gather, gather_settled, track_fork
 from pulsar_native.exceptions import (
     AlreadyClosed,
     InvalidConfiguration,
@@ -285,7 +281,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         Those that fail are redelivered; the first error is raised after all were tried.
         """
         routers = [self._dead_letter_router_of(message) for message in messages]
-        await _all_tried(
+        await gather_settled(
             own.reconsume_later(each, delay_ms, properties, self.acknowledge_message)
             for own, each in zip(routers, messages, strict=True)
         )
@@ -293,7 +289,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     async def give_up(self, messages: Sequence[Message]) -> None:
         """Send copies of messages to the dead-letter topic, however often they were tried, and acknowledge them."""
         routers = [self._dead_letter_router_of(message) for message in messages]
-        await _all_tried(
+        await gather_settled(
             own.give_up(each, self.acknowledge_message) for own, each in zip(routers, messages, strict=True)
         )
 
@@ -367,18 +363,14 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def move(self, targets: SeekTargets) -> None:
         """Seek to the result of `seek_targets`; when one fails the others have moved all the same."""
-        results = await asyncio.gather(
-            *(
-                child.position.move(where) if isinstance(where, MessageId) else child.position.seek(None, where)
-                for child, where in targets
-            ),
-            return_exceptions=True,
+        await gather_settled(
+            child.position.move(where) if isinstance(where, MessageId) else child.position.seek(None, where)
+            for child, where in targets
         )
-        raise_first(results)
 
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last message id of every partition."""
-        return list(await asyncio.gather(*(child.position.last_message_id() for child in self.children)))
+        return await gather(child.position.last_message_id() for child in self.children)
 
     def dequeued_ids(self) -> list[MessageId]:
         """Return the id of the last dequeued message of every partition that has one. Thread-safe."""
@@ -389,7 +381,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last id and the mark-delete position of every partition."""
-        return list(await asyncio.gather(*(child.position.last_and_mark() for child in self.children)))
+        return await gather(child.position.last_and_mark() for child in self.children)
 
     async def last_message_id(self) -> MessageId:
         """Return the last message id of an unpartitioned topic."""
@@ -403,8 +395,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def has_message_available(self) -> bool:
         """Return True if any partition has a message to read."""
-        answers = await asyncio.gather(*(child.position.has_message_available() for child in self.children))
-        return any(answers)
+        return any(await gather(child.position.has_message_available() for child in self.children))
 
     async def leave(self, topic: str | None, *, force: bool = False) -> None:
         """Unsubscribe from one topic, or from all and close; the only topic of a plain consumer is all."""
@@ -416,7 +407,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription of every partition."""
         self._stop_growth()
-        await each_unsubscribed(self.children, force=force)
+        await gather_settled(child.unsubscribe(force=force) for child in self.children)
         self.ended()
 
     async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
@@ -424,9 +415,23 @@ class MultiTopicsConsumer(TopicSubscriptions):
         self._stop_growth()
         # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
         self._ended = True
-        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
+        reports = await gather(child.close(timeout) for child in self.children)
         self.ended()
         return tuple(reports)
+
+    def close_inline(self, timeout: float | None = None) -> tuple[ConsumerClose, ...] | None:
+        """As `close`, in the calling thread if that is possible; else None, without effect. Thread-safe, blocks.
+
+        Interceptors are told on the loop before the close returns, several partitions are closed concurrently.
+        """
+        children = self.children
+        if type(self) is not MultiTopicsConsumer or len(children) != 1 or self._tasks or self.pattern is not None:
+            return None
+        report = close_inline(children[0], timeout, self.ended)
+        if report is None:
+            return None
+        self._ended = True
+        return (report,)
 
     def abandon(self) -> None:
         """Close without a message to the broker."""
@@ -469,10 +474,6 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
 def _dequeue_and_prefetch(child: PartitionConsumer) -> Message | None:
     return child.dequeue(prefetch=True)
-
-
-async def _all_tried(work: Iterable[Awaitable[None]]) -> None:
-    raise_first(await asyncio.gather(*work, return_exceptions=True))
 
 
 def _checked(target: object) -> SeekTarget:

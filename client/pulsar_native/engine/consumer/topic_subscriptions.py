@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
+from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -69,7 +70,7 @@ class TopicSubscriptions(ABC):
         self.client = client
         # One name for all partitions, also of topics that are added later.
         self.name = config.consumer_name or "".join(random.choices(string.ascii_lowercase + string.digits, k=5))
-        self.config = config if config.consumer_name else config.replace(consumer_name=self.name)
+        self.config = config
         self.topics = topics
         # Watcher of the pattern, if any, and whether the topics may change, for this or another reason.
         self.pattern: PatternWatcher | None = None
@@ -110,14 +111,14 @@ class TopicSubscriptions(ABC):
     async def open(self) -> None:
         """Subscribe to every partition; the first failure closes the others and is raised."""
         try:
-            await _open_all(self.children)
+            await gather_settled(child.open() for child in self.children)
             if self.pattern is not None:
                 self.changes = True
                 await self.pattern.open()
         except BaseException:
             self._stop_growth()
             self._ended = True
-            await asyncio.gather(*(child.close() for child in self.children))
+            await gather(child.close() for child in self.children)
             raise
         if self.config.auto_update_partitions and (self.changes or any(self.topics.values())):
             self.add_task(self.client.engine.spawn(self._watch_growth()))
@@ -163,11 +164,11 @@ class TopicSubscriptions(ABC):
 
     async def _join(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         try:
-            await _open_all(added)
+            await gather_settled(child.open() for child in added)
             if self._ended:
                 raise AlreadyClosed("The consumer was closed meanwhile", topic=topic.full)
         except BaseException:
-            await asyncio.gather(*(child.close() for child in added))
+            await gather(child.close() for child in added)
             raise
         self._put_in(topic, count, added)
 
@@ -201,7 +202,7 @@ class TopicSubscriptions(ABC):
         gone = self._remove_consumers(topic)
         for child in gone:
             child.drop_queued()
-        await asyncio.gather(*(child.close() for child in gone))
+        await gather(child.close() for child in gone)
         self.client.retire(gone)
 
     async def unsubscribe_topic(self, name: str, *, force: bool = False) -> None:
@@ -219,7 +220,7 @@ class TopicSubscriptions(ABC):
             self.pattern.leave(topic)
         own = self._remove_consumers(topic)
         try:
-            await each_unsubscribed(own, force=force)
+            await gather_settled(child.unsubscribe(force=force) for child in own)
         except BaseException:
             if self.pattern is not None:
                 self.pattern.stay(topic)
@@ -241,6 +242,7 @@ class TopicSubscriptions(ABC):
             self.client,
             config or self.config,
             name,
+            name=self.name,
             queue_size=size,
             schema=self._decoders[name] if name in self._decoders else self._decoders[name.base],
             wire_schema=self._wire_schema,
@@ -304,20 +306,3 @@ class TopicSubscriptions(ABC):
 
 def _names(topic: TopicName, partitions: int) -> list[TopicName]:
     return [topic.with_partition(index) for index in range(partitions)] if partitions else [topic]
-
-
-async def _open_all(children: list[PartitionConsumer]) -> None:
-    raise_first(await asyncio.gather(*(child.open() for child in children), return_exceptions=True))
-
-
-async def each_unsubscribed(children: list[PartitionConsumer], *, force: bool) -> None:
-    """Unsubscribe each consumer; the first error is raised after all were tried."""
-    results = await asyncio.gather(*(child.unsubscribe(force=force) for child in children), return_exceptions=True)
-    raise_first(results)
-
-
-def raise_first(results: Iterable[object]) -> None:
-    """Raise the first exception among results."""
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result

@@ -1,11 +1,17 @@
-"""Close a partition producer: flush until the deadline, send CLOSE_PRODUCER, fail what is still pending."""
+"""Close a partition producer: flush until the deadline, send CLOSE_PRODUCER, fail what is still pending.
+
+On the loop; a connected producer with nothing to send also in the calling thread (`close_inline`), which saves two
+switches of threads.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import State
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.stats import ProducerClose
@@ -45,6 +51,66 @@ async def close(producer: PartitionProducer, timeout: float | None = None) -> Pr
     return report
 
 
+def close_inline(producer: PartitionProducer, timeout: float | None, then: Callable[[], None]) -> ProducerClose | None:
+    """Close a connected producer with nothing to send, in the calling thread; None, without effect, for another one.
+
+    Order of events: 1. no message is accepted any more; 2. CLOSE_PRODUCER and its response; 3. the producer is released
+    and `then` called, by the loop where it has timers or when the caller is interrupted (Ctrl-C) after 1.
+    """
+    connection = producer.connection
+    if connection is None or not connection.begin_inline_read():
+        return None
+    limit = producer.client.config.operation_timeout_seconds if timeout is None else timeout
+    request_id = producer.client.next_request_id()
+    waiting: list[asyncio.Future[Any]] = []
+    try:
+        if not producer.begin_to_close_idle(connection):
+            return None
+        # If that fails, the broker drops the producer with the connection.
+        with contextlib.suppress(PulsarException):
+            frame = commands.close_producer(producer.core.producer_id, request_id)
+            waiting = connection.request_inline([request_id], frame, limit)
+    except BaseException:
+        producer.engine.call(_end_interrupted, producer, connection, then)
+        raise
+    finally:
+        connection.end_inline_read()
+    report = _report(producer, producer.confirmed_messages, producer.failed_messages)
+    if not all(future.done() and future.exception() is None for future in waiting):
+        producer.engine.run(_end_answered(producer, connection, request_id, waiting[0], then))
+    elif producer.uses_loop:
+        producer.state = State.CLOSED
+        producer.engine.call(_end, producer, connection, then)
+    else:
+        _end(producer, connection, then)
+    return report
+
+
+async def _end_answered(
+    producer: PartitionProducer,
+    connection: Connection,
+    request_id: int,
+    future: asyncio.Future[Any],
+    then: Callable[[], None],
+) -> None:
+    connection.watch_requests()
+    with contextlib.suppress(PulsarException):
+        await connection.answer(request_id, future, pb.CommandSuccess)
+    _end(producer, connection, then)
+
+
+def _end_interrupted(producer: PartitionProducer, connection: Connection, then: Callable[[], None]) -> None:
+    # Perhaps a second time: the broker confirms that, too.
+    connection.write([commands.close_producer(producer.core.producer_id, producer.client.next_request_id())])
+    _end(producer, connection, then)
+
+
+def _end(producer: PartitionProducer, connection: Connection, then: Callable[[], None]) -> None:
+    connection.remove_producer(producer.core.producer_id)
+    producer.abandon()
+    then()
+
+
 def _report(producer: PartitionProducer, confirmed: int, failed: int) -> ProducerClose:
     return ProducerClose(
         topic=producer.topic.full,
@@ -63,6 +129,8 @@ async def _drain(producer: PartitionProducer, deadline: float) -> None:
             done.set_result(None)
 
     producer.flush_then(lambda error: producer.engine.call(finish, error))
+    if done.done():
+        return
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(deadline):
             await done

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.engine.producer.backpressure import Backpressure
+from pulsar_native.engine.producer.close import close_inline
 from pulsar_native.engine.producer.key_renewal import KeyRenewal
 from pulsar_native.engine.producer.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producer.message_schemas import MessageSchemas
@@ -99,7 +101,7 @@ class TopicProducer:
             for child in others:
                 self._share_name(child)
             if not self._lazy:
-                await _all_or_nothing([child.open() for child in others])
+                await gather_settled(child.open() for child in others)
         except BaseException:
             for child in self.children:
                 await child.close()
@@ -132,7 +134,7 @@ class TopicProducer:
             self._share_name(child)
         try:
             if not self._lazy:
-                await _all_or_nothing([child.open() for child in added])
+                await gather_settled(child.open() for child in added)
         except BaseException:
             for child in added:
                 await child.close()
@@ -207,9 +209,20 @@ class TopicProducer:
     async def close(self, timeout: float | None = None) -> tuple[ProducerClose, ...]:
         """Flush, and close every partition, within `timeout` seconds, else the operation time-out."""
         self._stop_tasks()
-        reports = await asyncio.gather(*(child.close(timeout) for child in self.children))
+        reports = await gather(child.close(timeout) for child in self.children)
         self.ended()
         return tuple(reports)
+
+    def close_inline(self, timeout: float | None = None) -> tuple[ProducerClose, ...] | None:
+        """As `close`, in the calling thread if that is possible; else None, without effect. Thread-safe, blocks.
+
+        Interceptors are told on the loop before the close returns, several partitions are closed concurrently.
+        """
+        has_tasks = self._growth is not None or self._keys is not None
+        if type(self) is not TopicProducer or len(self.children) != 1 or has_tasks:
+            return None
+        report = close_inline(self.children[0], timeout, self.ended)
+        return None if report is None else (report,)
 
     def _stop_tasks(self) -> None:
         if self._growth is not None:
@@ -238,10 +251,3 @@ def _routing(config: ProducerConfig) -> Routing:
     if config.batching_enabled:
         switch = config.batching_max_publish_delay_ms / 1000 * config.round_robin_partition_switch_frequency
     return RoundRobinRouting(config.hashing_scheme, random.randrange(1 << 30), switch_seconds=switch)
-
-
-async def _all_or_nothing(openings: list[object]) -> None:
-    results = await asyncio.gather(*openings, return_exceptions=True)  # type: ignore[call-overload]
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result

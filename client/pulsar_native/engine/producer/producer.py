@@ -644,6 +644,17 @@ class PartitionProducer(Handler):
             # `enqueue` refuses messages from now on.
             self._fast_path.close()
 
+    def begin_to_close_idle(self, connection: Connection) -> bool:
+        """Accept no more messages, if it is attached to the connection and has nothing to send. Thread-safe."""
+        with self._lock:
+            core = self.core
+            is_idle = not (core.pending or core.batch_is_open or core.failed or core.transactions)
+            if self.state is not State.READY or self.connection is not connection or not is_idle:
+                return False
+            self.state = State.CLOSING
+            self._fast_path.close()
+            return True
+
     def abandon(self) -> None:
         """Close without a message to the broker; everything pending fails."""
         self.state = State.CLOSED
