@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native.engine.interceptors import ConsumerChain, ProducerChain
+from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.interceptors import ConsumerInterceptor, ProducerInterceptor, ReaderInterceptor
 from pulsar_native.message import Message, OutgoingMessage
