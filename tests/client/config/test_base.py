@@ -1,0 +1,112 @@
+"""Base of the configurations: made from mappings, strict, frozen, picklable."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from pulsar_native.config import (
+    BatchReceivePolicy,
+    ClientConfig,
+    ConsumerConfig,
+    DeadLetterPolicy,
+    ProducerConfig,
+    ReaderConfig,
+)
+from pulsar_native.enums import ConsumerType
+from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.message_id import MessageId
+
+URL = "pulsar://localhost:6650"
+
+
+MINIMAL: list[tuple[type[Any], dict[str, Any]]] = [
+    (ClientConfig, {"service_url": URL}),
+    (ProducerConfig, {"topic": "t"}),
+    (ConsumerConfig, {"subscription_name": "s"}),
+    (ReaderConfig, {"topic": "t", "start_message_id": MessageId.earliest}),
+    (BatchReceivePolicy, {}),
+    (DeadLetterPolicy, {"max_redeliver_count": 3}),
+]
+
+
+@pytest.mark.proves("C18", "C118")
+@pytest.mark.parametrize(("kind", "options"), MINIMAL, ids=lambda value: getattr(value, "__name__", ""))
+def test_replace_leaves_the_first_unchanged(kind: type[Any], options: dict[str, Any]) -> None:
+    first = kind.from_mapping(options)
+    assert first == kind(**options)
+    whole = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
+    assert kind.from_mapping(whole) == first
+    changes = {
+        ClientConfig: {"operation_timeout_seconds": 5},
+        ProducerConfig: {"batching_enabled": True},
+        ConsumerConfig: {"consumer_type": ConsumerType.Shared},
+        ReaderConfig: {"receiver_queue_size": 7},
+        BatchReceivePolicy: {"max_num_messages": 7},
+        DeadLetterPolicy: {"max_redeliver_count": 7},
+    }[kind]
+    second = first.replace(**changes)
+    assert second != first and {name: getattr(second, name) for name in changes} == changes
+    assert {field.name: getattr(first, field.name) for field in dataclasses.fields(first)} == whole
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(first, next(iter(changes)), None)
+
+
+@pytest.mark.proves("C18", "C118")
+def test_replace_checks_the_copy() -> None:
+    with pytest.raises(InvalidConfiguration, match="operation_timeout_seconds"):
+        ClientConfig(service_url=URL).replace(operation_timeout_seconds=-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "told"),
+    [
+        (ClientConfig, {"service_ulr": URL}, "no option 'service_ulr'; did you mean 'service_url'"),
+        (ClientConfig, {"service_url": URL, "operation_timeout": 3}, "did you mean 'operation_timeout_seconds'"),
+        (
+            ProducerConfig,
+            {"topic": "t", "batching": True},
+            "did you mean 'batching_enabled'|did you mean 'batching_type'",
+        ),
+        (ConsumerConfig, {"subscription": "s"}, "did you mean 'subscription_name'"),
+        (ReaderConfig, {"topic": "t", "start_message": 1}, "did you mean 'start_message_id'"),
+        (ClientConfig, {"zzz": 1}, "known are .*service_url"),
+    ],
+)
+def test_unknown_option_names_the_nearest(kind: type[Any], options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        kind.from_mapping(options)
+
+
+def test_missing_option_is_named() -> None:
+    with pytest.raises(InvalidConfiguration, match="ClientConfig needs 'service_url'"):
+        ClientConfig.from_mapping({"use_tls": True})
+    with pytest.raises(InvalidConfiguration, match="ReaderConfig needs 'topic' and 'start_message_id'"):
+        ReaderConfig.from_mapping({})
+
+
+@pytest.mark.parametrize(("kind", "options"), MINIMAL[1:], ids=lambda value: getattr(value, "__name__", ""))
+def test_config_without_secret_is_picklable(kind: type[Any], options: dict[str, Any]) -> None:
+    config = kind(**options)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "told"),
+    [
+        (ProducerConfig, {"topic": "t", "compression_type": "lz4"}, r"compression_type .* CompressionType\.LZ4"),
+        (ProducerConfig, {"topic": "t", "batching_enabled": "yes"}, "batching_enabled must be True or False"),
+        (
+            ConsumerConfig,
+            {"subscription_name": "s", "consumer_type": "Shared"},
+            r"consumer_type .* ConsumerType\.Shared",
+        ),
+        (ClientConfig, {"service_url": "pulsar://h:1", "use_tls": 1}, "use_tls must be True or False"),
+    ],
+)
+def test_choice_and_flag_of_another_type_raise(kind: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        kind(**options)

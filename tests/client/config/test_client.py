@@ -1,0 +1,83 @@
+"""Configuration of clients: ranges of the options, service URL, and pickling without secrets."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pulsar_native.auth import AuthenticationBasic, AuthenticationToken
+from pulsar_native.config import ClientConfig
+from pulsar_native.exceptions import InvalidConfiguration, InvalidUrl
+from pulsar_native.service_url import Address
+
+URL = "pulsar://localhost:6650"
+
+
+CLIENT_REFUSALS = [
+    ({"service_url": "ftp://localhost:8080"}, InvalidUrl, "scheme"),
+    ({"service_url": " "}, InvalidUrl, "empty"),
+    ({"operation_timeout_seconds": 0}, InvalidConfiguration, "at least 0.001"),
+    ({"operation_timeout_seconds": "30"}, InvalidConfiguration, "must be a number, not str"),
+    ({"operation_timeout_seconds": float("nan")}, InvalidConfiguration, "at least"),
+    ({"connection_timeout_ms": 0}, InvalidConfiguration, "connection_timeout_ms"),
+    ({"message_listener_threads": 0}, InvalidConfiguration, "at least 1"),
+    ({"message_listener_threads": 1001}, InvalidConfiguration, "at most 1000"),
+    ({"io_threads": 0}, InvalidConfiguration, "io_threads"),
+    ({"concurrent_lookup_requests": 0}, InvalidConfiguration, "concurrent_lookup_requests"),
+    ({"connections_per_broker": -1}, InvalidConfiguration, "connections_per_broker"),
+    ({"connections_per_broker": True}, InvalidConfiguration, "not bool"),
+    ({"max_lookup_redirects": -1}, InvalidConfiguration, "max_lookup_redirects"),
+    ({"memory_limit_bytes": -1}, InvalidConfiguration, "memory_limit_bytes"),
+    ({"starting_backoff_interval_ms": 0}, InvalidConfiguration, "starting_backoff_interval_ms"),
+    (
+        {"starting_backoff_interval_ms": 500, "max_backoff_interval_ms": 400},
+        InvalidConfiguration,
+        "max_backoff_interval_ms must be at least 500",
+    ),
+    ({"tls_certificate_file_path": "c.pem"}, InvalidConfiguration, "belong together"),
+    ({"tls_private_key_file_path": "k.pem"}, InvalidConfiguration, "belong together"),
+    ({"authentication": "token:abc"}, InvalidConfiguration, "not str"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "told"), CLIENT_REFUSALS)
+def test_client_option_out_of_range_raises(options: dict[str, Any], kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind, match=told):
+        ClientConfig.from_mapping({"service_url": URL, **options})
+
+
+def test_use_tls_leaves_a_plain_url_plain() -> None:
+    parsed = ClientConfig(service_url="pulsar://a:1,b:2", use_tls=True).parsed_url()
+    assert not parsed.use_tls and parsed.addresses == (Address("a", 1), Address("b", 2))
+
+
+@pytest.mark.proves("N2")
+def test_pickled_config_holds_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKEN_OF_TEST", "topsecret")
+    config = ClientConfig(service_url=URL, authentication=AuthenticationToken.from_reference("env:TOKEN_OF_TEST"))
+    assert config.authentication is not None and config.authentication.auth_data() == b"topsecret"
+    carried = pickle.dumps(config)
+    assert b"topsecret" not in carried and "topsecret" not in repr(config)
+    # Resolved where it is used: the other side has another value under the same name.
+    monkeypatch.setenv("TOKEN_OF_TEST", "othersecret")
+    again = pickle.loads(carried)
+    assert again.authentication.auth_data() == b"othersecret"
+    assert again.replace(authentication=None) == config.replace(authentication=None)
+
+
+@pytest.mark.proves("N2")
+@pytest.mark.parametrize(
+    "literal",
+    [lambda: AuthenticationToken("topsecret"), lambda: AuthenticationBasic("me", "topsecret")],
+    ids=["token", "basic"],
+)
+def test_config_with_a_literal_secret_is_not_picklable(literal: Callable[[], Any]) -> None:
+    config = ClientConfig(service_url=URL, authentication=literal())
+    with pytest.raises(TypeError, match="reference") as caught:
+        pickle.dumps(config)
+    assert "topsecret" not in f"{caught.value} {config!r}"

@@ -1,0 +1,54 @@
+"""Configuration of consumers: ranges of the options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsar_native.config import ConsumerConfig, MultiplierRedeliveryBackoff
+from pulsar_native.enums import ConsumerType
+from pulsar_native.exceptions import InvalidConfiguration
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        pytest.param({"subscription_name": " "}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
+        pytest.param({"subscription_name": None}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
+        ({"receiver_queue_size": -1}, "receiver_queue_size"),
+        (
+            {"receiver_queue_size": 0, "auto_scaled_receiver_queue_size_enabled": True},
+            "needs a receiver_queue_size above 0",
+        ),
+        ({"acknowledgment_group_time_ms": -1}, "acknowledgment_group_time_ms"),
+        ({"priority_level": -1}, "priority_level"),
+        ({"unacked_messages_timeout_ms": 999}, "at least 1000"),
+        pytest.param(
+            {"unacked_messages_timeout_ms": 3000, "unacked_messages_tick_ms": 5000},
+            "at most 3000",
+            marks=pytest.mark.proves("C97"),
+        ),
+        pytest.param(
+            {"unacked_messages_timeout_ms": 3000, "unacked_messages_tick_ms": 99},
+            "at least 100",
+            marks=pytest.mark.proves("C97"),
+        ),
+        ({"is_read_compacted": True, "consumer_type": ConsumerType.Shared}, "Exclusive or Failover"),
+        ({"negative_ack_redelivery_delay_precision": -1}, "at least 0"),
+        ({"negative_ack_redelivery_delay_precision": 1.5}, "number of bits"),
+        ({"negative_ack_redelivery_backoff": 5}, "next.redelivery_count"),
+        ({"ack_timeout_redelivery_backoff": MultiplierRedeliveryBackoff()}, "needs unacked_messages_timeout_ms"),
+        ({"dead_letter_policy": {"max_redeliver_count": 1}}, "ConsumerDeadLetterPolicy"),
+        ({"subscription_properties": {1: "a"}}, "mapping of str to str"),
+    ],
+)
+def test_consumer_option_out_of_range_raises(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        ConsumerConfig.from_mapping({"subscription_name": "s", **options})
+
+
+@pytest.mark.proves("C97")
+def test_tick_as_long_as_the_time_out_is_taken() -> None:
+    config = ConsumerConfig(subscription_name="s", unacked_messages_timeout_ms=3000, unacked_messages_tick_ms=3000)
+    assert config.unacked_messages_tick_ms == 3000

@@ -1,0 +1,40 @@
+"""Configuration of producers: ranges of the options, and empty names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsar_native.config import ProducerConfig
+from pulsar_native.enums import PartitionsRoutingMode
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"topic": 5}, "needs a topic"),
+        ({"topic": None}, "needs a topic"),
+        ({"initial_sequence_id": -2}, "initial_sequence_id"),
+        ({"send_timeout_millis": -1}, "send_timeout_millis"),
+        ({"max_pending_messages": -1}, "max_pending_messages"),
+        ({"batching_max_messages": 0}, "batching_max_messages"),
+        ({"batching_max_allowed_size_in_bytes": -1}, "batching_max_allowed_size_in_bytes"),
+        ({"batching_max_publish_delay_ms": -1}, "batching_max_publish_delay_ms"),
+        ({"properties": {"a": 1}}, "mapping of str to str"),
+        ({"properties": ["a"]}, "mapping of str to str"),
+        ({"message_routing_mode": PartitionsRoutingMode.CustomPartition}, "needs a message_router"),
+        ({"message_router": 3}, "callable"),
+    ],
+)
+def test_producer_option_out_of_range_raises(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=told):
+        ProducerConfig.from_mapping({"topic": "t", **options})
+
+
+def test_empty_producer_name_is_none() -> None:
+    producer = ProducerConfig(topic="t", producer_name="", encryption_key="  ")
+    assert (producer.producer_name, producer.encryption_key) == (None, None)
+    with pytest.raises(InvalidTopicName):
+        ProducerConfig(topic=" ")
