@@ -20,7 +20,7 @@ import pytest
 from broker import Standalone
 from broker_keys import make_certificates
 from pulsar_native.admin import AdminClient
-from pulsar_native.auth import AuthenticationOauth2
+from pulsar_native.auth import AuthenticationOauth2, oauth2
 from pulsar_native.exceptions import (
     AuthenticationError,
     ConnectError,
@@ -29,6 +29,7 @@ from pulsar_native.exceptions import (
     InvalidUrl,
     PulsarException,
 )
+from support.clock import stopped_clock
 from support.http_peer import Answer, Asked, HttpPeer, http_peer
 
 DISCOVERY = "/.well-known/openid-configuration"
@@ -48,7 +49,9 @@ class Issuer:
     tokens: list[str] = field(default_factory=list)
     make_token: object = None
     failure: Answer | None = None
-    delay: float = 0.0
+    # Set while a token request is held until `go`.
+    held: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event | None = None
 
     @property
     def url(self) -> str:
@@ -65,7 +68,9 @@ class Issuer:
         """Serve discovery and tokens."""
         if asked.path.endswith(DISCOVERY):
             return answer_json({"token_endpoint": f"{self.url}/oauth/token"})
-        time.sleep(self.delay)
+        if self.go is not None:
+            self.held.set()
+            assert self.go.wait(10)
         form = parse_qs(asked.body.decode())
         if self.failure is not None:
             return self.failure
@@ -108,12 +113,16 @@ def test_oauth2_client_credentials_grant(issuer: Issuer) -> None:
     assert issuer.peer.asked[1].headers["Content-Type"] == "application/x-www-form-urlencoded"
 
 
-def test_oauth2_token_cached_until_expiry(issuer: Issuer) -> None:
+def test_oauth2_token_cached_until_expiry(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, oauth2)
     issuer.lifetime = 2
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert {plugin.auth_data() for _ in range(10)} == {b"token-0"}
     assert plugin.http_headers() == {"Authorization": "Bearer token-0"}
-    time.sleep(1.9)
+    clock.advance(1.79)
+    assert plugin.auth_data() == b"token-0"
+    # A tenth of the lifetime before its end.
+    clock.advance(0.02)
     assert plugin.auth_data() == b"token-1"
     assert len(issuer.tokens) == 2
 
@@ -131,14 +140,15 @@ def test_oauth2_lifetime_as_text(issuer: Issuer) -> None:
     assert [plugin.auth_data(), plugin.auth_data()] == [b"token-0", b"token-0"]
 
 
-def test_oauth2_valid_token_survives_failing_issuer(issuer: Issuer) -> None:
+def test_oauth2_valid_token_survives_failing_issuer(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch, oauth2)
     issuer.lifetime = 3
     plugin = AuthenticationOauth2(parameters(issuer.url))
     assert plugin.auth_data() == b"token-0"
     issuer.failure = Answer(503)
-    time.sleep(2.75)  # within the last tenth
+    clock.advance(2.99)
     assert plugin.auth_data() == b"token-0"
-    time.sleep(0.3)
+    clock.advance(0.02)
     with pytest.raises(ConnectError, match="HTTP 503"):
         plugin.auth_data()
     issuer.failure = None
@@ -146,22 +156,26 @@ def test_oauth2_valid_token_survives_failing_issuer(issuer: Issuer) -> None:
 
 
 def test_oauth2_threads_fetch_once(issuer: Issuer) -> None:
-    issuer.delay = 0.2
+    issuer.go = threading.Event()
     plugin = AuthenticationOauth2(parameters(issuer.url))
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: plugin.auth_data(), range(16))) == {b"token-0"}
+        tokens = [pool.submit(plugin.auth_data) for _ in range(16)]
+        assert issuer.held.wait(10)
+        issuer.go.set()
+        assert {token.result(10) for token in tokens} == {b"token-0"}
     assert len(issuer.tokens) == 1
 
 
 def test_oauth2_fork_during_fetch(issuer: Issuer) -> None:
-    issuer.delay = 0.6
+    issuer.go = threading.Event()
     plugin = AuthenticationOauth2(parameters(issuer.url))
     fetching = threading.Thread(target=plugin.auth_data)
     fetching.start()
-    time.sleep(0.3)
+    assert issuer.held.wait(10)
     child = os.fork()
     if child == 0:
         os._exit(0 if plugin.auth_data().startswith(b"token-") else 1)
+    issuer.go.set()
     deadline = time.monotonic() + 10
     ended = (0, 0)
     while ended[0] == 0 and time.monotonic() < deadline:
