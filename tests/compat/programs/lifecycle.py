@@ -114,10 +114,9 @@ def shutdown_with_messages_waiting(pulsar: ModuleType, env: Env) -> Observed:
     producer = client.create_producer(env.topic(), batching_enabled=True, batching_max_publish_delay_ms=60_000)
     for _ in range(3):
         producer.send_async(b"x", calls)
-    began = time.monotonic()
+    # The official one returns at once or after seconds, by chance.
     client.shutdown()
-    quick = time.monotonic() - began < 3
-    return {"quick": quick, "called": calls.wait(3, 2), "results": sorted(result.name for result, _ in calls.seen)}
+    return {"called": calls.wait(3, 2), "results": sorted(result.name for result, _ in calls.seen)}
 
 
 @program()
