@@ -7,9 +7,10 @@ delivered (never a transaction marker), so that an end taken from it is always r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 from pulsar_native import Client, MessageId, Reader
 from pulsar_native.admin import AdminClient
@@ -23,7 +24,10 @@ from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
 # Number of partitions queried at once while planning.
-_PARALLEL = 8
+PARALLEL = 8
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Broker:
@@ -195,14 +199,17 @@ def plan(options: ReadOptions, wants: Callable[[str], bool] | None = None) -> li
         options.starting_offsets.check_names(topics)
         options.ending_offsets.check_names(topics)
         topics = [topic for topic in topics if wants is None or wants(topic)]
-        if not topics:
-            return []
 
         def of_topic(topic: str) -> Range:
             with broker.probe(topic) as probe:
                 return resolve(topic, options, probe)
 
-        if len(topics) == 1:
-            return [of_topic(topics[0])]
-        with ThreadPoolExecutor(min(_PARALLEL, len(topics)), thread_name_prefix="pulsar-plan") as pool:
-            return list(pool.map(of_topic, topics))
+        return map_partitions(of_topic, topics)
+
+
+def map_partitions(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return the results of a blocking function for each topic partition, in order; several are called at once."""
+    if len(items) <= 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(PARALLEL, len(items)), thread_name_prefix="pulsar-plan") as pool:
+        return list(pool.map(function, items))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native import MessageId
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.topic import TopicName
-from pyspark_pulsar.broker import Broker
+from pyspark_pulsar.broker import Broker, map_partitions
 from pyspark_pulsar.offsets import Probe, Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
@@ -28,10 +27,9 @@ if TYPE_CHECKING:
 _WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_Times = tuple[int | None, int | None]
 # Behind the last publish time that the column can hold: later ones are null, which no comparison selects.
 _BEHIND_LAST = ((1 << 63) - 1) // 1000 + 1
-# Number of partitions queried at once.
-_PARALLEL = 8
 
 
 def pushes_filters() -> bool:
@@ -72,9 +70,7 @@ class Pushed:
 
     def within(self, options: ReadOptions) -> tuple[int | None, int | None]:
         """Return the publish times of a read, of its options and its filters together."""
-        starts = [time for time in (options.starting_time, self.publish_from) if time is not None]
-        ends = [time for time in (options.ending_time, self.publish_until) if time is not None]
-        return max(starts, default=None), min(ends, default=None)
+        return _overlap((options.starting_time, options.ending_time), (self.publish_from, self.publish_until))
 
     def of_keys(self, batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         """Return the rows of the wanted keys; the batch has the column `__key` if `keys` is not None."""
@@ -168,10 +164,15 @@ def _with_time(pushed: Pushed, each: Any) -> Pushed | None:
     bounds = _times(each)
     if bounds is None:
         return None
-    start, end = bounds
-    starts = [time for time in (pushed.publish_from, start) if time is not None]
-    ends = [time for time in (pushed.publish_until, end) if time is not None]
-    return replace(pushed, publish_from=max(starts, default=None), publish_until=min(ends))
+    start, end = _overlap((pushed.publish_from, pushed.publish_until), bounds)
+    return replace(pushed, publish_from=start, publish_until=end)
+
+
+def _overlap(*intervals: _Times) -> _Times:
+    """Return the times that are in all intervals `[start, end)`; None is no bound."""
+    starts = [start for start, _ in intervals if start is not None]
+    ends = [end for _, end in intervals if end is not None]
+    return max(starts, default=None), min(ends, default=None)
 
 
 def _times(each: Any) -> tuple[int | None, int] | None:
@@ -270,10 +271,7 @@ def narrow(options: ReadOptions, ranges: Sequence[Range], pushed: Pushed) -> lis
         with Broker(options) as broker, broker.probe(item.topic) as probe:
             return _within_times(item, pushed, options.time_slack_ms, probe)
 
-    if len(kept) <= 1:
-        return [of_range(item) for item in kept]
-    with ThreadPoolExecutor(min(_PARALLEL, len(kept)), thread_name_prefix="pulsar-plan") as pool:
-        return list(pool.map(of_range, kept))
+    return map_partitions(of_range, kept)
 
 
 def _within_ids(item: Range, pushed: Pushed) -> Range:

@@ -2,8 +2,7 @@
 
 Spark creates it in planner processes and pickles it with its options into plans and tasks: options are checked before
 that, and none may have a secret. Rules: nothing connects here, except to read the topic's schema if values are decoded
-by it; imports at the top are those that exist wherever PySpark
-is installed.
+by it; imports at the top are those that exist wherever PySpark is installed.
 """
 
 from __future__ import annotations

@@ -8,15 +8,13 @@ one entry, and transaction markers count. Pure but for `split_ranges`, which que
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
-from pyspark_pulsar.broker import Broker
+from pyspark_pulsar.broker import Broker, map_partitions
 from pyspark_pulsar.offsets import Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 
-_PARALLEL = 8
 Ledgers = Sequence[tuple[int, int]]
 """Ledger ids in order, each with its number of entries."""
 
@@ -26,8 +24,8 @@ def split_ranges(options: ReadOptions, ranges: Sequence[Range]) -> list[Range]:
     filled = [item for item in ranges if not item.is_empty]
     if not filled or (options.min_partitions is None and options.max_entries_per_partition is None):
         return filled
-    with Broker(options) as broker, ThreadPoolExecutor(_PARALLEL, thread_name_prefix="pulsar-plan") as pool:
-        held = list(pool.map(lambda item: broker.ledgers(item.topic), filled))
+    with Broker(options) as broker:
+        held = map_partitions(lambda item: broker.ledgers(item.topic), filled)
     runs = [runs_of(item, ledgers) for item, ledgers in zip(filled, held, strict=True)]
     size = options.max_entries_per_partition or (1 << 62)
     if options.min_partitions is not None:
@@ -40,14 +38,14 @@ def count_entries(options: ReadOptions, ranges: Sequence[Range]) -> list[int | N
     """Return the number of entries of each range, 0 for an empty one, None without admin.url. Blocks."""
     if options.admin_url is None:
         return [0 if item.is_empty else None for item in ranges]
-    with Broker(options) as broker, ThreadPoolExecutor(_PARALLEL, thread_name_prefix="pulsar-plan") as pool:
+    with Broker(options) as broker:
 
         def of_range(item: Range) -> int:
             if item.is_empty:
                 return 0
             return sum(count for _, _, count in runs_of(item, broker.ledgers(item.topic)))
 
-        return list(pool.map(of_range, ranges))
+        return map_partitions(of_range, ranges)
 
 
 def runs_of(item: Range, ledgers: Ledgers) -> list[tuple[int, int, int]]:

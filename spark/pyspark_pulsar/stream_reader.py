@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.admission import admit
 from pyspark_pulsar.batch_reader import make_splits, read_split
-from pyspark_pulsar.broker import Broker
+from pyspark_pulsar.broker import PARALLEL, Broker
 from pyspark_pulsar.cursor import DurableCursor
 from pyspark_pulsar.errors import ADVICE, DataLoss
 from pyspark_pulsar.offsets import Probe, Range, check_retained
@@ -50,8 +50,6 @@ except ImportError:  # Spark before 4.2
         """Replacement of a class that older versions of Spark lack."""
 
 
-# Number of partitions queried at once.
-_PARALLEL = 8
 # A query without new messages plans again at once; the broker is queried no more often than this.
 _POLL_SECONDS = 0.1
 
@@ -133,7 +131,7 @@ class StreamPlanner:
         self._options = options
         self._held = ExitStack()
         self._broker = self._held.enter_context(Broker(options))
-        self._pool = self._held.enter_context(ThreadPoolExecutor(_PARALLEL, thread_name_prefix="pulsar-plan"))
+        self._pool = self._held.enter_context(ThreadPoolExecutor(PARALLEL, thread_name_prefix="pulsar-plan"))
         self._probes: dict[str, tuple[Probe, ExitStack]] = {}
         # Partitions whose start is known to have been retained when this query started.
         self._retained: set[str] = set()
