@@ -63,9 +63,9 @@ class Counted:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        told: dict[str, int] = json.loads(self._line())
-        self.connections = told.pop("connections")
-        return sum(count for name, count in told.items() if name not in ("PING", "PONG", "CONNECT"))
+        counts: dict[str, int] = json.loads(self._line())
+        self.connections = counts.pop("connections")
+        return sum(count for name, count in counts.items() if name not in ("PING", "PONG", "CONNECT"))
 
     def close(self) -> None:
         """End the process."""

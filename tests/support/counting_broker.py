@@ -15,7 +15,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
@@ -56,9 +55,7 @@ class CountingBroker(FakeBroker):
         name = Kind.Name(received.command.type)
         with self._count_lock:
             self._counts[name] += 1
-        answer = self.answers.get(received.command.type)
-        pieces = answer(peer, received.command) if answer is not None else _answered(received.command)
-        peer.send(*pieces)
+        self._answer(peer, received.command)
 
     def _subscribe(self, peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
         asked = command.subscribe
@@ -85,14 +82,7 @@ class CountingBroker(FakeBroker):
         return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=answer)]
 
 
-def _answered(command: pb.BaseCommand) -> Iterable[bytes]:
-    for description, value in command.ListFields():
-        if description.name != "type" and "request_id" in value.DESCRIPTOR.fields_by_name:
-            return [success(value.request_id)]
-    return ()
-
-
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -107,10 +97,9 @@ def main(arguments: list[str]) -> None:
     topics, partitions, entries = map(int, arguments)
     with CountingBroker(entries) as broker:
         broker.partitions = dict.fromkeys(topic_names(topics), partitions)
-        _tell(broker.url)
+        _print(broker.url)
         for _ in sys.stdin:
-            told: dict[str, Any] = {**broker.counts(), "connections": len(broker.peers)}
-            _tell(json.dumps(told))
+            _print(json.dumps({**broker.counts(), "connections": len(broker.peers)}))
 
 
 if __name__ == "__main__":

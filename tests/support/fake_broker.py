@@ -187,8 +187,11 @@ class FakeBroker:
             self._changed.notify_all()
         if peer.muted:
             return
-        answer = self.answers.get(received.command.type, _default)
-        for piece in answer(peer, received.command):
+        self._answer(peer, received.command)
+
+    def _answer(self, peer: Peer, command: pb.BaseCommand) -> None:
+        answer = self.answers.get(command.type, _default)
+        for piece in answer(peer, command):
             peer.send(piece)
 
     # --- answers ------------------------------------------------------------------------------------------------

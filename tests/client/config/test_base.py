@@ -62,7 +62,7 @@ def test_replace_checks_the_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "told"),
+    ("kind", "options", "message"),
     [
         (ClientConfig, {"service_ulr": URL}, "no option 'service_ulr'; did you mean 'service_url'"),
         (ClientConfig, {"service_url": URL, "operation_timeout": 3}, "did you mean 'operation_timeout_seconds'"),
@@ -76,8 +76,8 @@ def test_replace_checks_the_copy() -> None:
         (ClientConfig, {"zzz": 1}, "known are .*service_url"),
     ],
 )
-def test_unknown_option_names_the_nearest(kind: type[Any], options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=told):
+def test_unknown_option_names_the_nearest(kind: type[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
         kind.from_mapping(options)
 
 
@@ -95,7 +95,7 @@ def test_config_without_secret_is_picklable(kind: type[Any], options: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "told"),
+    ("kind", "options", "message"),
     [
         (ProducerConfig, {"topic": "t", "compression_type": "lz4"}, r"compression_type .* CompressionType\.LZ4"),
         (ProducerConfig, {"topic": "t", "batching_enabled": "yes"}, "batching_enabled must be True or False"),
@@ -107,6 +107,6 @@ def test_config_without_secret_is_picklable(kind: type[Any], options: dict[str, 
         (ClientConfig, {"service_url": "pulsar://h:1", "use_tls": 1}, "use_tls must be True or False"),
     ],
 )
-def test_choice_and_flag_of_another_type_raise(kind: Any, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=told):
+def test_choice_and_flag_of_another_type_raise(kind: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
         kind(**options)

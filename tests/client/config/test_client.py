@@ -43,9 +43,9 @@ CLIENT_REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "kind", "told"), CLIENT_REFUSALS)
-def test_client_option_out_of_range_raises(options: dict[str, Any], kind: type[Exception], told: str) -> None:
-    with pytest.raises(kind, match=told):
+@pytest.mark.parametrize(("options", "kind", "message"), CLIENT_REFUSALS)
+def test_client_option_out_of_range_raises(options: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         ClientConfig.from_mapping({"service_url": URL, **options})
 
 

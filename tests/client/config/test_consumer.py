@@ -12,7 +12,7 @@ from pulsar_native.exceptions import InvalidConfiguration
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         pytest.param({"subscription_name": " "}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
         pytest.param({"subscription_name": None}, "non-blank subscription_name", marks=pytest.mark.proves("C89")),
@@ -43,8 +43,8 @@ from pulsar_native.exceptions import InvalidConfiguration
         ({"subscription_properties": {1: "a"}}, "mapping of str to str"),
     ],
 )
-def test_consumer_option_out_of_range_raises(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=told):
+def test_consumer_option_out_of_range_raises(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
         ConsumerConfig.from_mapping({"subscription_name": "s", **options})
 
 

@@ -23,7 +23,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 
 @pytest.mark.proves("C106")
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"max_redeliver_count": 0}, "at least 1"),
         ({"max_redeliver_count": "3"}, "must be a number"),
@@ -36,8 +36,8 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
         ({"retry_letter_producer_options": 5}, "must be a mapping"),
     ],
 )
-def test_dead_letter_policy_out_of_range_raises(options: dict[str, Any], told: str) -> None:
-    with pytest.raises((InvalidConfiguration, InvalidTopicName), match=told):
+def test_dead_letter_policy_out_of_range_raises(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidConfiguration, InvalidTopicName), match=message):
         DeadLetterPolicy.from_mapping({"max_redeliver_count": 3, **options})
 
 
@@ -61,7 +61,7 @@ def test_hash_ranges_are_taken(good: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "message"),
     [
         (None, "at least one"),
         ([], "at least one"),
@@ -80,8 +80,8 @@ def test_hash_ranges_are_taken(good: Any) -> None:
         ([(1, 2), (1, 2)], "overlap"),
     ],
 )
-def test_wrong_hash_ranges_raise(bad: Any, told: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=told):
+def test_wrong_hash_ranges_raise(bad: Any, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
         checked_ranges("ranges", bad)
     with pytest.raises(InvalidConfiguration, match="sticky_ranges"):
         ConsumerKeySharedPolicy(KeySharedMode.Sticky, sticky_ranges=bad)

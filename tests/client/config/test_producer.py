@@ -12,7 +12,7 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"topic": 5}, "needs a topic"),
         ({"topic": None}, "needs a topic"),
@@ -28,8 +28,8 @@ from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
         ({"message_router": 3}, "callable"),
     ],
 )
-def test_producer_option_out_of_range_raises(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidConfiguration, match=told):
+def test_producer_option_out_of_range_raises(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
         ProducerConfig.from_mapping({"topic": "t", **options})
 
 
