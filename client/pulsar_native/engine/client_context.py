@@ -19,7 +19,7 @@ from pulsar_native.topic import TopicName
 
 
 class ClientContext(Protocol):
-    """What every part of a client may use of it."""
+    """Configuration, connections, lookups and ids of one client, for all of its parts."""
 
     engine: Engine
     config: ClientConfig

@@ -422,7 +422,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     def close_inline(self, timeout: float | None = None) -> tuple[ConsumerClose, ...] | None:
         """As `close`, in the calling thread if that is possible; else None, without effect. Thread-safe, blocks.
 
-        Interceptors are told on the loop before the close returns, several partitions are closed concurrently.
+        Interceptors are called on the loop before the close returns, several partitions are closed concurrently.
         """
         children = self.children
         if type(self) is not MultiTopicsConsumer or len(children) != 1 or self._tasks or self.pattern is not None:

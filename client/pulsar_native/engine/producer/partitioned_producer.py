@@ -216,7 +216,7 @@ class TopicProducer:
     def close_inline(self, timeout: float | None = None) -> tuple[ProducerClose, ...] | None:
         """As `close`, in the calling thread if that is possible; else None, without effect. Thread-safe, blocks.
 
-        Interceptors are told on the loop before the close returns, several partitions are closed concurrently.
+        Interceptors are called on the loop before the close returns, several partitions are closed concurrently.
         """
         has_tasks = self._growth is not None or self._keys is not None
         if type(self) is not TopicProducer or len(self.children) != 1 or has_tasks:
