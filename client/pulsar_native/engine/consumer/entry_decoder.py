@@ -19,6 +19,7 @@ from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
 from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler
 from pulsar_native.engine.consumer.permits import expected_permits
+from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import bits_of
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
@@ -43,6 +44,7 @@ class EntryDecoder:
         self._chunk_assembler = ChunkAssembler(consumer, chunks, acks)
         config = consumer.config
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
+        self.discards_undecryptable = config.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0
         self.undecrypted_count = 0
