@@ -12,6 +12,7 @@ from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pyspark_pulsar.request import LoadRequest
 
 SOURCE = {"service.url": "pulsar://h:1", "topic": "t"}
+ADMIN = {**SOURCE, "admin.url": "http://h:8080", "startingTime": "1000", "endingTime": "2000"}
 OUTPUT = {"path": "file:///data/out/"}
 
 
@@ -55,7 +56,7 @@ def test_request_with_all_options() -> None:
     [
         ({"sauce": {}}, "request has no part 'sauce'; did you mean 'source'"),
         ({"value": {"fromat": "json"}}, "value has no part 'fromat'; did you mean 'format'"),
-        ({"value": {"format": "xml"}}, "value.format must be one of raw, json, avro, not 'xml'"),
+        ({"value": {"format": "xml"}}, "value.format must be one of raw, json, avro, auto, not 'xml'"),
         ({"value": "json"}, "value must be a JSON object"),
         ({"output": {}}, "output.path must be a text"),
         ({"output": {"path": "/x", "partition_by": "day"}}, "output.partition_by must be a list"),
@@ -66,6 +67,14 @@ def test_request_with_all_options() -> None:
         ({"replay": "yes"}, "request.replay must be one of auto, never, require"),
         ({"source": {**SOURCE, "columns": "value"}}, "source must not choose columns"),
         ({"source": {**SOURCE, "IncludeMetadata": "all"}}, "source must not choose columns"),
+        ({"source": {**SOURCE, "valueFormat": "auto"}}, r"source must not decode values .* set value\.format"),
+        ({"source": {**SOURCE, "Mode": "FAILFAST"}}, r"source must not decode values .* set value\.mode"),
+        ({"value": {"format": "auto"}}, r"valueFormat=auto needs admin\.url"),
+        ({"value": {"format": "auto", "schema": "a INT"}}, r"value\.schema is for json and avro"),
+        ({"value": {"format": "json", "mode": "PERMISSIVE"}}, r"value\.mode needs value\.format auto"),
+        ({"value": {"format": "raw", "corrupt_column": "bad"}}, r"value\.corrupt_column needs value\.format auto"),
+        ({"source": ADMIN, "value": {"format": "auto", "mode": "skip"}}, "mode must be one of FAILFAST"),
+        ({"source": ADMIN, "value": {"format": "auto", "corrupt_column": "bad"}}, "needs mode=PERMISSIVE"),
         ({"source": {**SOURCE, "topics": "u"}}, "not topic and topics"),
         ({"source": {"topic": 5}}, "request.source must be a JSON object of texts"),
     ],
@@ -92,6 +101,8 @@ def test_request_canonical_document_identifies_run() -> None:
     again = parse(source=reordered, interval="all", replay="never", min_rows=5, allow_empty=True, attempt="x")
     assert json.loads(json.dumps(parse().canonical())) == again.canonical()
     assert parse(run="a").canonical() != parse(run="b").canonical()
+    strict, lax = ({"format": "auto", "mode": mode} for mode in ("FAILFAST", "DROPMALFORMED"))
+    assert parse(source=ADMIN, value=strict).canonical() != parse(source=ADMIN, value=lax).canonical()
 
 
 def test_plan_is_final_after_end_and_slack() -> None:
