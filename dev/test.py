@@ -56,6 +56,8 @@ SUITES = (
     # Programs on the official client and on ours.
     Suite("compat", ("dev",)),
     Suite("spark", ("spark",)),
+    # The load application with table formats, which have no packages for the newest Spark.
+    Suite("tables", ("tables",)),
     Suite("provider", ("airflow", "spark", "browser"), processes=2),
 )
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark_pulsar.output import Output
     from pyspark_pulsar.planning import Plan
     from pyspark_pulsar.request import LoadRequest
+    from pyspark_pulsar.tables import Table
 
 DONE, FAILED, REFUSED, LOST = 0, 1, 2, 3
 
@@ -235,14 +236,16 @@ class Load:
         from pyspark_pulsar.retained import advance
 
         document = Document(self._spark, self._request.manifest)
+        table = self._table()
         plan = self._plan(document, source)
-        output = Output(self._spark, self._request.path)
+        output = Output(self._spark, self._request.path, table, self._request.suffix)
         self.stage = "read"
         try:
             delivered = self._write(output, self._frame(plan))
             # The workers of the tasks are still there.
             self._codec = codec_of_tasks(self._spark)
             self._check_rows(plan, source, delivered)
+            output.check_rows()
             self.stage = "commit"
             self._commit(plan, output, delivered)
         except BaseException:
@@ -255,6 +258,17 @@ class Load:
         if self._request.subscription is not None:
             advance(ReadOptions.parse(source), self._request.subscription, plan.manifest.ranges, delivered)
         return outcome
+
+    def _table(self) -> Table | None:
+        """Return the table of the output, None for Parquet; raises `InvalidConfiguration` if its package is missing."""
+        from pyspark_pulsar.tables import Table
+
+        request = self._request
+        if request.table is None:
+            return None
+        table = Table(self._spark, request.table, request.path, request.partition_by)
+        table.check()
+        return table
 
     def _plan(self, document: Document, source: dict[str, str]) -> Plan:
         """Return the ranges to read; they are written to the manifest first."""

@@ -7,9 +7,10 @@ since it is on a command line and in the manifest. Two requests are equal if the
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +19,12 @@ from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import validation
 from pyspark_pulsar.options import ALL_FIELDS, ReadOptions, parse_time
 from pyspark_pulsar.schema import METADATA_COLUMNS
+from pyspark_pulsar.tables import IDENTITY, TableOptions
 
 _PARTS = (
     "source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run", "interval", "since",
     "commits", "subscription", "min_rows", "allow_empty", "attempt",
 )  # fmt: skip
-# Columns that identify a row: always written, for merging and for checking the output.
-IDENTITY = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
 AUTO = "auto"
 FORMATS = ("raw", "json", "avro", AUTO)
 # Parts of `value` with format auto: options of the data source.
@@ -40,6 +40,7 @@ class LoadRequest:
 
     `interval` is "bounded" (both ends are in `source`), "all", or "last_success": from the end of the last load in the
     commit log `commits` to the last message at planning. `subscription` names a durable subscription of the load;
+    `table` describes the output in a table format, None for Parquet at `path`.
     `value_options` are the data source's options of decoding by the registered schema (value.format auto);
     `min_rows` and `allow_empty` define failures; `attempt` marks the manifest of one try.
     """
@@ -47,6 +48,7 @@ class LoadRequest:
     source: Mapping[str, str]
     path: str
     manifest: str
+    table: TableOptions | None = None
     partition_by: tuple[str, ...] = ()
     value_format: str = "raw"
     value_schema: str | None = None
@@ -78,20 +80,25 @@ class LoadRequest:
         value = _object(top.get("value", {}), "value")
         _known(value, "value", ("format", "schema", *_AUTO_ONLY))
         output = _object(top.get("output", {}), "output")
-        _known(output, "output", ("path", "partition_by"))
+        _known(output, "output", ("path", "partition_by", "format", "table", "mode", "replace_where"))
         path = _text(output, "path", "output").rstrip("/")
         if not path.strip(":/") or path.endswith(":"):
             raise InvalidConfiguration("output.path must name a folder of its own: it is replaced as a whole")
+        metadata = _metadata(top)
+        table = TableOptions.parse(output, source, metadata)
+        if table is not None and interval == intervals.LAST_SUCCESS:
+            raise InvalidConfiguration('"since": "last_success" writes Parquet only: leave out output.format')
         made = LoadRequest(
             source=source,
             path=path,
-            manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else beside(path),
+            manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else "",
+            table=table,
             partition_by=_names(output, "partition_by", "output"),
             value_format=_choice(value, "format", "value", FORMATS),
             value_schema=_text(value, "schema", "value") if value.get("schema") is not None else None,
             value_options=_value_options(value),
             derive=_texts(top, "derive", "request") if top.get("derive") is not None else {},
-            metadata=_metadata(top),
+            metadata=metadata,
             replay=_choice(top, "replay", "request", REPLAYS),
             time_zone=_text(top, "time_zone", "request") if "time_zone" in top else "UTC",
             run=_optional(top, "run"),
@@ -103,7 +110,14 @@ class LoadRequest:
             attempt=_optional(top, "attempt"),
         )
         ReadOptions.parse({**source, **made.column_options()})  # The read may need more options than the plan.
-        return made
+        return made if made.manifest else replace(made, manifest=beside(path + made.suffix))
+
+    @property
+    def suffix(self) -> str:
+        """Suffix for the names of files beside the output: one of the interval where a table holds several."""
+        if self.table is None:
+            return ""
+        return "-" + hashlib.sha256(json.dumps(self.canonical(), sort_keys=True).encode()).hexdigest()[:16]
 
     def column_options(self) -> dict[str, str]:
         """Return the options of the read that say which columns it has: their names, and the decoding of values."""
@@ -133,7 +147,11 @@ class LoadRequest:
             "value": {"format": self.value_format, "schema": self.value_schema, **self.value_options},
             "derive": dict(self.derive),
             "metadata": list(self.metadata),
-            "output": {"path": self.path, "partition_by": list(self.partition_by)},
+            "output": {
+                "path": self.path,
+                "partition_by": list(self.partition_by),
+                **({} if self.table is None else self.table.canonical()),
+            },
             "time_zone": self.time_zone,
             "run": self.run,
             **({} if self.interval == "bounded" else {"interval": self.interval}),
