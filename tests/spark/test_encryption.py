@@ -25,7 +25,7 @@ from support.brokers import Broker, NewTopic
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 Read = Callable[..., "DataFrame"]
 MINIMUM = {"service.url": "pulsar://h:1", "topic": "t"}
