@@ -23,7 +23,7 @@ from support.publishing import publish_groups
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 FORMATS = ("delta", "iceberg")
 
