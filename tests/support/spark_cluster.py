@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 _OURS = re.compile(r"_?(pulsar_native|pyspark_pulsar)\b|__editable__|.*\.pth$")
@@ -37,19 +36,15 @@ def bare_python(folder: Path) -> Path:
 
 
 class SparkCluster:
-    """One master and its workers; blocking. `start` once, `stop` at the end.
+    """One master and its workers; blocking. `start` once, `stop` at the end."""
 
-    `env` are variables of all processes: of drivers and, through the workers, of executors.
-    """
-
-    def __init__(self, folder: Path, *, workers: int = 2, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, *, workers: int = 2) -> None:
         import pyspark
 
         self.home = Path(pyspark.__file__).parent
         self.folder = folder
         self.python = bare_python(folder)
         self._workers = workers
-        self._more_env = dict(env or {})
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
 
@@ -67,10 +62,8 @@ class SparkCluster:
             self._wait(f"worker-{number}", r"(Successfully registered with master)")
         return self
 
-    def submit(
-        self, *arguments: str, env: dict[str, str] | None = None, timeout: float = 240
-    ) -> subprocess.CompletedProcess[str]:
-        """Run spark-submit in client mode and return how it ended; `timeout` is in seconds."""
+    def submit(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run spark-submit in client mode and return how it ended."""
         command = [
             str(self.home / "bin" / "spark-submit"), "--master", self.url, "--executor-memory", "512m",
             "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.host=127.0.0.1",
@@ -80,7 +73,7 @@ class SparkCluster:
         ]  # fmt: skip
         return subprocess.run(
             command, env={**self._env(), **(env or {})}, cwd=self.folder,
-            capture_output=True, text=True, timeout=timeout, check=False,
+            capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -99,7 +92,6 @@ class SparkCluster:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return {
             **kept,
-            **self._more_env,
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": str(self.python),
