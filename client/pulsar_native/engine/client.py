@@ -138,8 +138,12 @@ class ClientCore:
         return of_client(self)
 
     def _record(self) -> None:
-        """Start logging statistics, with the first producer or consumer."""
-        if self._stats_clock is None and self.config.stats_interval_in_seconds > 0:
+        """Start logging statistics, with the first producer or consumer. Thread-safe."""
+        if self._stats_clock is not None or self.config.stats_interval_in_seconds <= 0:
+            return
+        if not self.engine.on_loop():
+            self.engine.call(self._record)
+        elif not self.closed:
             self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
 
     def forget(self, handler: TopicProducer | MultiTopicsConsumer) -> None:
@@ -173,30 +177,41 @@ class ClientCore:
         self._telemetry()
         self.service.begin_with(self.config.authentication)
 
+    async def _begin(self, is_plain: bool) -> None:
+        """Check that the client is open. What is not plain is done on the loop, and so is what is measured."""
+        if not is_plain or self.config.meter_provider is not None:
+            await self.engine.enter_loop()
+        self._check_open()
+
     def deadline(self) -> float:
         """Return the deadline of an operation that begins now."""
         return self.engine.loop.time() + self.config.operation_timeout_seconds
 
     async def partition_count(self, topic: TopicName, *, auto_create: bool = True) -> int:
         """Return a topic's number of partitions, 0 for an unpartitioned topic."""
-        self._check_open()
+        await self._begin(True)
         if topic.is_partition:
             return 0
         return await self.lookup.partitions(topic, self.deadline(), auto_create=auto_create)
 
     async def topic_partition_count(self, topic: str, *, auto_create: bool) -> int:
         """Return a topic's number of partitions; queried for a single partition, too: it may not exist."""
-        self._check_open()
+        await self._begin(True)
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
     async def create_producer(
         self, config: ProducerConfig, schema: Schema[Any] | None, chain: ProducerChain | None = None
     ) -> TopicProducer:
-        """Create a producer on the topic, or on each of its partitions; messages are encoded with its `schema`."""
-        self._check_open()
+        """Create a producer on the topic, or on each of its partitions; messages are encoded with its `schema`.
+
+        By the calling thread as far as `Engine.run_eager` allows, for a topic without partitions.
+        """
+        await self._begin(chain is None and not config.encryption_key_names)
         topic = TopicName.parse(config.topic)
         schema = await self._producer_schema(topic, schema or BytesSchema())
         partitions = await self.partition_count(topic)
+        if partitions:
+            await self.engine.enter_loop()
         producer = (
             TopicProducer(self, config, topic, partitions, schema)
             if chain is None
@@ -205,10 +220,12 @@ class ClientCore:
         try:
             await producer.open()
         except IncompatibleSchema as error:
+            await self.engine.enter_loop()
             raise await self.with_both_schemas(error, topic, schema.schema_info()) from error
         self.producers.add(producer)
         self._record()
         if self.closed:
+            await self.engine.enter_loop()
             producer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
         return producer
@@ -256,8 +273,11 @@ class ClientCore:
         changed: TopicsChanged | None = None,
         activity: ConsumerEvents | None = None,
     ) -> MultiTopicsConsumer:
-        """Subscribe to one or several topics, or to those of a pattern; `changed` is called when these change."""
-        self._check_open()
+        """Subscribe to one or several topics, or to those of a pattern; `changed` is called when these change.
+
+        By the calling thread as far as `Engine.run_eager` allows, for one topic without partitions.
+        """
+        await self._begin(chain is None and activity is None and _is_plain(topics, config))
         pattern = topics if isinstance(topics, TopicPattern) else None
         partitions: dict[TopicName, int] = {}
         if not isinstance(topics, TopicPattern):
@@ -266,6 +286,8 @@ class ClientCore:
                 names, config = await with_retry_topic(self, names, config)
             counts = await gather(self.partition_count(name) for name in names)
             partitions = dict(zip(names, counts, strict=True))
+            if any(counts):
+                await self.engine.enter_loop()
         elif config.enable_retry:
             raise InvalidConfiguration(
                 "enable_retry needs topics that are named: a pattern has no retry topic of its own"
@@ -283,10 +305,12 @@ class ClientCore:
         except IncompatibleSchema as error:
             if error.topic is None:
                 raise
+            await self.engine.enter_loop()
             raise await self.with_both_schemas(error, TopicName.parse(error.topic), schema.info) from error
         self.consumers.add(consumer)
         self._record()
         if self.closed:
+            await self.engine.enter_loop()
             consumer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
         return consumer
@@ -371,6 +395,20 @@ class ClientCore:
         self.transactions.abandon()
         self.pool.close()
         return self.service.close()
+
+
+def _is_plain(topics: list[str] | TopicPattern, config: ConsumerConfig) -> bool:
+    """Return True if a consumer may be created by the calling thread: one topic, and no timer or task from the first."""
+    return (
+        isinstance(topics, list)
+        and len(topics) == 1
+        and config.receiver_queue_size > 0
+        and not config.auto_scaled_receiver_queue_size_enabled
+        and not config.unacked_messages_timeout_ms
+        and not config.start_message_id_inclusive
+        and not config.enable_retry
+        and config.dead_letter_policy is None
+    )
 
 
 def _checked_names(topics: list[str], config: ConsumerConfig) -> list[TopicName]:

@@ -230,8 +230,30 @@ class Connection:
     async def request(
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
     ) -> _Answer:
-        """Send a request and return its response; raises the broker's error, or `Timeout`."""
-        return await self.answer(request_id, self.begin_request(request_id, frame, timeout=timeout), expected)
+        """Send a request and return its response; raises the broker's error, or `Timeout`.
+
+        In a coroutine begun by the calling thread (`Engine.run_eager`) this thread reads the response, if it can.
+        """
+        if self.engine.on_loop():
+            future = self.begin_request(request_id, frame, timeout=timeout)
+        else:
+            future = await self._request_off_loop(request_id, frame, timeout)
+        return await self.answer(request_id, future, expected)
+
+    async def _request_off_loop(self, request_id: int, frame: bytes, timeout: float | None) -> asyncio.Future[Any]:
+        if not self.begin_inline_read():
+            await self.engine.enter_loop()
+            return self.begin_request(request_id, frame, timeout=timeout)
+        try:
+            (future,) = self.request_inline([request_id], frame, timeout)
+        except BaseException:
+            self.core.forget(request_id)
+            raise
+        finally:
+            self.end_inline_read()
+        if not future.done():
+            self.engine.call(self.watch_requests)
+        return future
 
     async def answer(self, request_id: int, future: asyncio.Future[Any], expected: type[_Answer]) -> _Answer:
         """Return the response to a request that was sent; raises the broker's error, or `Timeout`."""
@@ -326,7 +348,9 @@ class Connection:
         else:
             transport.pause_inline_reads()
 
-    def request_inline(self, request_ids: Sequence[int], frames: bytes, timeout: float) -> list[asyncio.Future[Any]]:
+    def request_inline(
+        self, request_ids: Sequence[int], frames: bytes, timeout: float | None
+    ) -> list[asyncio.Future[Any]]:
         """Send requests in one write, and read their responses if they are the next frames and arrive soon.
 
         Otherwise the loop reads them: await `answer` there, after `watch_requests`. By the thread that called

@@ -79,6 +79,10 @@ class Handler(ABC):
         """Create the handler at the broker; raises the broker's error."""
 
     @abstractmethod
+    def is_registered(self, connection: Connection) -> bool:
+        """Return True if the connection passes the broker's frames to this handler."""
+
+    @abstractmethod
     def gave_up(self, error: PulsarException) -> None:
         """Called when the handler will not be reconnected."""
 
@@ -117,6 +121,16 @@ class Handler(ABC):
         if self.state is State.CONNECTING:
             self.state = State.READY
         self._attached.set()
+        if not self.engine.on_loop() and not (self.connection is connection and self.is_registered(connection)):
+            self.engine.call(self._check_attachment, connection)
+
+    def _check_attachment(self, connection: Connection) -> None:
+        """Reconnect if the attachment ended while the calling thread made it: the loop did not know of it yet."""
+        if self.connection is connection and not self.is_registered(connection):
+            self.on_connection_lost(connection, "it was lost, or closed by the broker, during the creation")
+        elif self.connection is None and self.state is State.READY:
+            self.detached()
+            self.reconnect()
 
     async def _find_broker(self) -> BrokerOfTopic:
         """Return the broker to attach to: the one assigned by the broker, once, else the lookup's."""
@@ -236,10 +250,12 @@ class Handler(ABC):
             raise
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function later, unless the handler has left by then; one call of each function waits at a time. On
-        the loop.
+        """Call a function later, on the loop, unless the handler has left by then; one call of each function waits at a
+        time. Thread-safe.
         """
-        if not self._has_left:
+        if not self.engine.on_loop():
+            self.engine.call(self.call_later, seconds, function)
+        elif not self._has_left:
             self._timers[function] = self.engine.loop.call_later(seconds, function)
 
     @property

@@ -3,7 +3,8 @@
 Rules: every lookup starts at the service URL; a redirect is followed with the response's `authoritative` flag, at most
 `max_lookup_redirects` times; transient errors (broker starting, bundle moving) are retried with back-off until the
 operation time-out, permanent ones fail immediately. Concurrent lookups are limited, and so are waiting ones. With an
-http(s) service URL the web service is used instead. On the loop only.
+http(s) service URL the web service is used instead. On the loop; the first attempt may be begun by the calling thread,
+which reads the responses itself while nothing but them arrives.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import NamedTuple, TypeVar
 
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.eager_call import EagerCall
 from pulsar_native.engine.http_lookup import HttpLookup
+from pulsar_native.engine.lookup_limit import LookupLimit, LookupQueueIsFull
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import NetworkMeter
 from pulsar_native.engine.pool import ConnectionPool
@@ -30,7 +33,6 @@ from pulsar_native.exceptions import (
     PulsarException,
     ServiceUnitNotReady,
     Timeout,
-    TooManyLookupRequestException,
 )
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.topic_pattern import TopicListing
@@ -49,12 +51,8 @@ class BrokerOfTopic(NamedTuple):
     physical: Address
 
 
-class _QueueIsFull(TooManyLookupRequestException):
-    """Raised when the client's own lookup limit is reached, which is not retried."""
-
-
 class Lookup:
-    """Lookups of one client. On the loop only."""
+    """Lookups of one client. On the loop, or begun by the calling thread (`Engine.run_eager`)."""
 
     def __init__(
         self,
@@ -70,33 +68,24 @@ class Lookup:
         self._service = service
         self._request_ids = request_ids
         self._http = HttpLookup(engine, config, service)
-        self._running = asyncio.Semaphore(config.concurrent_lookup_requests)
-        self._waiting = 0
+        slots = config.concurrent_lookup_requests
+        self._limit = LookupLimit(engine, slots, max(0, config.max_lookup_requests - slots))
         self.meter: NetworkMeter | None = None
-        self._room = max(0, config.max_lookup_requests - config.concurrent_lookup_requests)
 
     async def _admitted(self, kind: str, question: Callable[[], Awaitable[T]], at: ServiceUrl | None = None) -> T:
         """Run a lookup when the limit allows; raises `TooManyLookupRequestException` when too many wait already.
 
         `kind` is the lookup type of PIP-342, `at` the cluster if it is not the client's.
         """
-        if self._running.locked():
-            if self._waiting >= self._room:
-                raise _QueueIsFull(
-                    f"{self._config.concurrent_lookup_requests} lookups are on their way and {self._waiting} wait; "
-                    "raise max_lookup_requests or concurrent_lookup_requests, or create less at once"
-                )
-            self._waiting += 1
-            try:
-                await self._running.acquire()
-            finally:
-                self._waiting -= 1
-        else:
-            await self._running.acquire()
+        if self.meter is not None:
+            await self._engine.enter_loop()
+        if not self._limit.try_acquire():
+            await self._engine.enter_loop()
+            await self._limit.acquire()
         try:
             return await (question() if self.meter is None else self._measured(self.meter, kind, question, at))
         finally:
-            self._running.release()
+            self._limit.release()
 
     async def _measured(
         self, meter: NetworkMeter, kind: str, question: Callable[[], Awaitable[T]], at: ServiceUrl | None
@@ -112,10 +101,12 @@ class Lookup:
             meter.looked_up(kind, "http" if is_http else "binary", self._engine.loop.time() - began, failed=failed)
 
     async def _is_http(self, at: ServiceUrl | None) -> bool:
+        if at is None and self._service.is_known and not self._service.url.is_http:
+            return False
+        await self._engine.enter_loop()
         if at is not None:
             return at.is_http
-        if not self._service.is_known:
-            await self._service.known()
+        await self._service.known()
         return self._service.url.is_http
 
     async def broker_of(
@@ -263,10 +254,18 @@ class Lookup:
         backoff: Backoff | None = None
         generation = self._service.generation
         last: PulsarException | None = None
+        begun: EagerCall[T] | None = None
+        if not self._engine.on_loop():
+            begun = EagerCall(attempt())
+            if begun.succeeded:
+                return begun.result()
+            # Its rest on the loop, where it can be timed.
+            await self._engine.enter_loop()
         for attempts in itertools.count(1):
             try:
                 async with asyncio.timeout_at(None if patient else deadline):
-                    return await attempt()
+                    first, begun = begun, None
+                    return await (attempt() if first is None else first)
             except ConnectTimeout as error:
                 error.topic, error.attempts = topic.full, attempts
                 raise
@@ -279,7 +278,7 @@ class Lookup:
                     last.__cause__ = error
             except PulsarException as error:
                 last = error
-                if not error.retryable or isinstance(error, _QueueIsFull):
+                if not error.retryable or isinstance(error, LookupQueueIsFull):
                     error.topic = topic.full
                     raise
             last.topic = topic.full
