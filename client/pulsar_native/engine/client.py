@@ -23,7 +23,7 @@ from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsu
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher, TopicsChanged
 from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.interceptors import InterceptedConsumer, InterceptedProducer
-from pulsar_native.engine.lookup import Lookup
+from pulsar_native.engine.lookup import BrokerOfTopic, Lookup
 from pulsar_native.engine.loop import Engine, gather
 from pulsar_native.engine.memory_limit import MemoryLimit
 from pulsar_native.engine.metrics.reports import StatsClock, consumer_counts, of_client, producer_counts
@@ -194,6 +194,15 @@ class ClientCore:
             return 0
         return await self.lookup.partitions(topic, self.deadline(), auto_create=auto_create)
 
+    async def _partitions_and_broker(self, topic: TopicName) -> tuple[int, BrokerOfTopic | None]:
+        """Return a topic's number of partitions, and where that is found on the way, the broker of an unpartitioned
+        one.
+        """
+        self._check_open()
+        if topic.is_partition:
+            return 0, None
+        return await self.lookup.partitions_and_broker(topic, self.deadline())
+
     async def topic_partition_count(self, topic: str, *, auto_create: bool) -> int:
         """Return a topic's number of partitions; queried for a single partition, too: it may not exist."""
         await self._begin(True)
@@ -209,7 +218,7 @@ class ClientCore:
         await self._begin(chain is None and not config.encryption_key_names)
         topic = TopicName.parse(config.topic)
         schema = await self._producer_schema(topic, schema or BytesSchema())
-        partitions = await self.partition_count(topic)
+        partitions, broker = await self._partitions_and_broker(topic)
         if partitions:
             await self.engine.enter_loop()
         producer = (
@@ -218,7 +227,7 @@ class ClientCore:
             else InterceptedProducer(self, config, topic, partitions, schema, chain)
         )
         try:
-            await producer.open()
+            await producer.open(broker)
         except IncompatibleSchema as error:
             await self.engine.enter_loop()
             raise await self.with_both_schemas(error, topic, schema.schema_info()) from error
@@ -280,13 +289,15 @@ class ClientCore:
         await self._begin(chain is None and activity is None and _is_plain(topics, config))
         pattern = topics if isinstance(topics, TopicPattern) else None
         partitions: dict[TopicName, int] = {}
+        broker: BrokerOfTopic | None = None
         if not isinstance(topics, TopicPattern):
             names = _checked_names(topics, config)
             if config.enable_retry:
                 names, config = await with_retry_topic(self, names, config)
-            counts = await gather(self.partition_count(name) for name in names)
-            partitions = dict(zip(names, counts, strict=True))
-            if any(counts):
+            found = await gather(self._partitions_and_broker(name) for name in names)
+            partitions = {name: count for name, (count, _) in zip(names, found, strict=True)}
+            broker = found[0][1]
+            if any(partitions.values()):
                 await self.engine.enter_loop()
         elif config.enable_retry:
             raise InvalidConfiguration(
@@ -301,7 +312,7 @@ class ClientCore:
         if pattern is not None:
             consumer.pattern = PatternTopicsWatcher(self, consumer, pattern, changed)
         try:
-            await consumer.open()
+            await consumer.open(broker if len(partitions) == 1 else None)
         except IncompatibleSchema as error:
             if error.topic is None:
                 raise

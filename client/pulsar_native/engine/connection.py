@@ -236,24 +236,33 @@ class Connection:
         """
         if self.engine.on_loop():
             future = self.begin_request(request_id, frame, timeout=timeout)
+        elif (begun := self.begin_inline_requests([request_id], frame, timeout=timeout)) is not None:
+            (future,) = begun
         else:
-            future = await self._request_off_loop(request_id, frame, timeout)
+            await self.engine.enter_loop()
+            future = self.begin_request(request_id, frame, timeout=timeout)
         return await self.answer(request_id, future, expected)
 
-    async def _request_off_loop(self, request_id: int, frame: bytes, timeout: float | None) -> asyncio.Future[Any]:
+    def begin_inline_requests(
+        self, request_ids: Sequence[int], frames: bytes, *, timeout: float | None = None
+    ) -> list[asyncio.Future[Any]] | None:
+        """Send requests in one write and read their responses in the calling thread; None if the loop has to read.
+
+        What does not arrive soon is left to the loop: await `answer` of each.
+        """
         if not self.begin_inline_read():
-            await self.engine.enter_loop()
-            return self.begin_request(request_id, frame, timeout=timeout)
+            return None
         try:
-            (future,) = self.request_inline([request_id], frame, timeout)
+            futures = self.request_inline(request_ids, frames, timeout)
         except BaseException:
-            self.core.forget(request_id)
+            for request_id in request_ids:
+                self.core.forget(request_id)
             raise
         finally:
             self.end_inline_read()
-        if not future.done():
+        if not all(future.done() for future in futures):
             self.engine.call(self.watch_requests)
-        return future
+        return futures
 
     async def answer(self, request_id: int, future: asyncio.Future[Any], expected: type[_Answer]) -> _Answer:
         """Return the response to a request that was sent; raises the broker's error, or `Timeout`."""
@@ -266,6 +275,15 @@ class Connection:
                 f"The broker answered with {type(answer).__name__} instead of {expected.__name__}", broker=self.broker
             )
         return answer
+
+    def forget(self, request_id: int, future: asyncio.Future[Any]) -> None:
+        """Ignore the response to a request: nobody waits for it any more. Thread-safe."""
+        self.core.forget(request_id)
+        if not future.done():
+            self.engine.call(future.cancel)
+        elif not future.cancelled():
+            # Retrieved: an error that nobody wants is not worth a warning.
+            future.exception()
 
     def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
         """Send a request immediately and return the future of its response. On the loop."""

@@ -62,6 +62,8 @@ class Handler(ABC):
             mandatory_stop=mandatory_stop,
         )
         self._assigned: Address | None = None
+        # Result of a lookup for the first attempt, if it was made before.
+        self._found: BrokerOfTopic | None = None
         self._through: Address | None = None
         self._migrated: tuple[ServiceUrl | None, int] = (None, 0)
         self._reconnecting: asyncio.Task[None] | None = None
@@ -95,6 +97,10 @@ class Handler(ABC):
     def is_connected(self) -> bool:
         """True while the broker has the handler. Thread-safe."""
         return self.state is State.READY and self.connection is not None and self.connection.is_open
+
+    def assign(self, broker: BrokerOfTopic | None) -> None:
+        """Attach to this broker at the next attempt, without a lookup."""
+        self._found = broker
 
     async def open(self) -> None:
         """Attach for the first time, within one operation time-out; again after a failure."""
@@ -137,10 +143,12 @@ class Handler(ABC):
         assigned, self._assigned = self._assigned, None
         if assigned is not None:
             return BrokerOfTopic(assigned, self._through or assigned)
-        migrated, generation = self._migrated
-        # When the whole client has moved since, its cluster takes precedence.
-        at = migrated if generation == self.client.service.generation else None
-        found = await self.client.lookup.broker_of(self.topic, at=at)
+        found, self._found = self._found, None
+        if found is None:
+            migrated, generation = self._migrated
+            # When the whole client has moved since, its cluster takes precedence.
+            at = migrated if generation == self.client.service.generation else None
+            found = await self.client.lookup.broker_of(self.topic, at=at)
         self._through = found.physical if found.physical != found.logical else None
         return found
 

@@ -10,6 +10,7 @@ which reads the responses itself while nothing but them arrives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import Awaitable, Callable
@@ -138,20 +139,26 @@ class Lookup:
         authoritative = False
         for _ in range(self._config.max_lookup_redirects + 1):
             request_id = next(self._request_ids)
-            frame = commands.lookup(
-                topic.full, request_id, authoritative=authoritative, listener_name=self._config.listener_name
-            )
+            frame = self._lookup_frame(topic, request_id, authoritative=authoritative)
             answer = await self._ask(connection, request_id, frame, topic, pb.CommandLookupTopicResponse)
-            address = self._address(answer, topic)
-            # Behind a proxy (and on a standalone, which sets the flag too) only the service URL can be reached.
-            physical = service if answer.proxy_through_service_url else address
+            found = self._found(answer, topic, service)
             if answer.response == pb.CommandLookupTopicResponse.Connect:
-                return BrokerOfTopic(address, physical)
+                return found
             authoritative = answer.authoritative
-            connection = await self._pool.get(address, physical)
+            connection = await self._pool.get(*found)
         raise LookupError(
             f"The brokers redirected the lookup more than {self._config.max_lookup_redirects} times", topic=topic.full
         )
+
+    def _lookup_frame(self, topic: TopicName, request_id: int, *, authoritative: bool) -> bytes:
+        return commands.lookup(
+            topic.full, request_id, authoritative=authoritative, listener_name=self._config.listener_name
+        )
+
+    def _found(self, answer: pb.CommandLookupTopicResponse, topic: TopicName, service: Address) -> BrokerOfTopic:
+        address = self._address(answer, topic)
+        # Behind a proxy (and on a standalone, which sets the flag too) only the service URL can be reached.
+        return BrokerOfTopic(address, service if answer.proxy_through_service_url else address)
 
     def _address(self, answer: pb.CommandLookupTopicResponse, topic: TopicName) -> Address:
         tls = self._service.use_tls
@@ -169,6 +176,47 @@ class Lookup:
         return await self.retry(
             lambda: self._admitted("metadata", lambda: self._partitions(topic, auto_create)), topic, deadline
         )
+
+    async def partitions_and_broker(self, topic: TopicName, deadline: float) -> tuple[int, BrokerOfTopic | None]:
+        """Return the topic's number of partitions, and of an unpartitioned one perhaps the broker that serves it.
+
+        Called by a thread that reads responses itself: both are asked at once where the limit has room for two, the
+        second in vain for a partitioned topic. None stands for a broker that is to be looked up the usual way.
+        """
+        if self._engine.on_loop() or self.meter is not None:
+            return await self.partitions(topic, deadline), None
+        return await self.retry(
+            lambda: self._admitted("metadata", lambda: self._partitions_and_broker(topic)), topic, deadline
+        )
+
+    async def _partitions_and_broker(self, topic: TopicName) -> tuple[int, BrokerOfTopic | None]:
+        if self._engine.on_loop() or await self._is_http(None) or not self._limit.try_acquire():
+            return await self._partitions(topic, True), None
+        try:
+            generation = self._service.generation
+            connection = await self._pool.to_service()
+            ids = next(self._request_ids), next(self._request_ids)
+            frames = commands.partition_metadata(topic.full, ids[0], auto_create=True)
+            frames += self._lookup_frame(topic, ids[1], authoritative=False)
+            begun = None if self._engine.on_loop() else connection.begin_inline_requests(ids, frames)
+            if begun is None:
+                return await self._partitions(topic, True), None
+            try:
+                counted = await self._answer(
+                    connection.answer(ids[0], begun[0], pb.CommandPartitionedTopicMetadataResponse), topic
+                )
+                if counted.partitions:
+                    return int(counted.partitions), None
+                found = None
+                with contextlib.suppress(PulsarException):
+                    answer = await connection.answer(ids[1], begun[1], pb.CommandLookupTopicResponse)
+                    if answer.response == pb.CommandLookupTopicResponse.Connect:
+                        found = self._found(answer, topic, connection.address)
+            finally:
+                connection.forget(ids[1], begun[1])
+            return 0, found if generation == self._service.generation else None
+        finally:
+            self._limit.release()
 
     async def _partitions(self, topic: TopicName, auto_create: bool) -> int:
         if await self._is_http(None):
@@ -234,8 +282,11 @@ class Lookup:
     async def _ask(
         self, connection: Connection, request_id: int, frame: bytes, topic: TopicName, expected: type[T]
     ) -> T:
+        return await self._answer(connection.request(request_id, frame, expected), topic)
+
+    async def _answer(self, asked: Awaitable[T], topic: TopicName) -> T:
         try:
-            return await connection.request(request_id, frame, expected)
+            return await asked
         except PulsarException as error:
             error.topic = topic.full
             if not error.message:
