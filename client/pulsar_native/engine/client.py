@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
@@ -54,6 +55,8 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 _log = logging.getLogger("pulsar_native.client")
+
+_Made = TypeVar("_Made")
 
 _GRACE_SECONDS = 1.0
 _EXPLAIN_SECONDS = 3.0
@@ -194,14 +197,31 @@ class ClientCore:
             return 0
         return await self.lookup.partitions(topic, self.deadline(), auto_create=auto_create)
 
-    async def _partitions_and_broker(self, topic: TopicName) -> tuple[int, BrokerOfTopic | None]:
-        """Return a topic's number of partitions, and where that is found on the way, the broker of an unpartitioned
-        one.
+    async def _made_for(
+        self, names: list[TopicName], make: Callable[[dict[TopicName, int]], _Made]
+    ) -> tuple[_Made, BrokerOfTopic | None]:
+        """Return what `make` makes of topics and their numbers of partitions, and the broker of a single unpartitioned
+        one if it has been found by the way.
+
+        A calling thread that reads the broker's answer itself makes it meanwhile, as of a topic without partitions.
         """
+        early: list[_Made] = []
+        found = await gather(
+            self._partitions_and_broker(name, lambda: early.append(make(dict.fromkeys(names, 0)))) for name in names
+        )
+        partitions = {name: count for name, (count, _) in zip(names, found, strict=True)}
+        if len(names) == 1 and not any(partitions.values()):
+            return early[0] if early else make(partitions), found[0][1]
+        await self.engine.enter_loop()
+        return make(partitions), None
+
+    async def _partitions_and_broker(
+        self, topic: TopicName, meanwhile: Callable[[], None]
+    ) -> tuple[int, BrokerOfTopic | None]:
         self._check_open()
         if topic.is_partition:
             return 0, None
-        return await self.lookup.partitions_and_broker(topic, self.deadline())
+        return await self.lookup.partitions_and_broker(topic, self.deadline(), meanwhile)
 
     async def topic_partition_count(self, topic: str, *, auto_create: bool) -> int:
         """Return a topic's number of partitions; queried for a single partition, too: it may not exist."""
@@ -218,13 +238,14 @@ class ClientCore:
         await self._begin(chain is None and not config.encryption_key_names)
         topic = TopicName.parse(config.topic)
         schema = await self._producer_schema(topic, schema or BytesSchema())
-        partitions, broker = await self._partitions_and_broker(topic)
-        if partitions:
-            await self.engine.enter_loop()
-        producer = (
-            TopicProducer(self, config, topic, partitions, schema)
-            if chain is None
-            else InterceptedProducer(self, config, topic, partitions, schema, chain)
+        used_schema = schema
+        producer, broker = await self._made_for(
+            [topic],
+            lambda partitions: (
+                TopicProducer(self, config, topic, partitions[topic], used_schema)
+                if chain is None
+                else InterceptedProducer(self, config, topic, partitions[topic], used_schema, chain)
+            ),
         )
         try:
             await producer.open(broker)
@@ -288,31 +309,28 @@ class ClientCore:
         """
         await self._begin(chain is None and activity is None and _is_plain(topics, config))
         pattern = topics if isinstance(topics, TopicPattern) else None
-        partitions: dict[TopicName, int] = {}
-        broker: BrokerOfTopic | None = None
+        names: list[TopicName] = []
         if not isinstance(topics, TopicPattern):
             names = _checked_names(topics, config)
             if config.enable_retry:
                 names, config = await with_retry_topic(self, names, config)
-            found = await gather(self._partitions_and_broker(name) for name in names)
-            partitions = {name: count for name, (count, _) in zip(names, found, strict=True)}
-            broker = found[0][1]
-            if any(partitions.values()):
-                await self.engine.enter_loop()
         elif config.enable_retry:
             raise InvalidConfiguration(
                 "enable_retry needs topics that are named: a pattern has no retry topic of its own"
             )
-        consumer = (
-            MultiTopicsConsumer(self, config, partitions, schema, wire_schema)
-            if chain is None
-            else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+        consumer, broker = await self._made_for(
+            names,
+            lambda partitions: (
+                MultiTopicsConsumer(self, config, partitions, schema, wire_schema)
+                if chain is None
+                else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+            ),
         )
         consumer.activity = activity
         if pattern is not None:
             consumer.pattern = PatternTopicsWatcher(self, consumer, pattern, changed)
         try:
-            await consumer.open(broker if len(partitions) == 1 else None)
+            await consumer.open(broker)
         except IncompatibleSchema as error:
             if error.topic is None:
                 raise
@@ -409,7 +427,7 @@ class ClientCore:
 
 
 def _is_plain(topics: list[str] | TopicPattern, config: ConsumerConfig) -> bool:
-    """Return True if a consumer may be created by the calling thread: one topic, and no timer or task from the first."""
+    """Return True if the calling thread may create the consumer: one topic, and no timer or task from the first."""
     return (
         isinstance(topics, list)
         and len(topics) == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pulsar_native import _version
@@ -244,16 +244,21 @@ class Connection:
         return await self.answer(request_id, future, expected)
 
     def begin_inline_requests(
-        self, request_ids: Sequence[int], frames: bytes, *, timeout: float | None = None
+        self,
+        request_ids: Sequence[int],
+        frames: bytes,
+        *,
+        timeout: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[asyncio.Future[Any]] | None:
         """Send requests in one write and read their responses in the calling thread; None if the loop has to read.
 
-        What does not arrive soon is left to the loop: await `answer` of each.
+        What does not arrive soon is left to the loop: await `answer` of each. `meanwhile` is called in between.
         """
         if not self.begin_inline_read():
             return None
         try:
-            futures = self.request_inline(request_ids, frames, timeout)
+            futures = self.request_inline(request_ids, frames, timeout, meanwhile)
         except BaseException:
             for request_id in request_ids:
                 self.core.forget(request_id)
@@ -367,12 +372,17 @@ class Connection:
             transport.pause_inline_reads()
 
     def request_inline(
-        self, request_ids: Sequence[int], frames: bytes, timeout: float | None
+        self,
+        request_ids: Sequence[int],
+        frames: bytes,
+        timeout: float | None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[asyncio.Future[Any]]:
         """Send requests in one write, and read their responses if they are the next frames and arrive soon.
 
         Otherwise the loop reads them: await `answer` there, after `watch_requests`. By the thread that called
-        `begin_inline_read`. Ctrl-C raises `Interrupted`; the loop reads a response again then, and ignores it.
+        `begin_inline_read`. `meanwhile` is called while the broker works on them. Ctrl-C raises `Interrupted`; the loop
+        reads a response again then, and ignores it.
         """
         loop = self.engine.loop
         now = loop.time()
@@ -381,6 +391,8 @@ class Connection:
             self.core.register(request_id, future, now, timeout)
         try:
             self.write([frames])
+            if meanwhile is not None:
+                meanwhile()
             self._read_answers(request_ids)
         except KeyboardInterrupt as error:
             raise Interrupted("The call was interrupted") from error

@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
@@ -177,19 +177,24 @@ class Lookup:
             lambda: self._admitted("metadata", lambda: self._partitions(topic, auto_create)), topic, deadline
         )
 
-    async def partitions_and_broker(self, topic: TopicName, deadline: float) -> tuple[int, BrokerOfTopic | None]:
+    async def partitions_and_broker(
+        self, topic: TopicName, deadline: float, meanwhile: Callable[[], None]
+    ) -> tuple[int, BrokerOfTopic | None]:
         """Return the topic's number of partitions, and of an unpartitioned one perhaps the broker that serves it.
 
         Called by a thread that reads responses itself: both are asked at once where the limit has room for two, the
         second in vain for a partitioned topic. None stands for a broker that is to be looked up the usual way.
+        `meanwhile` is called by that thread while the broker works on them, or not at all.
         """
         if self._engine.on_loop() or self.meter is not None:
             return await self.partitions(topic, deadline), None
         return await self.retry(
-            lambda: self._admitted("metadata", lambda: self._partitions_and_broker(topic)), topic, deadline
+            lambda: self._admitted("metadata", lambda: self._partitions_and_broker(topic, meanwhile)), topic, deadline
         )
 
-    async def _partitions_and_broker(self, topic: TopicName) -> tuple[int, BrokerOfTopic | None]:
+    async def _partitions_and_broker(
+        self, topic: TopicName, meanwhile: Callable[[], None]
+    ) -> tuple[int, BrokerOfTopic | None]:
         if self._engine.on_loop() or await self._is_http(None) or not self._limit.try_acquire():
             return await self._partitions(topic, True), None
         try:
@@ -198,7 +203,9 @@ class Lookup:
             ids = next(self._request_ids), next(self._request_ids)
             frames = commands.partition_metadata(topic.full, ids[0], auto_create=True)
             frames += self._lookup_frame(topic, ids[1], authoritative=False)
-            begun = None if self._engine.on_loop() else connection.begin_inline_requests(ids, frames)
+            begun = (
+                None if self._engine.on_loop() else connection.begin_inline_requests(ids, frames, meanwhile=meanwhile)
+            )
             if begun is None:
                 return await self._partitions(topic, True), None
             try:
@@ -294,29 +301,38 @@ class Lookup:
             raise
 
     async def retry(
-        self, attempt: Callable[[], Awaitable[T]], topic: TopicName, deadline: float, *, patient: bool = False
+        self, attempt: Callable[[], Coroutine[Any, Any, T]], topic: TopicName, deadline: float, *, patient: bool = False
     ) -> T:
         """Retry until it succeeds, the deadline passes, or the error is permanent.
 
         A broker that does not answer within the connect time-out ends it, one that refuses a connection does not. A
         patient attempt may outlast the deadline: it bounds its own requests; only trying again is bounded here.
         """
+        if self._engine.on_loop():
+            return await self._retry(attempt, topic, deadline, patient)
+        begun = EagerCall(attempt())
+        if begun.succeeded:
+            return begun.result()
+        try:
+            # Its rest on the loop, where it can be timed.
+            await self._engine.enter_loop()
+        except BaseException:
+            begun.close()
+            raise
+        first = [begun]
+        return await self._retry(lambda: first.pop() if first else attempt(), topic, deadline, patient)
+
+    async def _retry(
+        self, attempt: Callable[[], Awaitable[T]], topic: TopicName, deadline: float, patient: bool
+    ) -> T:
         loop = self._engine.loop
         backoff: Backoff | None = None
         generation = self._service.generation
         last: PulsarException | None = None
-        begun: EagerCall[T] | None = None
-        if not self._engine.on_loop():
-            begun = EagerCall(attempt())
-            if begun.succeeded:
-                return begun.result()
-            # Its rest on the loop, where it can be timed.
-            await self._engine.enter_loop()
         for attempts in itertools.count(1):
             try:
                 async with asyncio.timeout_at(None if patient else deadline):
-                    first, begun = begun, None
-                    return await (attempt() if first is None else first)
+                    return await attempt()
             except ConnectTimeout as error:
                 error.topic, error.attempts = topic.full, attempts
                 raise

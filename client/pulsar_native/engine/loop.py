@@ -253,19 +253,17 @@ class Engine:
 async def gather(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently and return their results, as `asyncio.gather`; a single one without a task."""
     coroutines = list(work)
-    if len(coroutines) == 1:
-        return [await coroutines[0]]
+    if len(coroutines) < 2:
+        return [await each for each in coroutines]
     return list(await asyncio.gather(*coroutines))
 
 
 async def gather_settled(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently, wait for all of them, and return their results or raise the first error."""
     coroutines = list(work)
-    if len(coroutines) == 1:
-        return [await coroutines[0]]
+    if len(coroutines) < 2:
+        return [await each for each in coroutines]
     settled: list[T] = []
-    if not coroutines:
-        return settled
     for result in await asyncio.gather(*coroutines, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     """
     if consumer.state not in (State.CONNECTING, State.READY):
         consumer.state = State.CLOSED
-        return _report(consumer, 0, None)
+        return _report(consumer, 0)
     loop = consumer.engine.loop
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
     # Counted from here: reconnecting sends acknowledgements, too.
@@ -71,7 +72,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     if connection is not None and connection.is_open:
         counts = await _say_goodbye(consumer, connection, deadline)
         connection.remove_consumer(consumer.consumer_id)
-    report = _report(consumer, consumer.acks_sent - before, counts)
+    report = _with_counts(_report(consumer, consumer.acks_sent - before), counts)
     consumer.abandon()
     return report
 
@@ -121,9 +122,9 @@ def _counts(future: asyncio.Future[Any]) -> _Counts | None:
 def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Callable[[], None]) -> ConsumerClose | None:
     """Close a connected consumer in the calling thread; None, without effect, where that takes the loop.
 
-    Order of events: 1. nothing is acknowledged any more; 2. acknowledgements, CONSUMER_STATS, CLOSE_CONSUMER, and their
-    responses; 3. nothing is delivered any more; 4. the consumer is released and `then` called, by the loop where it has
-    timers or when the caller is interrupted (Ctrl-C) after 1.
+    Order of events: 1. nothing is acknowledged any more; 2. acknowledgements, CONSUMER_STATS and CLOSE_CONSUMER are
+    sent; 3. while the broker works on them, nothing is delivered any more, the consumer is released and `then` called,
+    by the loop where it has timers or when the caller is interrupted (Ctrl-C) after 1; 4. the responses.
     """
     connection = consumer.connection
     if connection is None or not connection.begin_inline_read():
@@ -131,30 +132,37 @@ def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Calla
     limit = consumer.client.config.operation_timeout_seconds if timeout is None else timeout
     ids, frames = _goodbye(consumer)
     waiting: list[asyncio.Future[Any]] = []
+    reports: list[ConsumerClose] = []
+    before = consumer.acks_sent
+
+    def release() -> None:
+        reports.append(_report(consumer, consumer.acks_sent - before))
+        if consumer.uses_loop:
+            consumer.stop()
+            consumer.engine.call(_end, consumer, connection, then)
+        else:
+            _end(consumer, connection, then)
+
     try:
-        before = consumer.acks_sent
         if not consumer.begin_to_close_inline(connection):
             return None
         _send_acks(consumer)
         # If that fails, the broker drops the consumer with the connection.
         with contextlib.suppress(PulsarException):
-            waiting = connection.request_inline(ids, frames, limit)
+            waiting = connection.request_inline(ids, frames, limit, release)
     except BaseException:
         consumer.engine.call(_end_interrupted, consumer, connection, then)
         raise
     finally:
         connection.end_inline_read()
+    if not waiting:
+        release()
+        return reports[0]
     if all(future.done() and future.exception() is None for future in waiting):
-        counts = _counts(waiting[0]) if waiting else None
+        counts = _counts(waiting[0])
     else:
         counts = consumer.engine.run(_answered_on_loop(connection, ids, (waiting[0], waiting[1])))
-    report = _report(consumer, consumer.acks_sent - before, counts)
-    if consumer.uses_loop:
-        consumer.stop()
-        consumer.engine.call(_end, consumer, connection, then)
-    else:
-        _end(consumer, connection, then)
-    return report
+    return _with_counts(reports[0], counts)
 
 
 async def _answered_on_loop(
@@ -176,7 +184,7 @@ def _end(consumer: PartitionConsumer, connection: Connection, then: Callable[[],
     then()
 
 
-def _report(consumer: PartitionConsumer, acks_sent: int, counts: _Counts | None) -> ConsumerClose:
+def _report(consumer: PartitionConsumer, acks_sent: int) -> ConsumerClose:
     return ConsumerClose(
         topic=consumer.topic.full,
         subscription_name=consumer.config.subscription_name,
@@ -184,9 +192,13 @@ def _report(consumer: PartitionConsumer, acks_sent: int, counts: _Counts | None)
         queued=consumer.queued_messages(),
         acks_sent=acks_sent,
         acks_left=consumer.acks.unsent(),
-        unacked=counts.unackedMessages if counts is not None else None,
-        backlog=counts.msgBacklog if counts is not None else None,
     )
+
+
+def _with_counts(report: ConsumerClose, counts: _Counts | None) -> ConsumerClose:
+    if counts is None:
+        return report
+    return dataclasses.replace(report, unacked=counts.unackedMessages, backlog=counts.msgBacklog)
 
 
 async def _close_dead_letter_router(consumer: PartitionConsumer, seconds: float) -> None:
