@@ -161,7 +161,9 @@ class ClientCore:
                 self._instruments.retire(lambda: known.discard(handler), handler.children)
             for child in handler.children:
                 counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
-                self.retired.update(counts)
+                for count, number in counts.items():
+                    if number:
+                        self.retired[count] += number
 
     def retire(self, parts: list[PartitionConsumer]) -> None:
         """Add the counts of a removed topic's consumers to the totals."""

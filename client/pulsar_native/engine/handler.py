@@ -114,7 +114,9 @@ class Handler(ABC):
             self.leave()
             raise
         self._backoff.reset()
-        _log.info("%s is connected to %s", self.describe(), self.connection.broker if self.connection else "no broker")
+        connection = self.connection
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("%s is connected to %s", self.describe(), connection.broker if connection else "no broker")
 
     async def _attach_once(self) -> None:
         self._check_alive()

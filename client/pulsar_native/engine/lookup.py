@@ -322,9 +322,7 @@ class Lookup:
         first = [begun]
         return await self._retry(lambda: first.pop() if first else attempt(), topic, deadline, patient)
 
-    async def _retry(
-        self, attempt: Callable[[], Awaitable[T]], topic: TopicName, deadline: float, patient: bool
-    ) -> T:
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], topic: TopicName, deadline: float, patient: bool) -> T:
         loop = self._engine.loop
         backoff: Backoff | None = None
         generation = self._service.generation
