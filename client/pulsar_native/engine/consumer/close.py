@@ -1,8 +1,8 @@
 """Close and unsubscribe of a consumer. On the loop; a plain consumer is also closed in the calling thread
 (`close_inline`), which saves two switches of threads.
 
-Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS and the
-close are sent without a pause in between. If any of that fails, the consumer is closed afterwards, except for a
+Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS (but for
+readers) and the close are sent without a pause in between. If any of that fails, the consumer is closed afterwards, except for a
 rejected unsubscribe.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pulsar_native.engine.connection import Connection
@@ -79,12 +79,11 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
 
 async def _say_goodbye(consumer: PartitionConsumer, connection: Connection, deadline: float) -> _Counts | None:
     """Send CONSUMER_STATS and CLOSE_CONSUMER together; return the broker's statistics."""
-    (stats_id, close_id), frames = _goodbye(consumer)
-    asked = connection.register(stats_id)
+    ids, frames = _goodbye(consumer)
+    futures = [connection.register(stats_id) for stats_id in ids[:-1]]
     left = max(0.0, deadline - consumer.engine.loop.time())
-    return await _answered(
-        connection, (stats_id, close_id), (asked, connection.begin_request(close_id, frames, timeout=left))
-    )
+    futures.append(connection.begin_request(ids[-1], frames, timeout=left))
+    return await _answered(connection, ids, futures)
 
 
 def _send_acks(consumer: PartitionConsumer) -> None:
@@ -93,25 +92,29 @@ def _send_acks(consumer: PartitionConsumer) -> None:
     consumer.acks.flush()
 
 
-def _goodbye(consumer: PartitionConsumer) -> tuple[tuple[int, int], bytes]:
-    """Return the ids and the frames of CONSUMER_STATS and CLOSE_CONSUMER."""
-    stats_id, close_id = consumer.client.next_request_id(), consumer.client.next_request_id()
-    frames = commands.consumer_stats(consumer.consumer_id, stats_id)
-    return (stats_id, close_id), frames + commands.close_consumer(consumer.consumer_id, close_id)
+def _goodbye(consumer: PartitionConsumer) -> tuple[list[int], bytes]:
+    """Return the ids and the frames of CONSUMER_STATS, which is not for readers, and CLOSE_CONSUMER."""
+    close_id = consumer.client.next_request_id()
+    frame = commands.close_consumer(consumer.consumer_id, close_id)
+    if consumer.is_reader:
+        # Its subscription ends with it: what is left of that means nothing.
+        return [close_id], frame
+    stats_id = consumer.client.next_request_id()
+    return [stats_id, close_id], commands.consumer_stats(consumer.consumer_id, stats_id) + frame
 
 
 async def _answered(
-    connection: Connection, ids: tuple[int, int], futures: tuple[asyncio.Future[Any], asyncio.Future[Any]]
+    connection: Connection, ids: Sequence[int], futures: Sequence[asyncio.Future[Any]]
 ) -> _Counts | None:
     """Wait for the response to the close; return the statistics, whose response arrives first."""
     try:
         # If that fails, the broker drops the consumer with the connection.
         with contextlib.suppress(PulsarException):
-            await connection.answer(ids[1], futures[1], pb.CommandSuccess)
+            await connection.answer(ids[-1], futures[-1], pb.CommandSuccess)
         return _counts(futures[0])
     finally:
-        connection.core.forget(ids[0])
-        futures[0].cancel()
+        for stats_id, future in zip(ids[:-1], futures[:-1], strict=True):
+            connection.forget(stats_id, future)
 
 
 def _counts(future: asyncio.Future[Any]) -> _Counts | None:
@@ -161,12 +164,12 @@ def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Calla
     if all(future.done() and future.exception() is None for future in waiting):
         counts = _counts(waiting[0])
     else:
-        counts = consumer.engine.run(_answered_on_loop(connection, ids, (waiting[0], waiting[1])))
+        counts = consumer.engine.run(_answered_on_loop(connection, ids, waiting))
     return _with_counts(reports[0], counts)
 
 
 async def _answered_on_loop(
-    connection: Connection, ids: tuple[int, int], futures: tuple[asyncio.Future[Any], asyncio.Future[Any]]
+    connection: Connection, ids: Sequence[int], futures: Sequence[asyncio.Future[Any]]
 ) -> _Counts | None:
     connection.watch_requests()
     return await _answered(connection, ids, futures)
