@@ -29,7 +29,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.apis import inner
 from support.fake_broker import FakeBroker, Peer, found, frame, not_found, swallow
-from support.until import until
+from support.until import wait_until
 
 Ready = Callable[..., Client]
 Make = Callable[[Client], Any]
@@ -58,7 +58,7 @@ def ready(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ready]:
         transport = connection._transport
         # The first try has the loop prepare them.
         assert not transport.begin_inline_read()
-        until(lambda: transport._watch is not None)
+        wait_until(lambda: transport._watch is not None)
         return client
 
     yield make
@@ -290,7 +290,7 @@ def test_creation_closed_at_once_reconnects(ready: Ready, fake: FakeBroker) -> N
     fake.answers[Kind.PRODUCER] = close_at_once
     producer = client.create_producer("t")
     fake.wait(Kind.PRODUCER, 2)
-    until(producer.is_connected)
+    wait_until(producer.is_connected)
 
 
 def test_creation_lost_while_attaching_reconnects(
@@ -314,7 +314,7 @@ def test_creation_lost_while_attaching_reconnects(
     monkeypatch.setattr(ProducerCore, "connected", lost_meanwhile)
     producer = client.create_producer("t")
     fake.wait(Kind.PRODUCER, 2)
-    until(producer.is_connected)
+    wait_until(producer.is_connected)
     assert inner(producer).children[0].connection is not connection
 
 
