@@ -331,6 +331,16 @@ def test_creation_exclusive_waits_for_its_turn(ready: Ready, fake: FakeBroker) -
         assert creating.result(20).is_connected()
 
 
+def test_creation_exclusive_unanswered_times_out(ready: Ready, fake: FakeBroker) -> None:
+    client = ready(waits=0.02, operation_timeout_seconds=1)
+    fake.answers[Kind.PRODUCER] = swallow
+    started = time.monotonic()
+    # Being queued has no time limit, an answer that says so has one.
+    with pytest.raises(Timeout):
+        client.create_producer("t", access_mode=ProducerAccessMode.WaitForExclusive)
+    assert 0.9 < time.monotonic() - started < 15
+
+
 def producer_answer(command: pb.BaseCommand, *, is_ready: bool) -> bytes:
     """Return the answer to a PRODUCER that waits for exclusive access, or has it."""
     answer = pb.CommandProducerSuccess(
@@ -339,7 +349,7 @@ def producer_answer(command: pb.BaseCommand, *, is_ready: bool) -> bytes:
     return frame(Kind.PRODUCER_SUCCESS, producer_success=answer)
 
 
-def test_creation_by_threads_during_deliveries(ready: Ready, fake: FakeBroker) -> None:
+def test_creation_by_threads(ready: Ready, fake: FakeBroker) -> None:
     client = ready()
 
     def make_and_close(number: int) -> None:
@@ -361,10 +371,10 @@ def test_lookup_on_closed_client_raises(ready: Ready) -> None:
     core.engine.run(core.close(1.0))
     with pytest.raises(PulsarException, match="closed"):
         client.get_topic_partitions("t")
-    assert isinstance(core.pool, object) and not core.pool.connections()
+    assert not core.pool.connections()
 
 
-def test_peek_is_left_alone_by_other_systems(ready: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creation_without_inline_reads_by_loop(ready: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
     client = ready()
     # As over TLS, and where there is no epoll: the loop reads every response.
     monkeypatch.setattr(Transport, "begin_inline_read", lambda self: False)
