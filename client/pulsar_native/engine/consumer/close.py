@@ -2,8 +2,8 @@
 (`close_inline`), which saves two switches of threads.
 
 Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS (but for
-readers) and the close are sent without a pause in between. If any of that fails, the consumer is closed afterwards, except for a
-rejected unsubscribe.
+readers) and the close are sent without a pause in between. If any of that fails, the consumer is closed afterwards,
+except for a rejected unsubscribe.
 """
 
 from __future__ import annotations
