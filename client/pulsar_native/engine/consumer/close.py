@@ -12,17 +12,16 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
+from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 _Counts = pb.CommandConsumerStatsResponse
 
@@ -48,7 +47,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     consumer.abandon()
 
 
-async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerClose:
+async def close(consumer: PartitionConsumer, timeout: float | None = None) -> ConsumerClose:
     """Send acknowledgements and close the consumer; the subscription stays at the broker.
 
     Limited to `timeout` seconds, else the operation time-out; with `timeout` a lost connection is waited for as long as
@@ -60,7 +59,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     loop = consumer.engine.loop
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
     # Counted from here: reconnecting sends acknowledgements, too.
-    before = consumer.acks_sent
+    before = consumer.acks.sent
     if timeout is not None and consumer.connection is None and consumer.acks.unsent():
         with contextlib.suppress(PulsarException):
             await consumer.ready(timeout)
@@ -72,7 +71,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     if connection is not None and connection.is_open:
         counts = await _say_goodbye(consumer, connection, deadline)
         connection.remove_consumer(consumer.consumer_id)
-    report = _with_counts(_report(consumer, consumer.acks_sent - before), counts)
+    report = _with_counts(_report(consumer, consumer.acks.sent - before), counts)
     consumer.abandon()
     return report
 
@@ -96,7 +95,7 @@ def _goodbye(consumer: PartitionConsumer) -> tuple[list[int], bytes]:
     """Return the ids and the frames of CONSUMER_STATS, which is not for readers, and CLOSE_CONSUMER."""
     close_id = consumer.client.next_request_id()
     frame = commands.close_consumer(consumer.consumer_id, close_id)
-    if consumer.is_reader:
+    if consumer.config.subscription_mode is SubscriptionMode.NonDurable:
         # Its subscription ends with it: what is left of that means nothing.
         return [close_id], frame
     stats_id = consumer.client.next_request_id()
@@ -136,10 +135,10 @@ def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Calla
     ids, frames = _goodbye(consumer)
     waiting: list[asyncio.Future[Any]] = []
     reports: list[ConsumerClose] = []
-    before = consumer.acks_sent
+    before = consumer.acks.sent
 
     def release() -> None:
-        reports.append(_report(consumer, consumer.acks_sent - before))
+        reports.append(_report(consumer, consumer.acks.sent - before))
         if consumer.uses_loop:
             consumer.stop()
             consumer.engine.call(_end, consumer, connection, then)
