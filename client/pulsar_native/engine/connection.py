@@ -323,6 +323,10 @@ class Connection:
         """Register the handler of this transaction coordinator; it is notified when the connection is lost."""
         self._coordinators[number] = handler
 
+    def has_coordinator(self, number: int) -> bool:
+        """Return True while the coordinator is registered."""
+        return number in self._coordinators
+
     def remove_coordinator(self, number: int) -> None:
         """Remove the coordinator's handler."""
         self._coordinators.pop(number, None)

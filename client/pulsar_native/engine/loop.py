@@ -215,15 +215,14 @@ class Engine:
             coroutine.close()
             raise AlreadyClosed("The client is closed")
         try:
-            call: EagerCall[T] | None = EagerCall(coroutine)
-            return call.result() if call.is_done else self.run(call)
+            call = EagerCall(coroutine)
+            if call.is_done:
+                return call.result()
         except Interrupted:
             raise
         except KeyboardInterrupt as error:
             raise Interrupted("The call was interrupted") from error
-        finally:
-            # An error refers to this frame, which would refer to it.
-            call = None
+        return self.run(call)
 
     def _check_may_block(self, coroutine: Coroutine[Any, Any, Any] | EagerCall[Any]) -> None:
         try:
