@@ -34,18 +34,24 @@ def test_eager_without_wait_stays_in_thread(engine: Engine, monkeypatch: pytest.
     assert engine.run_eager(work()) == threading.get_ident()
 
 
-def test_eager_wait_continues_on_loop(engine: Engine) -> None:
-    threads = []
+def test_eager_wait_continues_on_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    waits: asyncio.Future[str] = engine.loop.create_future()
+    run = engine.run
 
     async def work() -> str:
         threads.append(threading.get_ident())
-        future = engine.loop.create_future()
-        engine.call(future.set_result, "answer")
-        found: str = await future
+        found = await waits
         threads.append(threading.get_ident())
         await asyncio.sleep(0)
         return found
 
+    def answered(call: Any) -> Any:
+        # Not before it waits.
+        engine.call(waits.set_result, "answer")
+        return run(call)
+
+    monkeypatch.setattr(engine, "run", answered)
     assert engine.run_eager(work()) == "answer"
     assert threads == [threading.get_ident(), engine.thread]
 

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -54,8 +54,11 @@ def ready(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ready]:
         client = Client(fake.url, **{"operation_timeout_seconds": 20, **options})
         made.append(client)
         client.get_topic_partitions("first")
-        (connection,) = client._core.pool.connections()
+        core = client._core
+        assert core is not None
+        (connection,) = core.pool.connections()
         transport = connection._transport
+        assert transport is not None
         # The first try has the loop prepare them.
         assert not transport.begin_inline_read()
         wait_until(lambda: transport._watch is not None)
@@ -176,11 +179,13 @@ def test_lookup_limit_of_one_asks_in_turn(ready: Ready, fake: FakeBroker) -> Non
     before = len(fake.seen())
     fake.answers[Kind.PARTITIONED_METADATA] = swallow
     with ThreadPoolExecutor(1) as pool:
-        creating = pool.submit(client.create_producer, "t")
+        creating: Future[Any] = pool.submit(client.create_producer, "t")
         (held,) = fake.wait(Kind.PARTITIONED_METADATA, 2)[1:]
         assert kinds_of(fake, before) == [Kind.PARTITIONED_METADATA]
         answer = pb.CommandPartitionedTopicMetadataResponse(
-            request_id=held.command.partitionMetadata.request_id, partitions=0, response=0
+            request_id=held.command.partitionMetadata.request_id,
+            partitions=0,
+            response=pb.CommandPartitionedTopicMetadataResponse.Success,
         )
         held.peer.send(frame(Kind.PARTITIONED_METADATA_RESPONSE, partitionMetadataResponse=answer))
         assert creating.result(20).is_connected()
@@ -322,7 +327,9 @@ def test_creation_exclusive_waits_for_its_turn(ready: Ready, fake: FakeBroker) -
     client = ready(operation_timeout_seconds=1)
     fake.answers[Kind.PRODUCER] = lambda peer, command: [producer_answer(command, is_ready=False)]
     with ThreadPoolExecutor(1) as pool:
-        creating = pool.submit(client.create_producer, "t", access_mode=ProducerAccessMode.WaitForExclusive)
+        creating: Future[Any] = pool.submit(
+            client.create_producer, "t", access_mode=ProducerAccessMode.WaitForExclusive
+        )
         (asked,) = fake.wait(Kind.PRODUCER)
         # Longer than the operation time-out.
         with pytest.raises(TimeoutError):
