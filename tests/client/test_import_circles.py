@@ -18,7 +18,6 @@ KNOWN = [
         "engine.consumer.redeliver_all",
         "engine.consumer.seek",
     },
-    {"engine.producer.close", "engine.producer.producer"},
 ]
 
 

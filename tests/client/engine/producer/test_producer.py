@@ -344,8 +344,8 @@ async def test_send_message_damaged_locally_fails_alone(fake: FakeBroker, cores:
     core = cores(fake.url, **FAST)
     producer = await producer_of(core)
     waiting = [send(producer, b"%d" % number) for number in range(3)]
-    head, body = only(producer).core.pending[0].parts
-    only(producer).core.pending[0].parts = [head, bytes(byte ^ 1 for byte in body)]
+    head, body = only(producer).core.queue.ops[0].parts
+    only(producer).core.queue.ops[0].parts = [head, bytes(byte ^ 1 for byte in body)]
     hold.set()
     outcomes = await settled(waiting)
     assert [type(error) for error, _ in outcomes] == [ChecksumError, type(None), type(None)]
