@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from typing import Any
 
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
@@ -37,7 +38,7 @@ class FakeTopic:
         )
         return [frame(Kind.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=answer)]
 
-    def publish(self, payload: bytes, **metadata: str) -> None:
+    def publish(self, payload: bytes, **metadata: Any) -> None:
         """Add a message; it is delivered at once to a consumer that has given permits."""
         with self._lock:
             entry = single_entry(payload, **metadata)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Invali
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, found, frame, swallow
-from support.until import until
+from support.until import until, wait_until
 
 Cores = Callable[..., ClientCore]
 
@@ -246,10 +245,7 @@ def test_provider_dropped_client_closes_it(fake: FakeBroker) -> None:
     client = Client(provider)
     client.get_topic_partitions("t")
     client.shutdown()
-    deadline = time.monotonic() + 10
-    while provider.calls[-1] != "close":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: provider.calls[-1] == "close")
     unused = Provider(ServiceInfo(fake.url))
     Client(unused).close()
     assert unused.calls == []

@@ -22,7 +22,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
-from support.fake_broker import FakeBroker, Peer, swallow
+from support.fake_broker import FakeBroker, Peer, frame, swallow
 from support.fake_coordinators import ASSIGN, Coordinators
 
 Cores = Callable[..., ClientCore]
@@ -90,7 +90,9 @@ async def test_coordinator_at_most_1000_requests(fake: FakeBroker, cores: Cores)
     fake.answers[Kind.NEW_TXN] = lambda peer, command: held.append((peer, command)) or ()
     tasks = [asyncio.create_task(core.new_transaction(60.0)) for _ in range(1_200)]
     await asyncio.to_thread(fake.wait, Kind.NEW_TXN, 1_001)
-    await asyncio.sleep(0.1)
+    # Answered behind one more.
+    fake.peers[0].send(frame(Kind.PING))
+    await asyncio.to_thread(fake.wait, Kind.PONG)
     assert len(held) == 1_000
     fake.answers[Kind.NEW_TXN] = own._answer
     for peer, command in held:

@@ -228,6 +228,16 @@ async def test_order_decides_the_subscription(
     assert (asked.subscription, asked.subType, asked.durable) == ("g", kind, True)
 
 
+async def test_new_broadcasting_member_begins_at_the_end(
+    fake: FakeBroker, push: Callable[..., Push], tmp_path: Path
+) -> None:
+    FakeTopic(fake, b"a", b"b")
+    made = push(message_model=MessageModel.BROADCASTING, offset_store_folder=str(tmp_path))
+    await made.start()
+    place = fake.wait(Kind.SEEK)[0].command.seek.message_id
+    assert (place.ledgerId, place.entryId) == (1, 1)
+
+
 async def test_broadcasting_member_keeps_its_own_positions(
     fake: FakeBroker, push: Callable[..., Push], tmp_path: Path
 ) -> None:
