@@ -57,7 +57,7 @@ SUITES = (
     Suite("integration", ("dev",), processes=3),
     # Programs on the official client and on ours: one file, mostly waiting, and no program needs another.
     Suite("compat", ("dev",), processes=2, dist="load"),
-    Suite("spark", ("spark",), processes=2),
+    Suite("spark", ("spark",)),
     Suite("provider", ("airflow", "spark", "browser"), processes=2),
 )
 
