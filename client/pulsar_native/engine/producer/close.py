@@ -9,24 +9,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.stats import ProducerClose
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
-if TYPE_CHECKING:
-    from pulsar_native.engine.producer.producer import PartitionProducer
-
 
 async def close(producer: PartitionProducer, timeout: float | None = None) -> ProducerClose:
     """Flush pending messages within the time limit, send CLOSE_PRODUCER, and fail the rest.
 
-    Limited to `timeout` seconds, else the operation time-out; with `timeout` a lost connection is waited for.
+    Limited to `timeout` seconds, else the operation time-out; with `timeout` a lost connection is waited for. A lazy
+    creation that is on its way ends first.
     """
+    started = producer.engine.loop.time()
+    await producer.opening_ended(timeout)
+    if timeout is not None:
+        timeout = max(0.0, timeout - (producer.engine.loop.time() - started))
     confirmed, failed = producer.confirmed_messages, producer.failed_messages
     if producer.state not in (State.CONNECTING, State.READY):
         producer.state = State.CLOSED

@@ -19,7 +19,7 @@ from pulsar_native.engine.handler import State
 from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.engine.producer.backpressure import Backpressure
-from pulsar_native.engine.producer.close import close_inline
+from pulsar_native.engine.producer.close import close, close_inline
 from pulsar_native.engine.producer.key_renewal import KeyRenewal
 from pulsar_native.engine.producer.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producer.message_schemas import MessageSchemas
@@ -109,7 +109,7 @@ class TopicProducer:
                 await gather_settled(child.open() for child in others)
         except BaseException:
             for child in self.children:
-                await child.close()
+                await close(child)
                 child.abandon()
             self._stop_tasks()
             raise
@@ -142,7 +142,7 @@ class TopicProducer:
                 await gather_settled(child.open() for child in added)
         except BaseException:
             for child in added:
-                await child.close()
+                await close(child)
             raise
         self.children = [*self.children, *added]
         _log.info("%s now has %d partitions", self.describe(), count)
@@ -197,7 +197,7 @@ class TopicProducer:
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id with a receipt, -1 initially."""
-        return max(child.core.last_published for child in self.children)
+        return max(child.core.queue.last_published for child in self.children)
 
     @property
     def is_connected(self) -> bool:
@@ -214,7 +214,7 @@ class TopicProducer:
     async def close(self, timeout: float | None = None) -> tuple[ProducerClose, ...]:
         """Flush, and close every partition, within `timeout` seconds, else the operation time-out."""
         self._stop_tasks()
-        reports = await gather(child.close(timeout) for child in self.children)
+        reports = await gather(close(child, timeout) for child in self.children)
         self.ended()
         return tuple(reports)
 
