@@ -39,8 +39,10 @@ class Suite:
 
     name: str
     needs: tuple[str, ...]
-    # How many processes share its files.
+    # How many processes share its tests.
     processes: int = 1
+    # How xdist shares them. Files stay whole unless a suite says otherwise: their tests share brokers.
+    dist: str = "loadfile"
 
     @property
     def folder(self) -> str:
@@ -50,11 +52,11 @@ class Suite:
 
 SUITES = (
     Suite("support", ("dev",)),
-    Suite("client", ("dev",)),
+    Suite("client", ("dev",), processes=2),
     # Mostly waiting, for time-outs and for brokers.
     Suite("integration", ("dev",), processes=3),
-    # Programs on the official client and on ours.
-    Suite("compat", ("dev",)),
+    # Programs on the official client and on ours: one file, mostly waiting, and no program needs another.
+    Suite("compat", ("dev",), processes=2, dist="load"),
     Suite("spark", ("spark",)),
     # The load application with table formats, which have no packages for the newest Spark.
     Suite("tables", ("tables",)),
@@ -98,8 +100,7 @@ def run_suite(suite: Suite, more: Sequence[str], env: dict[str, str], *, slow: b
     pytest = covered.COMMAND if covered.is_on(env) else ("-m", "pytest")
     command = [str(python_of(suite.needs[0])), *pytest, suite.folder, "-q", *_selection(slow, more)]
     if suite.processes > 1 and not more:
-        # Files stay whole: their tests share brokers.
-        command += ["-n", str(suite.processes), "--dist", "loadfile"]
+        command += ["-n", str(suite.processes), "--dist", suite.dist]
     code = _run(command, env)
     if not written.exists():
         say(f"{suite.name}: pytest ended with {code} and wrote no results")

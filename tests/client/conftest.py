@@ -1,4 +1,4 @@
-"""Both implementations of the hot codecs, for the tests of what goes through them."""
+"""A fake broker, and both implementations of the hot codecs, for the tests of what goes through them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import environments
 from pulsar_native.wire import _impl as hot
+from support.fake_broker import FakeBroker
 
 # Where it could be built it must be there: a compiled codec that is missing by mistake makes its tests fail.
 NAMES = ("python",) if environments.no_speedups() and "compiled" not in hot.available() else ("python", "compiled")
@@ -23,3 +24,10 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     hot.select(request.param)
     yield request.param
     hot.select(os.environ.get(hot.VARIABLE) or None)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeBroker]:
+    """Give a broker that says what the test wants."""
+    with FakeBroker() as broker:
+        yield broker

@@ -39,7 +39,7 @@ def nothing_pending(producer: Any) -> bool:
     """Tell whether a producer holds no message, and its client no byte, any more."""
     found = inner(producer)
     return all(
-        child.core.pending_messages == 0 and child.core.pending_bytes == 0 and not child.core.pending
+        child.core.pending_messages == 0 and child.core.pending_bytes == 0 and not child.core.queue.ops
         for child in found.children
     ) and (found.client.memory.used == 0)
 
@@ -278,7 +278,7 @@ def test_a_byte_damaged_on_the_way_is_sent_again(
     bad = api.enqueue(producer, b"damaged")
     good = [api.enqueue(producer, b"good%d" % number) for number in range(3)]
     through.wait_for(Command.SEND, through.count(Command.SEND, TO_BROKER))
-    op = inner(producer).children[0].core.pending[0]
+    op = inner(producer).children[0].core.queue.ops[0]
     op.parts = [*op.parts[:-1], b"dAmaged"]
     through.cut()
     assert bad.result(10)[0] is Result.ChecksumError

@@ -1,7 +1,8 @@
-"""Virtual time for code that reads the clock: patched into one module, moved by the test."""
+"""Virtual time: for a module that reads the clock, and for the timers of a running loop; moved by the test."""
 
 from __future__ import annotations
 
+import asyncio
 import time as real
 from types import ModuleType
 from typing import Any
@@ -37,3 +38,26 @@ def stopped_clock(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
     return clock
+
+
+class LoopClock:
+    """Clock of the running loop: real time, and what the test adds; timers are due when it is advanced.
+
+    Sockets and threads are real. Time limits of the test's own are better above what it advances.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self._passed, self._time = 0.0, loop.time
+        monkeypatch.setattr(loop, "time", self.time)
+
+    def time(self) -> float:
+        """Return the loop's time in seconds."""
+        return self._time() + self._passed
+
+    async def advance(self, seconds: float, *, steps: int = 10) -> None:
+        """Let seconds pass in steps, each with the timers that are due and what they wake."""
+        for _ in range(steps):
+            self._passed += seconds / steps
+            for _ in range(5):
+                await asyncio.sleep(0)

@@ -30,13 +30,6 @@ WITHOUT_BEHAVIOUR = frozenset(
 # Tested under other names so far. A source that gets its test file is removed from here.
 WITHOUT_TEST_FILE = frozenset(
     {
-        "asyncio/_base.py",
-        "asyncio/client.py",
-        "asyncio/consumer.py",
-        "asyncio/producer.py",
-        "asyncio/push_consumer.py",
-        "asyncio/table_view.py",
-        "asyncio/transaction.py",
         "engine/consumer/ack_grouping_tracker.py",
         "engine/consumer/arrow_range_reader.py",
         "engine/consumer/arrow_receiver.py",
@@ -47,24 +40,6 @@ WITHOUT_TEST_FILE = frozenset(
         "engine/consumer/redeliver_all.py",
         "engine/consumer/seek.py",
         "engine/consumer/topic_subscriptions.py",
-        "engine/handler.py",
-        "engine/interceptors.py",
-        "engine/metrics/reports.py",
-        "engine/producer/backpressure.py",
-        "engine/producer/bulk_send.py",
-        "engine/producer/close.py",
-        "engine/producer/message_schemas.py",
-        "engine/producer/partitioned_producer.py",
-        "engine/producer/waiters.py",
-        "engine/transaction.py",
-        "push/core.py",
-        "sync/_base.py",
-        "sync/client.py",
-        "sync/consumer.py",
-        "sync/producer.py",
-        "sync/push_consumer.py",
-        "sync/table_view.py",
-        "sync/transaction.py",
     }
 )
 

@@ -26,8 +26,9 @@ from pulsar_native.arrow.arrays import MapColumn, NumberColumn, TextColumn, nump
 from pulsar_native.exceptions import InvalidMessage
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire import _impl
-from pulsar_native.wire.codec import parse_single, same_size, sequence_fields, varint
+from pulsar_native.wire.codec import parse_single, same_size, sequence_fields
 from pulsar_native.wire.entry import ParsedEntry
+from pulsar_native.wire.frames import varint
 from pulsar_native.wire.pulsar_api_pb2 import MessageMetadata, SingleMessageMetadata
 
 if TYPE_CHECKING:

@@ -81,10 +81,8 @@ class FastPathBuffer:
         return [item[0] if type(item) is tuple else item for item in taken], callbacks  # type: ignore[misc]
 
 
-def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage | None) -> None:
+def single_fields(metadata: pb.MessageMetadata, extras: OutgoingMessage) -> None:
     """Write the fields of an unbatched message into the entry's metadata."""
-    if extras is None:
-        return
     if extras.properties:
         metadata.properties.extend(pb.KeyValue(key=key, value=value) for key, value in extras.properties.items())
     if extras.partition_key is not None:

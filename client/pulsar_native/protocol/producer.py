@@ -37,8 +37,7 @@ from pulsar_native.protocol.batch_builder import (
     split_by_key,
 )
 from pulsar_native.protocol.data_keys import Encryptor
-from pulsar_native.protocol.pending import PendingEntries
-from pulsar_native.protocol.send_op import Callback, ChunkOp, SendCallback, SendOp
+from pulsar_native.protocol.send_op import Callback, ChunkOp, PendingQueue, SendCallback, SendOp
 from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -64,7 +63,7 @@ class NoRoomForChunks(Exception):
         self.needed = needed
 
 
-class ProducerCore(PendingEntries):
+class ProducerCore:
     """Producer state machine. Not thread-safe."""
 
     def __init__(
@@ -77,7 +76,9 @@ class ProducerCore(PendingEntries):
         max_pending: int = 0,
         encryptor: Encryptor | None = None,
     ) -> None:
-        super().__init__(-1 if config.initial_sequence_id is None else config.initial_sequence_id)
+        self.queue = PendingQueue(-1 if config.initial_sequence_id is None else config.initial_sequence_id)
+        # Transactions in which the broker has registered this partition, until they end.
+        self.transactions: set[TransactionCore] = set()
         self.config = config
         self.producer_id = producer_id
         self.topic = topic
@@ -85,8 +86,8 @@ class ProducerCore(PendingEntries):
         self.name = config.producer_name or ""
         self.schema_version: bytes | None = None
         self.max_message_size = DEFAULT_MAX_MESSAGE_SIZE
-        self.last_pushed = self.last_published
-        self._next_sequence_id = self.last_published + 1
+        self.last_pushed = self.queue.last_published
+        self._next_sequence_id = self.last_pushed + 1
         # Batches that could not be encoded: completed by the engine after it has released the lock.
         self.failed: list[tuple[SendOp, PulsarException]] = []
         # Bytes reserved of the client's memory limit for messages still to arrive through the fast path.
@@ -118,12 +119,18 @@ class ProducerCore(PendingEntries):
         self.max_message_size = max_message_size
         self._batch_room = self._room_of_a_batch()
         self.schema_version = schema_version or None
-        self._stored = max(self._stored, last_sequence_id)
-        if not self.pending and not self.open_batch.payloads and self.last_published < last_sequence_id:
+        queue = self.queue
+        queue.stored = max(queue.stored, last_sequence_id)
+        if not queue.ops and not self.open_batch.payloads and queue.last_published < last_sequence_id:
             self.last_pushed = max(self.last_pushed, last_sequence_id)
             if self.config.initial_sequence_id is None and self._next_sequence_id == 0:
-                self.last_published = last_sequence_id
+                queue.last_published = last_sequence_id
                 self._next_sequence_id = last_sequence_id + 1
+
+    def disconnected(self) -> None:
+        """Record the loss of the connection: pending entries of transactions may be stored."""
+        if self.transactions:
+            self.queue.disconnected()
 
     def _room_of_a_batch(self) -> int:
         encryption = 0 if self._encryptor is None else self._encryptor.overhead
@@ -139,13 +146,13 @@ class ProducerCore(PendingEntries):
     @property
     def pending_messages(self) -> int:
         """Number of messages that wait for their receipts."""
-        # `_queued_messages` counts entries; the open batch and the fast path are counted on demand.
-        return self._queued_messages + len(self.open_batch.payloads) + len(self.fast_path.items)
+        # The queue counts entries; the open batch and the fast path are counted on demand.
+        return self.queue.messages + len(self.open_batch.payloads) + len(self.fast_path.items)
 
     @property
     def pending_bytes(self) -> int:
         """Number of bytes that wait for their receipts."""
-        return self._queued_bytes + sum(map(len, self.open_batch.payloads)) + self._coming_bytes()
+        return self.queue.bytes + sum(map(len, self.open_batch.payloads)) + self._coming_bytes()
 
     @property
     def spare_bytes(self) -> int:
@@ -208,7 +215,7 @@ class ProducerCore(PendingEntries):
         duplicate = sequence_id <= self.last_pushed
         # Too large for any batch: compressed, it may still fit as an entry of its own. Or sent before without a
         # receipt: the broker may or may not have it, and would drop a whole batch for one message that it has.
-        if size > self.max_message_size - _SIZE_RESERVE or (duplicate and sequence_id > self._stored):
+        if size > self.max_message_size - _SIZE_RESERVE or (duplicate and sequence_id > self.queue.stored):
             return self._add_single(payload, extras, kind, callback, sequence_id, now, wall_ms)
         batch = self.open_batch
         ready: list[SendOp] = []
@@ -277,7 +284,8 @@ class ProducerCore(PendingEntries):
         That list is empty unless several threads appended more than the capacity, or too late.
         """
         fast_path = self.fast_path
-        fast_path.close()
+        if fast_path.is_open:
+            fast_path.close()
         offered, self._offered = self._offered, (0, 0)
         late, self._late = self._late, []
         if not fast_path.items:
@@ -365,13 +373,11 @@ class ProducerCore(PendingEntries):
         self.last_pushed = start + count - 1
         return ready + self._close()
 
-    def _note(self, sequence_id: int, size: int) -> None:
+    def _note(self, sequence_id: int) -> None:
         if sequence_id >= self._next_sequence_id:
             self._next_sequence_id = sequence_id + 1
         if sequence_id > self.last_pushed:
             self.last_pushed = sequence_id
-        self._queued_messages += 1
-        self._queued_bytes += size
 
     def _add_single(
         self,
@@ -384,7 +390,8 @@ class ProducerCore(PendingEntries):
         wall_ms: int,
     ) -> list[SendOp]:
         metadata, transaction = self._metadata(sequence_id, wall_ms, kind)
-        single_fields(metadata, extras)
+        if extras is not None:
+            single_fields(metadata, extras)
         body = self._compressed(metadata, payload, 1)
         if self._chunking and len(body) > min(self._max_chunk, self._body_limit(metadata)):
             return self._add_chunks(metadata, payload, body, callback, now, transaction)
@@ -392,8 +399,8 @@ class ProducerCore(PendingEntries):
         ready = self._close()
         op = SendOp(sequence_id, sequence_id, parts, [callback], len(payload), now)
         op.transaction = transaction
-        self._note(sequence_id, len(payload))
-        self.pending.append(op)
+        self._note(sequence_id)
+        self.queue.append(op)
         ready.append(op)
         return ready
 
@@ -426,9 +433,9 @@ class ProducerCore(PendingEntries):
             op = ChunkOp(sequence_id, parts, *taken, now, is_last=is_last, places=places)
             op.transaction = transaction
             ops.append(op)
-        self._note(sequence_id, len(payload))
-        self._queued_messages += count - 1
-        self.pending.extend(ops)
+        self._note(sequence_id)
+        for each in ops:
+            self.queue.append(each)
         return ops
 
     def _chunk_size(self, metadata: pb.MessageMetadata, total: int) -> int:
@@ -488,13 +495,12 @@ class ProducerCore(PendingEntries):
         """Build an entry of a batch and queue it; a batch that cannot be encoded goes to `failed`."""
         size = sum(map(len, batch.payloads))
         count = len(batch.ids)
-        self._queued_messages += count
-        self._queued_bytes += size
         highest = max(batch.ids) if batch.potential_duplicates else batch.ids[-1]
         metadata, transaction = self._metadata(batch.ids[0], batch.wall, batch.kind)
         try:
             if count == 1:
-                single_fields(metadata, batch.first_key)
+                if batch.first_key is not None:
+                    single_fields(metadata, batch.first_key)
                 body = batch.payloads[0]
             else:
                 shared_keys(metadata, batch.first_key)
@@ -505,12 +511,11 @@ class ProducerCore(PendingEntries):
             parts = self._frame(metadata, body, sequence_id, highest, count, transaction)
         except PulsarException as error:
             op = SendOp(sequence_id, highest, (), batch.callbacks, size, batch.created)
-            self._release(op)
             self.failed.append((op, error))
             return []
         op = SendOp(sequence_id, highest, parts, batch.callbacks, size, batch.created)
         op.transaction = transaction
-        self.pending.append(op)
+        self.queue.append(op)
         return [op]
 
     def _metadata(
@@ -583,18 +588,14 @@ class ProducerCore(PendingEntries):
         timeout = self.config.send_timeout_millis / 1000
         if not timeout:
             return None
-        if self.pending:
-            return self.pending[0].created + timeout
+        if self.queue.ops:
+            return self.queue.ops[0].created + timeout
         return self.open_batch.created + timeout if self.open_batch.payloads else None
 
     def drain(self) -> list[SendOp]:
         """Empty the queue and the open batch and return their entries, oldest first."""
         self.close_batch()
-        ops = list(self.pending)
-        self.pending.clear()
-        for op in ops:
-            self._release(op)
-        return ops
+        return self.queue.drain()
 
     def remove_ended(self, now: float) -> list[SendOp]:
         """Remove and return entries of transactions that end or have timed out, which must not be written any more."""
@@ -604,7 +605,19 @@ class ProducerCore(PendingEntries):
         if isinstance(self.open_batch.kind, tuple) and self.open_batch.kind[1] in ended:
             self.close_batch()
         self.transactions -= ended
-        return self._remove(lambda op: op.transaction in ended)
+        return self.queue.remove(lambda op: op.transaction in ended)
+
+    def remove_doubtful(self, last_sequence_id: int) -> list[SendOp]:
+        """Remove and return entries that may be stored already and would be duplicated in their transaction by a
+        resend.
+
+        `last_sequence_id` is the one of PRODUCER_SUCCESS: a broker with deduplication that has messages of this
+        producer returns its highest id, and drops what is resent. A broker that returns none would store it a second
+        time.
+        """
+        if last_sequence_id >= 0 or not self.transactions:
+            return []
+        return self.queue.remove_doubtful()
 
     def timeout_error(self) -> Timeout:
         """Return the error for messages without a receipt in time."""

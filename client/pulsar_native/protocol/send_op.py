@@ -1,14 +1,20 @@
-"""Send operations: entries with their bytes until the receipt arrives, and the callbacks to call then.
+"""Send operations: entries with their bytes until the receipt arrives, the callbacks to call then, and their queue.
 
 Rules: an entry keeps its exact bytes, so that a resend has the batch boundaries the broker's deduplication has
 recorded; a chunk is an entry, and the last chunk of a message carries the message's callback. An application's callback
 may be wrapped in a one-element tuple: it is then called with a result code, which saves one object per message.
+
+Receipts arrive in the order of the queue. A lower sequence id belongs to an entry that was given up; a higher one means
+that client and broker are out of step. Entries of a transaction are removed when they must not be written, or written
+again. Not thread-safe: the engine holds the producer's lock around every call of the queue.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from pulsar_native.enums import Result
@@ -152,3 +158,96 @@ class ChunkOp(SendOp):
             if each[1] < 0:
                 return MessageId(*each, -1, topic=topic)
         return MessageId(*place, -1, topic=topic, first_chunk=MessageId(*self._places[0], -1, topic=topic))
+
+
+class SendReceipt(Enum):
+    """Classification of a receipt."""
+
+    COMPLETED = auto()
+    IGNORED = auto()
+    OUT_OF_STEP = auto()
+
+
+class PendingQueue:
+    """Entries that wait for their receipts, in the order in which they are written, and the ids that receipts named."""
+
+    __slots__ = ("bytes", "last_published", "messages", "ops", "stored")
+
+    def __init__(self, last_published: int) -> None:
+        self.ops: deque[SendOp] = deque()
+        # Messages and payload bytes of all entries.
+        self.messages = 0
+        self.bytes = 0
+        self.last_published = last_published
+        # Highest sequence id known to be stored; the broker's deduplication drops everything up to it.
+        self.stored = -1
+
+    def append(self, op: SendOp) -> None:
+        """Add an entry, to be written after all others."""
+        self.ops.append(op)
+        self.messages += op.count
+        self.bytes += op.size
+
+    def disconnected(self) -> None:
+        """Record that the connection is lost: it is unknown which of the entries the broker has stored."""
+        for op in self.ops:
+            op.may_be_stored = True
+
+    def receipt(self, sequence_id: int) -> tuple[SendReceipt, SendOp | None]:
+        """Match a receipt with the oldest entry: a lower id was given up before, a higher one means out of step."""
+        if not self.ops or sequence_id < self.ops[0].sequence_id:
+            return SendReceipt.IGNORED, None
+        if sequence_id > self.ops[0].sequence_id:
+            return SendReceipt.OUT_OF_STEP, None
+        op = self._pop()
+        self.last_published = max(self.last_published, op.highest_sequence_id)
+        self.stored = max(self.stored, op.highest_sequence_id)
+        return SendReceipt.COMPLETED, op
+
+    def damaged(self, sequence_id: int) -> None:
+        """Record that the broker rejected an entry with ChecksumError; it is to be sent again."""
+        for op in self.ops:
+            if op.sequence_id == sequence_id:
+                op.was_damaged = True
+
+    def fail(self, sequence_id: int) -> SendOp | None:
+        """Remove and return the oldest entry if it has this id: the broker rejected it permanently.
+
+        The other chunks of a chunked message are removed with it; the last one, which has the callback, is returned.
+        """
+        if not self.ops or self.ops[0].sequence_id != sequence_id:
+            return None
+        op = self._pop()
+        while isinstance(op, ChunkOp) and not op.is_last:
+            op = self._pop()
+        return op
+
+    def remove(self, is_wanted: Callable[[SendOp], bool]) -> list[SendOp]:
+        """Remove and return some entries, oldest first."""
+        taken = [op for op in self.ops if is_wanted(op)]
+        if taken:
+            gone = set(taken)
+            self.ops = deque(op for op in self.ops if op not in gone)
+        for op in taken:
+            self._uncount(op)
+        return taken
+
+    def remove_doubtful(self) -> list[SendOp]:
+        """Remove and return entries of transactions that may be stored: a resend would duplicate them there."""
+        return self.remove(lambda op: op.may_be_stored and op.transaction is not None)
+
+    def drain(self) -> list[SendOp]:
+        """Remove and return all entries, oldest first."""
+        ops = list(self.ops)
+        self.ops.clear()
+        self.messages = self.bytes = 0
+        return ops
+
+    def _pop(self) -> SendOp:
+        op = self.ops.popleft()
+        self._uncount(op)
+        return op
+
+    def _uncount(self, op: SendOp) -> None:
+        self.messages -= op.count
+        self.bytes -= op.size

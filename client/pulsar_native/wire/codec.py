@@ -18,6 +18,7 @@ from struct import Struct
 from google.protobuf.message import DecodeError
 
 from pulsar_native.exceptions import InvalidMessage
+from pulsar_native.wire.frames import VARINT_LAST, VARINT_MORE, varint
 from pulsar_native.wire.pulsar_api_pb2 import SingleMessageMetadata
 
 _SIZE = Struct(">I")
@@ -38,21 +39,8 @@ _NULL_KEY = b"\x50\x01"
 
 _PAYLOAD_SIZE_TAG = _PAYLOAD_SIZE[0]
 
-_LAST = tuple(bytes((value,)) for value in range(128))  # a varint's only or last byte
-_MORE = tuple(bytes((value | 128,)) for value in range(128))  # a varint byte with the continuation bit
-
-
 _WORTH_PICKING = 128  # bytes per message; below, searching the payloads too is faster than extracting the metadata
 _WORTH_A_RUN = 8  # messages; below, reading them one by one is as fast
-
-
-def varint(value: int) -> bytes:
-    """Return a non-negative number of at most 64 bits as a protobuf varint. Pure."""
-    if value < 128:
-        return _LAST[value]
-    if value < 16384:
-        return _MORE[value & 127] + _LAST[value >> 7]
-    return _MORE[value & 127] + _MORE[value >> 7 & 127] + varint(value >> 14)
 
 
 @lru_cache(maxsize=1024)
@@ -174,7 +162,7 @@ def _sequence_ids(ids: Sequence[int]) -> tuple[list[bytes], list[bytes], int]:
     while first < end:
         high = first >> 7
         stop = min(end, (high + 1) << 7)
-        firsts += (_MORE if high else _LAST)[first & 127 : (stop - 1 & 127) + 1]
+        firsts += (VARINT_MORE if high else VARINT_LAST)[first & 127 : (stop - 1 & 127) + 1]
         rests += [varint(high) if high else b""] * (stop - first)
         first = stop
     return firsts, rests, width

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -34,7 +35,7 @@ from pulsar_native.message_id import MessageId
 from pulsar_native.schema import SchemaInfo, SchemaType
 from support.brokers import Broker, NewTopic
 from support.http_peer import Answer, http_peer
-from support.until import until
+from support.until import until, wait_until
 
 STRANGE = "wäh?#% &+;=:@x"
 
@@ -65,12 +66,7 @@ def position(message_id: MessageId | pulsar.MessageId) -> tuple[int, int]:
     return message_id.ledger_id(), message_id.entry_id()
 
 
-def eventually(check: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until the check holds."""
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
+eventually = partial(wait_until, seconds=20)
 
 
 # ---- cluster and namespaces ------------------------------------------------------------------------------------------

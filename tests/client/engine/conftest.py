@@ -21,13 +21,6 @@ from pulsar_native.schema.versions import VersionedDecoder
 from support.fake_broker import FakeBroker
 
 
-@pytest.fixture
-def fake() -> Iterator[FakeBroker]:
-    """Give a broker that says what the test wants."""
-    with FakeBroker() as broker:
-        yield broker
-
-
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Give an authority and what it signed."""

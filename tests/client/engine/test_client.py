@@ -24,6 +24,7 @@ from pulsar_native.exceptions import (
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, Seen, found, success, swallow
+from support.until import wait_until
 
 Cores = Callable[..., ClientCore]
 Subscribed = Callable[..., Any]
@@ -291,10 +292,9 @@ def test_close_sync_client_leaves_no_thread_or_socket(fake: FakeBroker) -> None:
     assert outcomes == [pulsar_native.Result.Ok]
     assert len(fake.seen(Kind.CLOSE_PRODUCER)) == 1 and len(fake.seen(Kind.CLOSE_CONSUMER)) == 2
     assert all(peer.gone.wait(10) for peer in fake.peers)
-    deadline = time.monotonic() + 10
-    while [each for each in set(threading.enumerate()) - before if each.name.startswith("pulsar-native")]:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(
+        lambda: not [each for each in set(threading.enumerate()) - before if each.name.startswith("pulsar-native")]
+    )
     for call in (lambda: producer.send(b"y"), lambda: consumer.acknowledge(MessageId(-1, 1, 1)), reader.read_next):
         with pytest.raises(AlreadyClosed):
             call()
@@ -322,7 +322,7 @@ def test_shutdown_immediate_without_close_commands(fake: FakeBroker) -> None:
 
     waiting = threading.Thread(target=receive)
     waiting.start()
-    time.sleep(0.05)
+    wait_until(consumer._inner.has_waiters)
     started = time.monotonic()
     client.shutdown()
     assert time.monotonic() - started < 2
@@ -348,7 +348,7 @@ def test_close_wakes_receivers(fake: FakeBroker) -> None:
     waiting = [threading.Thread(target=receive) for _ in range(3)]
     for thread in waiting:
         thread.start()
-    time.sleep(0.05)
+    wait_until(lambda: len(consumer._inner._waiters) == 3)
     consumer.close()
     for thread in waiting:
         thread.join(10)

@@ -32,6 +32,7 @@ from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
+from support.clock import LoopClock
 from support.entry_bytes import single_entry
 from support.fake_broker import HOST, FakeBroker, Peer, delivery, failure, frame, success, swallow
 from support.until import until
@@ -98,8 +99,9 @@ async def test_handshake_first_and_stored(fake: FakeBroker, cores: Cores) -> Non
     core = cores(fake.url)
     asked = asyncio.create_task(core.topic_partition_count("t", auto_create=True))
     await asyncio.to_thread(fake.wait, Kind.CONNECT)
-    await asyncio.sleep(0.05)
-    # Nothing is sent before the handshake is done.
+    for _ in range(10):
+        await asyncio.sleep(0)
+    # Nothing is sent before the handshake is done: what the loop had to write, it has written.
     assert [seen.command.type for seen in fake.seen()] == [Kind.CONNECT]
     released.set()
     await asked
@@ -366,10 +368,13 @@ async def test_keep_alive_responding_peer_kept(fake: FakeBroker, cores: Cores) -
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C14")
-async def test_keep_alive_disabled(fake: FakeBroker, cores: Cores) -> None:
+async def test_keep_alive_disabled(fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
     core = cores(fake.url, keep_alive_interval_seconds=0)
     await connect(core, fake)
-    await asyncio.sleep(0.1)
+    await clock.advance(1000)
+    # Answered behind any ping.
+    await core.topic_partition_count("t", auto_create=True)
     assert fake.seen(Kind.PING) == []
 
 

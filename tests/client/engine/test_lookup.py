@@ -26,6 +26,7 @@ from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
+from support.clock import LoopClock
 from support.fake_broker import HOST, FakeBroker, Peer, found, frame, not_found, swallow
 
 Cores = Callable[..., ClientCore]
@@ -231,11 +232,12 @@ async def test_lookup_retry_deadline_raises_broker_error(fake: FakeBroker, cores
 
 
 @pytest.mark.asyncio
-async def test_lookup_broker_starting_late(fake: FakeBroker, cores: Cores) -> None:
+async def test_lookup_broker_starting_late(fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
     fake.close()
     core = cores(fake.url, starting_backoff_interval_ms=20)
     waiting = asyncio.create_task(core.lookup.broker_of(TOPIC, core.deadline()))
-    await asyncio.sleep(0.1)
+    await clock.advance(4)
     assert not waiting.done()
     waiting.cancel()
     with pytest.raises(ConnectError, match="Connection refused") as caught:
@@ -293,7 +295,9 @@ async def test_lookup_concurrency_limit(fake: FakeBroker, cores: Cores) -> None:
     core = cores(fake.url, concurrent_lookup_requests=2)
     tasks = [asyncio.create_task(core.lookup.broker_of(TopicName.parse(f"t{number}"))) for number in range(5)]
     first = await asyncio.to_thread(fake.wait, Kind.LOOKUP, 2)
-    await asyncio.sleep(0.05)
+    # Answered behind a third one.
+    first[0].peer.send(frame(Kind.PING))
+    await asyncio.to_thread(fake.wait, Kind.PONG)
     assert len(lookups(fake)) == 2
     first[0].peer.send(found(first[0].command, fake.url))
     third = (await asyncio.to_thread(fake.wait, Kind.LOOKUP, 3))[-1]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from pulsar_native.engine import loop as loop_module
 from pulsar_native.engine.loop import Engine, acquire_thread_engine, check_generation, release_thread_engine
 from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported, Timeout
 from support.fake_broker import FakeBroker
+from support.until import wait_until
 
 TESTS = Path(__file__).resolve().parents[2]
 
@@ -108,16 +108,21 @@ def test_engine_run_errors_and_timeouts() -> None:
 def test_engine_end_fails_waiting_call() -> None:
     engine = acquire_thread_engine()
     told: list[BaseException] = []
+    waits = threading.Event()
+
+    async def wait() -> None:
+        waits.set()
+        await asyncio.Event().wait()
 
     def call() -> None:
         try:
-            engine.run(asyncio.sleep(60))
+            engine.run(wait())
         except BaseException as error:
             told.append(error)
 
     caller = threading.Thread(target=call)
     caller.start()
-    time.sleep(0.1)
+    assert waits.wait(10)
     release_thread_engine(engine.generation)
     caller.join(10)
     assert not caller.is_alive()
@@ -145,9 +150,7 @@ def test_engine_end_fails_call_before_its_first_step() -> None:
     caller = threading.Thread(target=call, daemon=True)
     caller.start()
     # The call is queued behind what blocks the loop, and the end behind the call: its task is made in the last round.
-    deadline = time.monotonic() + 10
-    while not engine.loop._ready and time.monotonic() < deadline:  # type: ignore[attr-defined]
-        time.sleep(0.001)
+    wait_until(lambda: engine.loop._ready)  # type: ignore[attr-defined]
     release_thread_engine(engine.generation)
     go_on.set()
     caller.join(10)
@@ -208,13 +211,16 @@ def test_engine_call_immediate_on_loop() -> None:
 @pytest.mark.asyncio
 async def test_engine_spawn_keeps_task_alive() -> None:
     engine = Engine(asyncio.get_running_loop(), threading.get_ident())
-    finished = asyncio.Event()
+    begun, finished = asyncio.Event(), asyncio.Event()
 
     async def body() -> None:
-        await asyncio.sleep(0.02)
+        begun.set()
+        # Nothing else refers to what the task waits for.
+        await asyncio.to_thread(gc.collect)
         finished.set()
 
     engine.spawn(body())
+    await begun.wait()
     gc.collect()
     await asyncio.wait_for(finished.wait(), 10)
 

@@ -18,6 +18,7 @@ from pulsar_native.service_url import Address
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
+from support.clock import LoopClock
 from support.fake_broker import HOST, FakeBroker, Peer, swallow
 from support.until import until
 
@@ -218,52 +219,64 @@ async def test_pool_dead_host_in_quarantine_skipped(fake: FakeBroker, cores: Cor
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C1")
-async def test_pool_recovered_host_used_after_quarantine(fake: FakeBroker, cores: Cores) -> None:
+async def test_pool_recovered_host_used_after_quarantine(
+    fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
     dead = closed_broker()
     core = cores(
         f"pulsar://{dead},{fake.address}",
-        service_url_quarantine_init_duration_seconds=0.05,
-        service_url_quarantine_max_duration_seconds=0.05,
+        service_url_quarantine_init_duration_seconds=60,
+        service_url_quarantine_max_duration_seconds=60,
     )
     await core.pool.to_service()
     await core.pool.to_service()
-    await asyncio.sleep(0.06)
+    assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address}
+    await clock.advance(61)
     assert {str(core.pool.next_host()) for _ in range(6)} == {fake.address, dead}
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("slots", [1, 0])
-async def test_pool_idle_connection_closed_and_reopened(fake: FakeBroker, cores: Cores, slots: int) -> None:
-    core = cores(fake.url, connection_max_idle_seconds=0.1, connections_per_broker=slots)
-    before = time.monotonic()
+async def test_pool_idle_connection_closed_and_reopened(
+    fake: FakeBroker, cores: Cores, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
+    core = cores(fake.url, connection_max_idle_seconds=100, keep_alive_interval_seconds=0, connections_per_broker=slots)
     idle = await connection_to(core, fake)
-    await until(lambda: not idle.is_open)
-    assert time.monotonic() - before >= 0.1
+    await clock.advance(90)
+    assert idle.is_open
+    await clock.advance(40)
+    assert not idle.is_open
     assert core.pool.connections() == [] and fake.peers[0].gone.wait(10)
     assert (await connection_to(core, fake)).is_open
 
 
 @pytest.mark.asyncio
-async def test_pool_used_connection_not_idle(fake: FakeBroker, cores: Cores) -> None:
-    core = cores(fake.url, connection_max_idle_seconds=0.05)
+async def test_pool_used_connection_not_idle(fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
+    core = cores(fake.url, connection_max_idle_seconds=1, operation_timeout_seconds=60)
     producer = await core.create_producer(ProducerConfig(topic="t"), None)
-    await asyncio.sleep(0.3)
+    await clock.advance(6)
     assert producer.is_connected and len(fake.peers) == 1
     await producer.close()
-    await until(lambda: core.pool.connections() == [])
+    await clock.advance(6)
+    assert core.pool.connections() == []
     # A question that waits for its answer is use, too.
     fake.answers[Kind.LOOKUP] = swallow
     asking = asyncio.create_task(core.lookup.broker_of(TopicName.parse("t")))
     await asyncio.to_thread(fake.wait, Kind.LOOKUP, 2)
-    await asyncio.sleep(0.2)
+    await clock.advance(6)
     assert core.pool.connections() and not asking.done()
     asking.cancel()
-    await until(lambda: core.pool.connections() == [])
+    await clock.advance(6)
+    assert core.pool.connections() == []
 
 
 @pytest.mark.asyncio
-async def test_pool_idle_release_disabled(fake: FakeBroker, cores: Cores) -> None:
-    core = cores(fake.url, connection_max_idle_seconds=0)
+async def test_pool_idle_release_disabled(fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
+    core = cores(fake.url, connection_max_idle_seconds=0, keep_alive_interval_seconds=0)
     connection = await connection_to(core, fake)
-    await asyncio.sleep(0.1)
+    await clock.advance(100_000)
     assert connection.is_open

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration, Invali
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, found, frame, swallow
-from support.until import until
+from support.until import until, wait_until
 
 Cores = Callable[..., ClientCore]
 
@@ -115,7 +114,7 @@ async def test_provider_hanging_times_out(fake: FakeBroker, cores: Cores) -> Non
         with pytest.raises(Timeout):
             await call()
     waiting = asyncio.create_task(core.service.known())
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
     core.shutdown()
     leave.set()
     with pytest.raises(AlreadyClosed):
@@ -154,7 +153,7 @@ async def test_provider_push_same_cluster_no_effect(fake: FakeBroker, cores: Cor
     core = cores(provider)
     await core.topic_partitions("t")
     provider.push(ServiceInfo(fake.url))
-    await asyncio.sleep(0.02)
+    await core.topic_partitions("t")
     await core.topic_partitions("t")
     assert len(fake.peers) == 1
 
@@ -164,15 +163,19 @@ async def test_provider_push_same_cluster_no_effect(fake: FakeBroker, cores: Cor
 async def test_provider_callable_polled(fake: FakeBroker, second: FakeBroker, cores: Cores) -> None:
     answers: list[Any] = [fake.url]
 
+    asked: list[Any] = []
+
     def supply() -> Any:
+        asked.append(answers[0])
         if isinstance(answers[0], Exception):
             raise answers[0]
         return answers[0]
 
     core = cores(PolledServiceInfo(supply, check_interval_ms=10))
     await core.topic_partitions("t")
+    failures = len(asked)
     answers[0] = OSError()
-    await asyncio.sleep(0.05)
+    await until(lambda: len(asked) > failures + 1)
     answers[0] = second.url
     await until(lambda: core.service.info.service_url == second.url)
     await core.topic_partitions("t")
@@ -242,10 +245,7 @@ def test_provider_dropped_client_closes_it(fake: FakeBroker) -> None:
     client = Client(provider)
     client.get_topic_partitions("t")
     client.shutdown()
-    deadline = time.monotonic() + 10
-    while provider.calls[-1] != "close":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: provider.calls[-1] == "close")
     unused = Provider(ServiceInfo(fake.url))
     Client(unused).close()
     assert unused.calls == []

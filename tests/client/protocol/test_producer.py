@@ -12,9 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pulsar_native.enums import CompressionType
 from pulsar_native.exceptions import MessageTooBig, PulsarException, Timeout
 from pulsar_native.protocol.data_keys import Encryptor
-from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import ProducerCore
-from pulsar_native.protocol.send_op import SendOp
+from pulsar_native.protocol.send_op import SendOp, SendReceipt
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import parse_single, split_batch
 from pulsar_native.wire.compression import decompress
@@ -88,7 +87,7 @@ class ProducerModel(RuleBasedStateMachine):
             parts["partition_key"] = key
         used = self.next if number is None else number
         kind = "fresh" if used > self.pushed else "known" if used <= self.stored else "uncertain"
-        before = len(self.core.pending)
+        before = len(self.core.queue.ops)
         callback = lambda error, place: self.done.append((payload, error))  # noqa: E731
         ready = add(self.core, payload, self.now, callback, **parts)
         self.outstanding.append(Message(used, payload, kind))
@@ -96,7 +95,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.next = max(self.next, used + 1)
         self.pushed = max(self.pushed, used)
         self._wrote(ready)
-        assert list(self.core.pending)[before:] == ready
+        assert list(self.core.queue.ops)[before:] == ready
         if not self.core.batching or own:
             assert not self.core.batch_is_open
 
@@ -154,7 +153,7 @@ class ProducerModel(RuleBasedStateMachine):
         self.written += ops
 
     def _check_entry(self, op: SendOp) -> None:
-        position = sum(other.count for other in list(self.core.pending)[: list(self.core.pending).index(op)])
+        position = sum(other.count for other in list(self.core.queue.ops)[: list(self.core.queue.ops).index(op)])
         mine = self.outstanding[position : position + op.count]
         sent = read(op)
         assert sent.messages == [(message.number, message.payload) for message in mine]
@@ -172,11 +171,11 @@ class ProducerModel(RuleBasedStateMachine):
             assert not sent.entry.is_batch and not sent.command.HasField("num_messages")
             assert not sent.command.HasField("highest_sequence_id")
 
-    @precondition(lambda self: self.core.pending)
+    @precondition(lambda self: self.core.queue.ops)
     @rule()
     def receipt(self) -> None:
-        head = self.core.pending[0]
-        outcome, op = self.core.receipt(head.sequence_id)
+        head = self.core.queue.ops[0]
+        outcome, op = self.core.queue.receipt(head.sequence_id)
         assert (outcome, op) == (SendReceipt.COMPLETED, head)
         head.complete(None, (2, 5, 6), TOPIC)
         self._settle(head.count, None)
@@ -192,18 +191,18 @@ class ProducerModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 130))
     def receipt_of_something_else(self, number: int) -> None:
-        before = list(self.core.pending)
+        before = list(self.core.queue.ops)
         if before and before[0].sequence_id == number:
             return
-        outcome, op = self.core.receipt(number)
+        outcome, op = self.core.queue.receipt(number)
         ahead = bool(before) and number > before[0].sequence_id
         assert (outcome, op) == (SendReceipt.OUT_OF_STEP if ahead else SendReceipt.IGNORED, None)
-        assert list(self.core.pending) == before
+        assert list(self.core.queue.ops) == before
 
     @rule(number=st.integers(0, 130))
     def refused_for_good(self, number: int) -> None:
-        head = self.core.pending[0] if self.core.pending else None
-        op = self.core.fail(number)
+        head = self.core.queue.ops[0] if self.core.queue.ops else None
+        op = self.core.queue.fail(number)
         if head is None or head.sequence_id != number:
             assert op is None
             return
@@ -216,9 +215,9 @@ class ProducerModel(RuleBasedStateMachine):
         # What the broker has stored may be ahead of the receipts we have.
         highest = max((message.number for message in self.outstanding), default=-1)
         last = max(self.stored, highest) if stored else self.stored
-        before = list(self.core.pending)
+        before = list(self.core.queue.ops)
         self.core.connected("the-name", last, b"", self.LARGEST)
-        assert list(self.core.pending) == before
+        assert list(self.core.queue.ops) == before
         self.stored = max(self.stored, last)
         if not self.outstanding:
             self.pushed = max(self.pushed, last)
@@ -240,7 +239,7 @@ class ProducerModel(RuleBasedStateMachine):
         for op in ops:
             op.complete(error("late"), None, TOPIC)
         self._settle(len(self.outstanding), error)
-        assert not self.outstanding and not self.core.pending and not self.core.batch_is_open
+        assert not self.outstanding and not self.core.queue.ops and not self.core.batch_is_open
 
     # --- always
 
@@ -249,17 +248,17 @@ class ProducerModel(RuleBasedStateMachine):
         if hasattr(self, "core"):
             assert self.core.pending_messages == len(self.outstanding)
             assert self.core.pending_bytes == sum(len(message.payload) for message in self.outstanding)
-            assert self.core.last_published == self.published
+            assert self.core.queue.last_published == self.published
             assert self.core.last_pushed + len(self.core.fast_path.items) == self.pushed
             assert not self.core.failed
 
     @invariant()
     def what_waits_keeps_its_order_and_its_bytes(self) -> None:
         if hasattr(self, "core"):
-            for op in self.core.pending:
+            for op in self.core.queue.ops:
                 assert bytes_of(op) == self.snapshots[id(op)]
                 assert op.is_intact()
-            waiting = [number for op in self.core.pending for number, _ in read(op).messages]
+            waiting = [number for op in self.core.queue.ops for number, _ in read(op).messages]
             assert waiting == [message.number for message in self.outstanding[: len(waiting)]]
             assert self.core.batch_is_open == (len(waiting) < len(self.outstanding))
 
@@ -361,7 +360,7 @@ def test_sequence_ids_continue_from_broker_or_config(
     options: dict[str, Any], last: int, first: int, published: int
 ) -> None:
     made = core(last_sequence_id=last, batching_enabled=False, **options)
-    assert made.last_published == published
+    assert made.queue.last_published == published
     assert ids(add(made) + add(made)) == [[first], [first + 1]]
 
 
@@ -369,7 +368,7 @@ def test_sequence_ids_continue_from_broker_or_config(
 def test_sequence_ids_kept_at_reconnect() -> None:
     made = core(batching_enabled=False)
     add(made)
-    made.receipt(0)
+    made.queue.receipt(0)
     made.connected("the-name", 7, b"", 5 << 20)
     assert ids(add(made)) == [[1]]
 
@@ -487,7 +486,7 @@ def test_batch_encoding_error_fails_alone() -> None:
     assert made.close_batch() == []
     ((op, error),) = made.failed
     assert op.count == 2 and isinstance(error, MessageTooBig)
-    assert (made.pending_messages, made.pending_bytes, list(made.pending)) == (0, 0, [])
+    assert (made.pending_messages, made.pending_bytes, list(made.queue.ops)) == (0, 0, [])
     assert ids(add(made, b"next") + made.close_batch()) == [[2]]
 
 
@@ -576,7 +575,7 @@ def test_max_message_size_after_compression(batching: bool) -> None:
     with pytest.raises(MessageTooBig, match="maxMessageSize") as caught:
         add(made, random.Random(0).randbytes(1 << 20))
     assert caught.value.topic == TOPIC
-    assert (made.pending_messages, len(made.pending)) == (1, 1)
+    assert (made.pending_messages, len(made.queue.ops)) == (1, 1)
 
 
 @pytest.mark.parametrize("batching", [True, False])
@@ -616,11 +615,11 @@ def test_expire_includes_open_batch() -> None:
     assert [op.count for op in made.expire(10.0)] == [2, 1]
     assert "send_timeout_millis (10 s)" in made.timeout_error().message
     # A late receipt of what was given up does no harm.
-    assert made.receipt(0) == (SendReceipt.IGNORED, None)
+    assert made.queue.receipt(0) == (SendReceipt.IGNORED, None)
     add(made, now=11.0)
     made.close_batch()
-    assert made.receipt(2) == (SendReceipt.IGNORED, None)
-    assert made.receipt(3)[0] is SendReceipt.COMPLETED
+    assert made.queue.receipt(2) == (SendReceipt.IGNORED, None)
+    assert made.queue.receipt(3)[0] is SendReceipt.COMPLETED
 
 
 # --- schemas of single messages ---------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from pulsar_native.config import ProducerConfig
 from pulsar_native.enums import BatchingType, CompressionType
 from pulsar_native.exceptions import InvalidConfiguration, MessageTooBig, NotAllowedError, PulsarException
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_op import SendOp
+from pulsar_native.protocol.send_op import SendOp, SendReceipt
 from pulsar_native.wire.compression import decompress
 from support.entry_bytes import assemble
 from support.producer_cores import TOPIC, add, bytes_of, core, read
@@ -37,7 +36,7 @@ class Outcome:
 
 def confirm(made: ProducerCore, entry: int) -> None:
     """Hand in the receipt of the oldest entry."""
-    outcome, op = made.receipt(made.pending[0].sequence_id)
+    outcome, op = made.queue.receipt(made.queue.ops[0].sequence_id)
     assert outcome is SendReceipt.COMPLETED and op is not None
     op.complete(None, (2, 7, entry), TOPIC)
 
@@ -93,19 +92,19 @@ def test_chunks_count_each_last_receipt_completes() -> None:
     ops = add(made, bytes(5000), callback=outcome)
     assert len(ops) == made.pending_messages == 3 and made.pending_bytes == 5000
     add(made, b"next")
-    assert [op.sequence_id for op in made.pending] == [0, 0, 0, 1]
+    assert [op.sequence_id for op in made.queue.ops] == [0, 0, 0, 1]
     confirm(made, 5)
-    assert (made.last_published, outcome.told, made.pending_messages) == (-1, [], 3)
+    assert (made.queue.last_published, outcome.told, made.pending_messages) == (-1, [], 3)
     confirm(made, 8)
     confirm(made, 9)
     ((error, place),) = outcome.told
-    assert error is None and place is not None and made.last_published == 0
+    assert error is None and place is not None and made.queue.last_published == 0
     assert (place.entry_id(), place.partition(), place.batch_index()) == (9, 2, -1)
     first = place.first_chunk_message_id()
     assert first is not None and (first.ledger_id(), first.entry_id(), first.partition()) == (7, 5, 2)
     assert MessageId.deserialize(place.serialize()).first_chunk_message_id() == first
     confirm(made, 10)
-    assert (made.pending_messages, made.pending_bytes, made.last_published) == (0, 0, 1)
+    assert (made.pending_messages, made.pending_bytes, made.queue.last_published) == (0, 0, 1)
 
 
 @pytest.mark.proves("C79", "C80")
@@ -128,7 +127,7 @@ def test_chunk_metadata_too_large_raises() -> None:
     made = chunking(max_message_size=500)
     with pytest.raises(MessageTooBig, match="metadata"):
         add(made, b"x", properties={"a": "b" * 500})
-    assert not made.pending and made.pending_messages == 0
+    assert not made.queue.ops and made.pending_messages == 0
 
 
 @pytest.mark.proves("C80")
@@ -138,12 +137,12 @@ def test_chunk_refused_fails_all() -> None:
     add(made, bytes(5000), callback=outcome)
     add(made, b"next")
     confirm(made, 1)
-    op = made.fail(0)
-    assert op is not None and [each.sequence_id for each in made.pending] == [1]
+    op = made.queue.fail(0)
+    assert op is not None and [each.sequence_id for each in made.queue.ops] == [1]
     op.complete(NotAllowedError("no"), None, TOPIC)
     assert isinstance(outcome.told[0][0], NotAllowedError) and (made.pending_messages, made.pending_bytes) == (1, 4)
     # The receipt of a chunk that was on its way belongs to nobody any more.
-    assert made.receipt(0) == (SendReceipt.IGNORED, None)
+    assert made.queue.receipt(0) == (SendReceipt.IGNORED, None)
 
 
 @pytest.mark.proves("C80")
@@ -218,8 +217,8 @@ def test_key_based_batches_by_highest_id() -> None:
     assert [(m.partition_key, m.ordering_key) for m in metadata] == [("b", b""), ("", b""), ("a", b""), ("b", b"a")]
     assert [read(op).entry.is_batch for op in ops] == [True, False, True, True]
     for op in ops:
-        assert made.receipt(op.sequence_id)[1] is op
-    assert (made.pending_messages, made.last_published) == (0, 7)
+        assert made.queue.receipt(op.sequence_id)[1] is op
+    assert (made.pending_messages, made.queue.last_published) == (0, 7)
 
 
 @pytest.mark.proves("C54", "C55")

@@ -205,10 +205,10 @@ def test_remove_ended_from_queue_and_batch(core: TransactionCore) -> None:
     assert made.remove_ended(109.9) == []
     taken = made.remove_ended(110.0)
     assert [(op.sequence_id, op.transaction) for op in taken] == [(1, core), (3, core)]
-    assert [op.sequence_id for op in made.pending] == [0, 2] and made.pending_messages == 2
+    assert [op.sequence_id for op in made.queue.ops] == [0, 2] and made.pending_messages == 2
     assert not made.transactions
     # Receipts of what was written before mean nothing any more, and disturb nothing.
-    assert [made.receipt(number)[1] is not None for number in (0, 1, 2)] == [True, False, True]
+    assert [made.queue.receipt(number)[1] is not None for number in (0, 1, 2)] == [True, False, True]
 
 
 def test_remove_doubtful_unless_deduplicated(core: TransactionCore) -> None:
@@ -221,7 +221,7 @@ def test_remove_doubtful_unless_deduplicated(core: TransactionCore) -> None:
     add(made, b"later", core)
     assert made.remove_doubtful(0) == []
     assert [op.sequence_id for op in made.remove_doubtful(-1)] == [0]
-    assert [op.sequence_id for op in made.pending] == [1, 2] and made.pending_messages == 2
+    assert [op.sequence_id for op in made.queue.ops] == [1, 2] and made.pending_messages == 2
     made.disconnected()
     assert [op.sequence_id for op in made.remove_doubtful(-1)] == [2]
 
@@ -248,3 +248,10 @@ def test_has_room_in_transaction(core: TransactionCore) -> None:
     add(made, b"x", core)
     with pytest.raises(NoRoomForChunks):
         add(made, b"x" * 12_000, core)
+
+
+def test_acknowledge_whole_batch_then_message_raises(core: TransactionCore) -> None:
+    assert core.acknowledge(SUB, [((1, 1), -1, 3)]) == [(1, 1, None, 3)]
+    assert core.acknowledged(SUB) == {(1, 1): 0b111}
+    with pytest.raises(TransactionConflict, match="1:1:2"):
+        core.acknowledge(SUB, [((1, 1), 2, 3)])

@@ -12,6 +12,7 @@ import pytest
 
 from pulsar_native.asyncio.push_consumer import _TaskDispatcher
 from pulsar_native.sync.push_consumer import _ThreadDispatcher
+from support.until import until, wait_until
 
 
 class Calls:
@@ -84,16 +85,17 @@ async def test_tasks_cancelled_handler_failed_stopped_not() -> None:
         if not started.is_set():
             started.set()
             raise asyncio.CancelledError
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     tasks = _TaskDispatcher(calls, handle, 1)  # type: ignore[arg-type]
     tasks.submit(Something())  # type: ignore[arg-type]
     tasks.submit(Something())  # type: ignore[arg-type]
     await started.wait()
-    await asyncio.sleep(0.01)
+    await until(lambda: calls.running == 1 and calls.ended)
     assert [type(answer) for answer in calls.ended] == [asyncio.CancelledError] and calls.running == 1
+    running = list(tasks._tasks)
     tasks.stop()
-    await asyncio.sleep(0.01)
+    await asyncio.wait(running, timeout=10)
     assert len(calls.ended) == 1
 
 
@@ -111,15 +113,10 @@ def test_threads_run_all_submitted_work() -> None:
     for _ in range(300):
         threads.submit(Something())  # type: ignore[arg-type]
         time.sleep(chance.random() / 2000)
-    deadline = time.monotonic() + 20
-    while len(calls.ended) < 300:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(calls.ended) == 300, 20)
     assert calls.most <= 3 and {type(answer) for answer in calls.ended} == {str, SystemExit}
     threads.stop()
-    while threads._count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not threads._count)
 
 
 def test_threads_idle_above_minimum_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,18 +125,13 @@ def test_threads_idle_above_minimum_end(monkeypatch: pytest.MonkeyPatch) -> None
     threads = _ThreadDispatcher(calls, lambda _messages, _context: gate.wait(20), 1, 4)  # type: ignore[arg-type]
     for _ in range(4):
         threads.submit(Something())  # type: ignore[arg-type]
-    deadline = time.monotonic() + 20
-    while calls.running < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: calls.running == 4)
     gate.set()
-    while threads._count > 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.2)
-    assert threads._count == 1
+    wait_until(lambda: threads._count == 1)
+    # The last one has waited as long as the others, and again.
+    (last,) = [each for each in threading.enumerate() if each.name.startswith("pulsar-native-push-consumer-")]
+    last.join(0.2)
+    assert last.is_alive() and threads._count == 1
     threads.submit(Something())  # type: ignore[arg-type]
-    while len(calls.ended) < 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(calls.ended) == 5)
     threads.stop()

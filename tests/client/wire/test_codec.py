@@ -19,8 +19,8 @@ from pulsar_native.wire.codec import (
     payload_size,
     same_size,
     sequence_fields,
-    varint,
 )
+from pulsar_native.wire.frames import varint
 from support.wire_strategies import U64, batches, fields
 
 pytestmark = pytest.mark.usefixtures("implementation")

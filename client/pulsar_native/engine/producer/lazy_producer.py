@@ -21,7 +21,6 @@ from pulsar_native.exceptions import AlreadyClosed, PulsarException
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.send_op import Callback, SendCallback, as_callback
 from pulsar_native.protocol.transaction import TransactionCore
-from pulsar_native.stats import ProducerClose
 
 
 class _Waiting(NamedTuple):
@@ -207,15 +206,12 @@ class LazyPartitionProducer(PartitionProducer):
 
     # --- end --------------------------------------------------------------------------------------------------------
 
-    async def close(self, timeout: float | None = None) -> ProducerClose:
-        """Let a creation in progress end, send the waiting messages, and close as any other producer."""
-        started = self.engine.loop.time()
+    async def opening_ended(self, timeout: float | None) -> None:
+        """Wait up to `timeout` seconds for a creation that its first message began; None: it ends by itself within the
+        operation time-out.
+        """
         if self._opening is not None and not self._opening.done():
-            # It ends by itself within the operation time-out.
             await asyncio.wait([self._opening], timeout=timeout)
-        if timeout is not None:
-            timeout = max(0.0, timeout - (self.engine.loop.time() - started))
-        return await super().close(timeout)
 
     def unconfirmed(self) -> int:
         """Return how many messages wait for their receipts, or for the producer. Thread-safe."""

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.engine.producer.backpressure import Backpressure
-from pulsar_native.engine.producer.close import close_inline
+from pulsar_native.engine.producer.close import close, close_inline
 from pulsar_native.engine.producer.key_renewal import KeyRenewal
 from pulsar_native.engine.producer.lazy_producer import LazyPartitionProducer
 from pulsar_native.engine.producer.message_schemas import MessageSchemas
@@ -90,12 +91,16 @@ class TopicProducer:
             return 0
         return self._routing.choose(OutgoingMessage(b""), len(self.children), time.monotonic())
 
-    async def open(self) -> None:
-        """Create the producer on every partition, unless lazy; the first failure closes the others and is raised."""
+    async def open(self, broker: BrokerOfTopic | None = None) -> None:
+        """Create the producer on every partition, unless lazy; the first failure closes the others and is raised.
+
+        `broker` serves the topic, if that is known: it is not looked up then.
+        """
         try:
             if self._keys is not None:
                 await self._keys.start()
             # The first partition determines a generated name, so that all partitions share one, as in Java.
+            self._first.assign(broker)
             await self._first.open()
             others = [child for child in self.children if child is not self._first]
             for child in others:
@@ -104,7 +109,7 @@ class TopicProducer:
                 await gather_settled(child.open() for child in others)
         except BaseException:
             for child in self.children:
-                await child.close()
+                await close(child)
                 child.abandon()
             self._stop_tasks()
             raise
@@ -137,7 +142,7 @@ class TopicProducer:
                 await gather_settled(child.open() for child in added)
         except BaseException:
             for child in added:
-                await child.close()
+                await close(child)
             raise
         self.children = [*self.children, *added]
         _log.info("%s now has %d partitions", self.describe(), count)
@@ -192,7 +197,7 @@ class TopicProducer:
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id with a receipt, -1 initially."""
-        return max(child.core.last_published for child in self.children)
+        return max(child.core.queue.last_published for child in self.children)
 
     @property
     def is_connected(self) -> bool:
@@ -209,7 +214,7 @@ class TopicProducer:
     async def close(self, timeout: float | None = None) -> tuple[ProducerClose, ...]:
         """Flush, and close every partition, within `timeout` seconds, else the operation time-out."""
         self._stop_tasks()
-        reports = await gather(child.close(timeout) for child in self.children)
+        reports = await gather(close(child, timeout) for child in self.children)
         self.ended()
         return tuple(reports)
 

@@ -25,7 +25,6 @@ from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ProducerRecorder
 from pulsar_native.engine.producer import backpressure
 from pulsar_native.engine.producer.backpressure import Backpressure
-from pulsar_native.engine.producer.close import close
 from pulsar_native.engine.producer.waiters import CapacityWaiters, FlushWaiters
 from pulsar_native.engine.transaction import Transactions
 from pulsar_native.engine.waiter import SendWait
@@ -44,11 +43,9 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import OutgoingMessage
 from pulsar_native.protocol.data_keys import Encryptor
-from pulsar_native.protocol.pending import SendReceipt
 from pulsar_native.protocol.producer import NoRoomForChunks, ProducerCore
-from pulsar_native.protocol.send_op import Callback, SendCallback, SendOp
+from pulsar_native.protocol.send_op import Callback, SendCallback, SendOp, SendReceipt
 from pulsar_native.protocol.transaction import NotRegistered, TransactionCore
-from pulsar_native.stats import ProducerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -119,6 +116,10 @@ class PartitionProducer(Handler):
 
     # --- connection -----------------------------------------------------------------------------------------------
 
+    def is_registered(self, connection: Connection) -> bool:
+        """Return True if the connection passes the broker's frames to this producer."""
+        return connection.is_open and connection.has_producer(self.core.producer_id)
+
     async def attach(self, connection: Connection) -> None:
         """Create the producer at the broker and resend what has no receipt."""
         producer_id = self.core.producer_id
@@ -140,14 +141,13 @@ class PartitionProducer(Handler):
             answer = await self.ask(request_id, frame, connection, pb.CommandProducerSuccess)
         except BaseException as error:
             connection.remove_producer(producer_id)
-            if isinstance(error, Timeout | asyncio.CancelledError):
+            if isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
                 # The broker may finish the creation later: it must not keep an unused producer.
                 connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
             raise
         # The broker's next frame may close the producer again (an unload): read, and dispatched, before this task
         # continued. Messages sent to a closed producer are lost without a response.
-        attached = connection.is_open and connection.has_producer(producer_id)
-        if self.state not in (State.CONNECTING, State.READY) or not attached:
+        if self.state not in (State.CONNECTING, State.READY) or not self.is_registered(connection):
             connection.remove_producer(producer_id)
             connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
             raise NotConnected("The producer was closed, or the connection lost, meanwhile", topic=self.topic.full)
@@ -161,7 +161,7 @@ class PartitionProducer(Handler):
             self.connection = connection
             ended = self._remove_ended()
             doubtful = self._remove(partial(self.core.remove_doubtful, answer.last_sequence_id))
-            for op in self.core.pending:
+            for op in self.core.queue.ops:
                 connection.write(op.parts)
         self._fail_ended(ended)
         for op in doubtful:
@@ -318,7 +318,7 @@ class PartitionProducer(Handler):
             if self._max_pending and core.pending_messages >= self._max_pending:
                 self._write(core.close_batch())
                 return Backpressure(backpressure.queue_full(self._max_pending, self.topic.full), self.wait_for_room)
-            if not memory.try_reserve(len(payload)) and not self._makes_room(len(payload)):
+            if self._counts_memory and not memory.try_reserve(len(payload)) and not self._makes_room(len(payload)):
                 return Backpressure(backpressure.memory_full(memory.limit, self.topic.full), memory.wait_for_room)
             try:
                 ready = core.add(payload, fields, extras, callback, now, time.time_ns() // 1_000_000)
@@ -421,9 +421,9 @@ class PartitionProducer(Handler):
         """Remove entries of transactions from the queue. Called under the lock."""
         if not self.core.transactions:
             return []
-        before = list(self.core.pending)
+        before = list(self.core.queue.ops)
         taken = remove()
-        if taken and self._flush_waiters:
+        if taken and self._flush_waiters.waiting:
             ready = self._flush_waiters.without(set(taken), before)
             if ready:
                 self.engine.call(self.engine.loop.call_soon, _all_done, ready)
@@ -475,8 +475,8 @@ class PartitionProducer(Handler):
             ended = self._remove_ended()
             self._write(self.core.close_batch())
             self._give_back_ahead()
-            if self.core.pending:
-                self._flush_waiters.add(self.core.pending[-1], done)
+            if self.core.queue.ops:
+                self._flush_waiters.add(self.core.queue.ops[-1], done)
                 done = _nothing
         self._fail_ended(ended)
         self._complete_failed()
@@ -487,7 +487,7 @@ class PartitionProducer(Handler):
     def on_receipt(self, receipt: pb.CommandSendReceipt) -> None:
         """Complete the oldest entry with its id."""
         with self._lock:
-            outcome, op = self.core.receipt(receipt.sequence_id)
+            outcome, op = self.core.queue.receipt(receipt.sequence_id)
         self._received(receipt, outcome, op)
 
     def complete_inline(self, receipt: pb.CommandSendReceipt, callback: object) -> bool:
@@ -496,18 +496,18 @@ class PartitionProducer(Handler):
         Return True if so; else nothing is changed.
         """
         with self._lock:
-            pending = self.core.pending
+            pending = self.core.queue.ops
             op = pending[0] if pending else None
             if (
                 op is None
                 or op.sequence_id != receipt.sequence_id
                 or len(op.callbacks) != 1
                 or op.callbacks[0] is not callback
-                or self._flush_waiters
-                or self._capacity_waiters
+                or self._flush_waiters.waiting
+                or self._capacity_waiters.waiting
             ):
                 return False
-            outcome, op = self.core.receipt(receipt.sequence_id)
+            outcome, op = self.core.queue.receipt(receipt.sequence_id)
         self._received(receipt, outcome, op)
         return True
 
@@ -533,13 +533,13 @@ class PartitionProducer(Handler):
             return
         if isinstance(failure, ChecksumError | NotAllowedError) and self._is_hopeless(error.sequence_id, failure):
             with self._lock:
-                op = self.core.fail(error.sequence_id)
+                op = self.core.queue.fail(error.sequence_id)
             if op is not None:
                 self._completed(op, failure, None)
             return
         if isinstance(failure, ChecksumError):
             with self._lock:
-                self.core.damaged(error.sequence_id)
+                self.core.queue.damaged(error.sequence_id)
         # Any other error may be transient: the producer is created again on the same connection and resends what is
         # pending.
         connection = self.connection
@@ -552,19 +552,20 @@ class PartitionProducer(Handler):
         if isinstance(failure, NotAllowedError):
             return True
         with self._lock:
-            pending = self.core.pending
+            pending = self.core.queue.ops
             return bool(pending) and pending[0].sequence_id == sequence_id and not pending[0].is_intact()
 
     def _completed(self, op: SendOp, error: PulsarException | None, place: tuple[int, int, int] | None) -> None:
-        self.client.memory.release(op.size)
+        if self._counts_memory:
+            self.client.memory.release(op.size)
         if error is not None:
             self.failed_messages += op.count
         if self.stats is not None:
             self.stats.completed(op, error is not None, time.monotonic())
-        op.complete(error, place, self.topic.full)
-        if self._flush_waiters:
+        op.complete(error, place, self.core.topic)
+        if self._flush_waiters.waiting:
             self._flush_waiters.completed(op, error)
-        if self._capacity_waiters:
+        if self._capacity_waiters.waiting:
             self._wake_for_room()
 
     def _wake_for_room(self) -> None:
@@ -629,9 +630,8 @@ class PartitionProducer(Handler):
 
     # --- end ------------------------------------------------------------------------------------------------------
 
-    async def close(self, timeout: float | None = None) -> ProducerClose:
-        """Flush within the time limit and send CLOSE_PRODUCER. See `close.close`."""
-        return await close(self, timeout)
+    async def opening_ended(self, timeout: float | None) -> None:
+        """Wait up to `timeout` seconds for a creation that its first message began: there is none."""
 
     def unconfirmed(self) -> int:
         """Return how many messages wait for their receipts. Thread-safe."""
@@ -648,7 +648,7 @@ class PartitionProducer(Handler):
         """Accept no more messages, if it is attached to the connection and has nothing to send. Thread-safe."""
         with self._lock:
             core = self.core
-            is_idle = not (core.pending or core.batch_is_open or core.failed or core.transactions)
+            is_idle = not (core.queue.ops or core.batch_is_open or core.failed or core.transactions)
             if self.state is not State.READY or self.connection is not connection or not is_idle:
                 return False
             self.state = State.CLOSING

@@ -18,22 +18,19 @@ FlushDone = Callable[[PulsarException | None], None]
 class FlushWaiters:
     """Callbacks that wait for all receipts of earlier messages, each with the last entry it waits for."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[SendOp, FlushDone]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: deque[tuple[SendOp, FlushDone]] = deque()
 
     def add(self, last: SendOp, done: FlushDone) -> None:
         """Call `done` when an entry is completed."""
-        self._waiting.append((last, done))
+        self.waiting.append((last, done))
 
     def completed(self, op: SendOp, error: PulsarException | None) -> None:
         """Call the callbacks that waited for an entry. On the loop, without the lock."""
-        while self._waiting and self._waiting[0][0] is op:
-            self._waiting.popleft()[1](error)
+        while self.waiting and self.waiting[0][0] is op:
+            self.waiting.popleft()[1](error)
 
     def without(self, gone: Collection[SendOp], queue: Iterable[SendOp]) -> list[FlushDone]:
         """Move callbacks of removed entries to the entry before it; return those with nothing left to wait for."""
@@ -44,25 +41,22 @@ class FlushWaiters:
                 stands_before[op] = last_kept
             else:
                 last_kept = op
-        moved = [(stands_before.get(op, op), done) for op, done in self._waiting]
-        self._waiting = deque((op, done) for op, done in moved if op is not None)
+        moved = [(stands_before.get(op, op), done) for op, done in self.waiting]
+        self.waiting = deque((op, done) for op, done in moved if op is not None)
         return [done for op, done in moved if op is None]
 
 
 class CapacityWaiters:
     """Callbacks that wait for capacity in the queue, each for a number of messages or chunks."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def add(self, needed: int, wake: Callable[[], None]) -> None:
         """Call `wake` when there is capacity for `needed` messages or chunks."""
-        self._waiting.append((needed, wake))
+        self.waiting.append((needed, wake))
 
     def pop_ready(self, capacity: int | None) -> list[Callable[[], None]]:
         """Remove and return the callbacks to call, in order, up to one that does not fit yet; None is unlimited
@@ -71,6 +65,6 @@ class CapacityWaiters:
         A woken sender that finds the capacity used up waits again.
         """
         woken: list[Callable[[], None]] = []
-        while self._waiting and (capacity is None or self._waiting[0][0] <= capacity):
-            woken.append(self._waiting.popleft()[1])
+        while self.waiting and (capacity is None or self.waiting[0][0] <= capacity):
+            woken.append(self.waiting.popleft()[1])
         return woken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from pulsar_native.exceptions import ConnectError, PulsarException
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.commands import Kind
 from support.fake_broker import FakeBroker, not_found, swallow
+from support.until import until
 
 Cores = Callable[..., ClientCore]
 Points = Callable[[str], dict[tuple[str, ...], Any]]
@@ -112,10 +112,7 @@ async def test_telemetry_failed_handshake_opened_and_closed(
     opened = points("connection.opened")[()]
     # The last attempt may have been given up instead: its task needs some rounds of the loop to end.
     assert failed[("handshake",)] <= opened
-    for _ in range(500):
-        if points("connection.closed")[()] == opened:
-            break
-        await asyncio.sleep(0.01)
+    await until(lambda: points("connection.closed")[()] == opened)
     assert points("connection.closed")[()] == opened == points("connection.opened")[()]
 
 

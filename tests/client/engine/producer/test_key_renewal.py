@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from pulsar_native.exceptions import CryptoError
 from pulsar_native.protocol import data_keys
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
+from support.until import until
 
 TOPIC = TopicName.parse("t")
 
@@ -57,13 +57,6 @@ def wrapped(made: KeyRenewal) -> bytes:
     return bytes(metadata.encryption_keys[0].value) if metadata.encryption_keys else b""
 
 
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
-
-
 @pytest.mark.asyncio
 async def test_key_renewal_in_time_off_loop(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_keys, "RENEWAL_SECONDS", 0.02)
@@ -73,12 +66,12 @@ async def test_key_renewal_in_time_off_loop(public: Path, monkeypatch: pytest.Mo
     await made.start()
     seen = {wrapped(made)}
     await until(lambda: seen.add(wrapped(made)) or len(seen) > 2)
+    task = made._task
+    assert task is not None
     made.stop()
     assert threading.get_ident() not in reader.threads
-    await asyncio.sleep(0.1)
-    count = len(reader.threads)
-    await asyncio.sleep(0.1)
-    assert len(reader.threads) == count
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
 
 
 @pytest.mark.asyncio

@@ -27,6 +27,7 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
 from support.fake_broker import FakeBroker, Peer, failure
+from support.until import until
 
 pytestmark = [pytest.mark.proves("C84"), pytest.mark.asyncio]
 
@@ -57,8 +58,7 @@ class Lazy:
 
     async def answer(self, error: int | None = None) -> None:
         """Answer the one creation that is asked for."""
-        while not self.asked:
-            await asyncio.sleep(0.01)
+        await until(lambda: self.asked)
         ((peer, command),) = self.asked
         self.asked.clear()
         request_id = command.producer.request_id
@@ -95,7 +95,9 @@ async def test_lazy_producer_encodes_after_creation(lazy: Lazy) -> None:
     flushed = asyncio.get_running_loop().create_future()
     producer.children[1].flush_then(lambda error: flushed.set_result(error))
     waiting.append(send(producer, b"behind"))
-    await asyncio.sleep(0.05)
+    await until(lambda: lazy.asked)
+    # Answered behind whatever else was sent.
+    await lazy.core.topic_partition_count("other", auto_create=True)
     assert len(lazy.asked) == 1 and not lazy.fake.seen(Kind.SEND) and not flushed.done()
     await lazy.answer()
     assert await settled(*waiting) == [None] * 4 and await flushed is None

@@ -15,6 +15,7 @@ import pytest
 from pulsar_native import Client
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.producer import producer as producer_module
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.enums import ProducerAccessMode, Result
@@ -36,7 +37,9 @@ from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.codec import split_batch
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
+from support.clock import LoopClock, stopped_clock
 from support.fake_broker import MAXU, FakeBroker, Peer, Seen, failure, frame, receipt, swallow
+from support.until import until, wait_until
 
 Cores = Callable[..., ClientCore]
 Outcome = tuple[PulsarException | None, MessageId | None]
@@ -146,17 +149,27 @@ async def test_receipt_of_unknown_producer_ignored(fake: FakeBroker, cores: Core
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C63", "C79")
-async def test_send_timeout_fails_pending_late_receipts_ignored(fake: FakeBroker, cores: Cores) -> None:
+async def test_send_timeout_fails_pending_late_receipts_ignored(
+    fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = fake.answers[Kind.SEND]
     fake.answers[Kind.SEND] = swallow
-    core = cores(fake.url)
-    producer = await producer_of(core, send_timeout_millis=300)
-    started = time.monotonic()
+    core = cores(fake.url, keep_alive_interval_seconds=0)
+    loop_clock, clock = LoopClock(monkeypatch), stopped_clock(monkeypatch, producer_module)
+    producer = await producer_of(core, send_timeout_millis=300_000)
+
+    async def advance(seconds: float) -> None:
+        clock.advance(seconds)
+        await loop_clock.advance(seconds)
+
     first = send(producer, b"0")
-    await asyncio.sleep(0.2)
+    await advance(200)
     second = send(producer, b"1")
+    await advance(99)
+    assert not first.done() and not second.done()
+    await advance(2)
+    # The oldest one's time is over: all behind it fail with it.
     outcomes = await settled([first, second])
-    assert 0.29 <= time.monotonic() - started < 2
     assert all(isinstance(error, Timeout) for error, _ in outcomes)
     nothing_left(core, producer)
     fake.answers[Kind.SEND] = good
@@ -182,8 +195,7 @@ async def test_reconnect_resends_same_bytes_first(fake: FakeBroker, cores: Cores
     lost = await asyncio.to_thread(fake.wait, Kind.SEND, 3 if batching else 9)
     fake.answers[Kind.SEND] = good
     fake.peers[0].close(reset=True)
-    while producer.is_connected:
-        await asyncio.sleep(0.001)
+    await until(lambda: not producer.is_connected)
     held += [send(producer, b"%d" % number) for number in range(9, 12)]
     outcomes = await settled(held)
     assert [error for error, _ in outcomes] == [None] * 12
@@ -228,19 +240,21 @@ async def test_producer_closed_after_creation_reconnects(fake: FakeBroker, cores
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C35")
-async def test_closed_producer_does_not_reconnect(fake: FakeBroker, cores: Cores) -> None:
-    core = cores(fake.url, starting_backoff_interval_ms=100)
+async def test_closed_producer_does_not_reconnect(
+    fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
+    core = cores(fake.url, starting_backoff_interval_ms=60_000)
     producer = await producer_of(core)
     waiting = send(producer, b"0")
     await settled([waiting])
     fake.peers[0].close(reset=True)
-    while producer.is_connected:
-        await asyncio.sleep(0.001)
+    await until(lambda: not producer.is_connected)
     pending = send(producer, b"1")
     await producer.close()
     ((error, _),) = await settled([pending])
     assert isinstance(error, AlreadyClosed)
-    await asyncio.sleep(0.3)
+    await clock.advance(1000)
     assert len(fake.peers) == 1 and len(fake.seen(Kind.PRODUCER)) == 1
     nothing_left(core, producer)
 
@@ -344,8 +358,8 @@ async def test_send_message_damaged_locally_fails_alone(fake: FakeBroker, cores:
     core = cores(fake.url, **FAST)
     producer = await producer_of(core)
     waiting = [send(producer, b"%d" % number) for number in range(3)]
-    head, body = only(producer).core.pending[0].parts
-    only(producer).core.pending[0].parts = [head, bytes(byte ^ 1 for byte in body)]
+    head, body = only(producer).core.queue.ops[0].parts
+    only(producer).core.queue.ops[0].parts = [head, bytes(byte ^ 1 for byte in body)]
     hold.set()
     outcomes = await settled(waiting)
     assert [type(error) for error, _ in outcomes] == [ChecksumError, type(None), type(None)]
@@ -368,7 +382,8 @@ async def test_send_not_allowed_fails_one_message(fake: FakeBroker, cores: Cores
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C39", "C68", "C79")
-async def test_send_terminated_topic_fails_all(fake: FakeBroker, cores: Cores) -> None:
+async def test_send_terminated_topic_fails_all(fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = LoopClock(monkeypatch)
     good = fake.answers[Kind.SEND]
     hold = threading.Event()
 
@@ -386,7 +401,9 @@ async def test_send_terminated_topic_fails_all(fake: FakeBroker, cores: Cores) -
     nothing_left(core, producer)
     with pytest.raises(TopicTerminated):
         send(producer, b"later")
-    await asyncio.sleep(0.05)
+    await clock.advance(1000)
+    # Answered behind any attempt to create it again.
+    await core.topic_partition_count("t", auto_create=True)
     assert len(fake.seen(Kind.PRODUCER)) == 1
 
 
@@ -436,7 +453,10 @@ async def test_create_producer_moving_topic_looked_up_again(fake: FakeBroker, co
 
 @pytest.mark.asyncio
 @pytest.mark.proves("C62")
-async def test_create_producer_wait_for_exclusive_no_timeout(fake: FakeBroker, cores: Cores) -> None:
+async def test_create_producer_wait_for_exclusive_no_timeout(
+    fake: FakeBroker, cores: Cores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LoopClock(monkeypatch)
     create = fake.answers[Kind.PRODUCER]
 
     def stand_in_line(_peer: Peer, command: pb.BaseCommand) -> Iterable[bytes]:
@@ -446,10 +466,12 @@ async def test_create_producer_wait_for_exclusive_no_timeout(fake: FakeBroker, c
         return [frame(Kind.PRODUCER_SUCCESS, producer_success=answer)]
 
     fake.answers[Kind.PRODUCER] = stand_in_line
-    core = cores(fake.url, operation_timeout_seconds=0.2)
+    core = cores(fake.url, operation_timeout_seconds=20, keep_alive_interval_seconds=0)
     waiting = asyncio.create_task(producer_of(core, access_mode=ProducerAccessMode.WaitForExclusive))
     (asked,) = await asyncio.to_thread(fake.wait, Kind.PRODUCER)
-    await asyncio.sleep(0.5)
+    # The first answer is read before the second one's.
+    await core.topic_partition_count("other", auto_create=True)
+    await clock.advance(100)
     assert not waiting.done() and len(fake.seen(Kind.PRODUCER)) == 1
     # The second answer has the same request id.
     asked.peer.send(*create(asked.peer, asked.command))
@@ -569,10 +591,7 @@ def test_enqueue_during_close_reported_or_refused(fake: FakeBroker, restless: No
             producer.close()
             thread.join(30)
             assert not thread.is_alive()
-            deadline = time.monotonic() + 10
-            while told[0] != taken[0] and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert told == taken
+            wait_until(lambda told=told, taken=taken: told == taken)
             nothing_left(only(producer._inner).client, producer._inner)
 
 
@@ -603,9 +622,10 @@ def leading(producer: Any) -> bool:
         return True
     for number in range(200):
         producer.send(b"%d" % number)
+        # Asked for by a send, and done by the loop before it answers.
+        producer._engine.run(asyncio.sleep(0))
         if only(producer._inner).connection._transport._watch is not None:
             return True
-        time.sleep(0.01)
     return False
 
 
@@ -684,8 +704,6 @@ def test_fast_path_late_append_not_lost(fake: FakeBroker, closed: bool) -> None:
         child._fast_path.capacity, child._fast_path.max_payload = 1, 10
         told: list[Result] = []
         producer.send_async(b"late", lambda result, _id: told.append(result))
-        deadline = time.monotonic() + 10
-        while not told and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_until(lambda: told)
         assert told == [Result.AlreadyClosed if closed else Result.Ok]
         nothing_left(child.client, producer._inner)

@@ -8,26 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_native.protocol.pending import PendingEntries, SendReceipt
-from pulsar_native.protocol.send_op import ChunkOp, SendOp
+from pulsar_native.protocol.send_op import ChunkOp, PendingQueue, SendOp, SendReceipt
 from pulsar_native.protocol.transaction import TransactionCore
 from pulsar_native.txn_id import TxnId
+from support.producer_cores import core
 
 
-class Queue(PendingEntries):
-    """A queue to fill by hand."""
-
-    def push(self, op: SendOp) -> SendOp:
-        """Add an entry as a producer does."""
-        self.pending.append(op)
-        self._queued_messages += op.count
-        self._queued_bytes += op.size
-        return op
-
-    @property
-    def load(self) -> tuple[int, int]:
-        """Messages and bytes that are counted."""
-        return self._queued_messages, self._queued_bytes
+def load(made: PendingQueue) -> tuple[int, int]:
+    """Messages and bytes that are counted."""
+    return made.messages, made.bytes
 
 
 def entry(first: int, count: int = 1, transaction: TransactionCore | None = None) -> SendOp:
@@ -37,11 +26,11 @@ def entry(first: int, count: int = 1, transaction: TransactionCore | None = None
     return op
 
 
-def queue(*ops: SendOp, last_published: int = -1) -> Queue:
+def queue(*ops: SendOp, last_published: int = -1) -> PendingQueue:
     """Return a queue of entries."""
-    made = Queue(last_published)
+    made = PendingQueue(last_published)
     for op in ops:
-        made.push(op)
+        made.append(op)
     return made
 
 
@@ -56,9 +45,9 @@ def chunks(sequence_id: int, count: int = 3) -> list[SendOp]:
 def test_receipt_of_oldest_entry_completes_it() -> None:
     first, second = entry(0, 3), entry(3, 2)
     made = queue(first, second)
-    assert made.load == (5, 50)
-    assert made.receipt(0) == (SendReceipt.COMPLETED, first) and (made.last_published, made.load) == (2, (2, 20))
-    assert made.receipt(3) == (SendReceipt.COMPLETED, second) and (made.last_published, made.load) == (4, (0, 0))
+    assert load(made) == (5, 50)
+    assert made.receipt(0) == (SendReceipt.COMPLETED, first) and (made.last_published, load(made)) == (2, (2, 20))
+    assert made.receipt(3) == (SendReceipt.COMPLETED, second) and (made.last_published, load(made)) == (4, (0, 0))
     assert made.receipt(3) == (SendReceipt.IGNORED, None)
 
 
@@ -66,7 +55,7 @@ def test_receipt_of_oldest_entry_completes_it() -> None:
 def test_receipt_of_another_entry_changes_nothing(sequence_id: int, outcome: SendReceipt) -> None:
     made = queue(entry(5), last_published=4)
     assert made.receipt(sequence_id) == (outcome, None)
-    assert (len(made.pending), made.last_published, made.load) == (1, 4, (1, 10))
+    assert (len(made.ops), made.last_published, load(made)) == (1, 4, (1, 10))
 
 
 def test_receipt_never_lowers_last_published() -> None:
@@ -78,8 +67,8 @@ def test_receipt_never_lowers_last_published() -> None:
 def test_fail_only_the_oldest_entry() -> None:
     first = entry(0, 2)
     made = queue(first, entry(2))
-    assert made.fail(2) is None and len(made.pending) == 2
-    assert made.fail(0) is first and made.load == (1, 10)
+    assert made.fail(2) is None and len(made.ops) == 2
+    assert made.fail(0) is first and load(made) == (1, 10)
     assert queue().fail(0) is None
 
 
@@ -90,14 +79,14 @@ def test_fail_removes_all_chunks_left(confirmed: int) -> None:
     for _ in range(confirmed):
         made.receipt(0)
     assert made.last_published == -1
-    assert made.fail(0) is parts[-1] and [op.sequence_id for op in made.pending] == [1] and made.load == (1, 10)
+    assert made.fail(0) is parts[-1] and [op.sequence_id for op in made.ops] == [1] and load(made) == (1, 10)
 
 
 def test_damaged_entry_is_marked_alone() -> None:
     made = queue(entry(0), entry(1), entry(2))
     made.damaged(1)
     made.damaged(9)
-    assert [op.was_damaged for op in made.pending] == [False, True, False]
+    assert [op.was_damaged for op in made.ops] == [False, True, False]
 
 
 # ---- transactions ----------------------------------------------------------------------------------------------------
@@ -119,15 +108,26 @@ def test_doubtful_entries_are_those_sent_in_transactions(
 ) -> None:
     own = transaction()
     before = [entry(number, 1, own if kind else None) for number, kind in enumerate(kinds)]
-    made = queue(*before)
+    made = core()
+    for op in before:
+        made.queue.append(op)
     if registered:
         made.transactions.add(own)
     made.disconnected()
     after = [entry(len(before) + number, 1, own if kind else None) for number, kind in enumerate(later)]
     for op in after:
-        made.push(op)
+        made.queue.append(op)
     found = made.remove_doubtful(last)
     wanted = [op for op in before if op.transaction] if registered and last < 0 else []
     assert found == wanted
-    assert list(made.pending) == [op for op in before + after if op not in wanted]
-    assert made.load == (len(made.pending), 10 * len(made.pending))
+    assert list(made.queue.ops) == [op for op in before + after if op not in wanted]
+    assert load(made.queue) == (len(made.queue.ops), 10 * len(made.queue.ops))
+
+
+def test_drain_returns_all_oldest_first() -> None:
+    ops = [entry(0, 2), *chunks(2), entry(3)]
+    made = queue(*ops)
+    assert load(made) == (6, 60)
+    assert made.drain() == ops
+    assert (list(made.ops), load(made)) == ([], (0, 0))
+    assert made.receipt(0) == (SendReceipt.IGNORED, None)

@@ -1,0 +1,129 @@
+"""Consumer and reader of the asyncio API on a fake broker: waiting tasks, cancelled ones, acknowledgements."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pulsar_native import ConsumerBatchReceivePolicy, ConsumerType, MessageId
+from pulsar_native.asyncio import Client
+from pulsar_native.exceptions import AlreadyClosed, CumulativeAcknowledgementNotAllowedError, InvalidMessage, Timeout
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker, Peer, frame
+from support.fake_topic import FakeTopic
+from support.until import until
+
+
+async def started(consumer: Any, count: int = 1) -> None:
+    """Wait until so many receivers wait."""
+    await until(lambda: len(consumer._inner._waiters) == count)
+
+
+async def test_receive_waits_in_order_of_arrival(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    consumer = await client.subscribe("t", "s")
+    first = asyncio.create_task(consumer.receive())
+    await started(consumer)
+    second = asyncio.create_task(consumer.receive())
+    await started(consumer, 2)
+    topic.publish(b"a")
+    assert (await asyncio.wait_for(first, 10)).data() == b"a" and not second.done()
+    topic.publish(b"b")
+    assert (await asyncio.wait_for(second, 10)).data() == b"b"
+
+
+async def test_receive_cancelled_loses_no_message(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    consumer = await client.subscribe("t", "s")
+    first = asyncio.create_task(consumer.receive())
+    await started(consumer)
+    second = asyncio.create_task(consumer.receive())
+    await started(consumer, 2)
+    first.cancel()
+    topic.publish(b"a")
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (await asyncio.wait_for(second, 10)).data() == b"a"
+
+
+@pytest.mark.parametrize("timeout", [0, 1, 30])
+async def test_receive_time_out_leaves_no_waiter(fake: FakeBroker, client: Client, timeout: int) -> None:
+    topic = FakeTopic(fake)
+    consumer = await client.subscribe("t", "s")
+    with pytest.raises(Timeout, match=f"No message within {timeout} ms"):
+        await consumer.receive(timeout)
+    assert not consumer._inner.has_waiters()  # type: ignore[attr-defined]
+    topic.publish(b"late")
+    assert (await consumer.receive(10_000)).data() == b"late"
+
+
+async def test_iteration_ends_with_the_consumer(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a", b"b")
+    consumer = await client.subscribe("t", "s")
+    seen = []
+    async for message in consumer:
+        seen.append(message.data())
+        if len(seen) == 2:
+            await consumer.close()
+    assert seen == [b"a", b"b"]
+    with pytest.raises(AlreadyClosed):
+        await consumer.receive()
+
+
+async def test_batch_receive_cancelled_has_them_redelivered(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a", b"b")
+    policy = ConsumerBatchReceivePolicy(3, 0, 60_000)
+    consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.Shared, batch_receive_policy=policy)
+    receiving = asyncio.create_task(consumer.batch_receive())
+    await started(consumer)
+    await until(lambda: not consumer.stats().msg_num_in_receiver_queue)
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    asked = await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES, 2)
+    ids = [place.entryId for each in asked for place in each.command.redeliverUnacknowledgedMessages.message_ids]
+    assert sorted(ids) == [0, 1]
+
+
+async def test_acknowledge_leaves_together(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, *(b"%d" % number for number in range(6)))
+    consumer = await client.subscribe("t", "s", consumer_type=ConsumerType.Shared, acknowledgment_group_time_ms=20)
+    messages = [await consumer.receive(10_000) for _ in range(6)]
+    await consumer.acknowledge(messages[0])
+    await consumer.acknowledge([messages[4], messages[5].message_id()])
+    assert sorted(await asyncio.to_thread(topic.acknowledged, 3)) == [0, 4, 5]
+    with pytest.raises(InvalidMessage):
+        await consumer.acknowledge("no message")  # type: ignore[arg-type]
+    with pytest.raises(CumulativeAcknowledgementNotAllowedError):
+        await consumer.acknowledge_cumulative(messages[3])
+
+
+async def test_acknowledge_waits_for_its_receipt(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    asked: list[tuple[Peer, pb.CommandAck]] = []
+    fake.answers[Kind.ACK] = lambda peer, command: asked.append((peer, command.ack)) or ()
+    consumer = await client.subscribe("t", "s", ack_receipt_enabled=True)
+    acknowledging = asyncio.create_task(consumer.acknowledge(await consumer.receive(10_000)))
+    await until(lambda: asked)
+    assert not acknowledging.done()
+    ((peer, ack),) = asked
+    answer = pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
+    peer.send(frame(Kind.ACK_RESPONSE, ackResponse=answer))
+    await asyncio.wait_for(acknowledging, 10)
+
+
+async def test_reader_reads_to_the_end(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, b"a", b"b")
+    reader = await client.create_reader("t", MessageId.earliest)
+    read = []
+    while await reader.has_message_available():
+        read.append((await reader.read_next(10_000)).data())
+        assert len(read) < 5
+    assert read == [b"a", b"b"]
+    topic.publish(b"c")
+    async for message in reader:
+        assert message.data() == b"c"
+        break

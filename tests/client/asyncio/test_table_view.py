@@ -1,0 +1,68 @@
+"""Table view of the asyncio API on a fake broker: filled when it is created, updated, refreshed, ended."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from pulsar_native.asyncio import Client
+from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker
+from support.fake_topic import FakeTopic
+from support.until import until
+
+
+@pytest.fixture
+def topic(fake: FakeBroker) -> FakeTopic:
+    """Give a topic with two versions of one key, and another key."""
+    made = FakeTopic(fake)
+    for key, value in (("a", b"1"), ("b", b"2"), ("a", b"3")):
+        made.publish(value, partition_key=key)
+    return made
+
+
+async def test_view_is_filled_when_created(topic: FakeTopic, client: Client) -> None:
+    view = await client.create_table_view("t")
+    assert dict(view) == {"a": b"3", "b": b"2"} and view.get("c", b"0") == b"0"
+
+
+async def test_view_follows_the_topic(topic: FakeTopic, client: Client) -> None:
+    view = await client.create_table_view("t")
+    topic.publish(b"4", partition_key="c")
+    await until(lambda: view.get("c") == b"4")
+    topic.publish(b"", partition_key="a")
+    await until(lambda: "a" not in view)
+
+
+async def test_refresh_includes_everything_published_before(topic: FakeTopic, client: Client) -> None:
+    view = await client.create_table_view("t")
+    # More than are applied before other tasks run.
+    for number in range(500):
+        topic.publish(b"%d" % number, partition_key="n")
+    await view.refresh()
+    assert view["n"] == b"499"
+
+
+async def test_view_without_messages_is_ready_at_once(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    view = await client.create_table_view("t")
+    await view.refresh()
+    assert not view and view.is_connected() and view.topic() == "persistent://public/default/t"
+
+
+async def test_view_closed_is_readable_only(fake: FakeBroker, topic: FakeTopic, client: Client) -> None:
+    view = await client.create_table_view("t")
+    await view.close()
+    assert view["a"] == b"3" and not view.is_connected() and len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+    with pytest.raises(AlreadyClosed):
+        await view.refresh()
+
+
+async def test_view_dropped_with_its_client_ends(fake: FakeBroker, topic: FakeTopic) -> None:
+    view = await Client(fake.url).create_table_view("t")
+    assert view["a"] == b"3"
+    del view
+    gc.collect()
+    await until(fake.peers[0].gone.is_set)

@@ -1,0 +1,56 @@
+"""Refusals of a producer: errors that name the fix, and the report to interceptors of a message that is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_native.engine.producer import backpressure
+from pulsar_native.engine.producer.backpressure import Backpressure
+from pulsar_native.exceptions import (
+    ChecksumError,
+    MemoryBufferIsFull,
+    NotConnected,
+    OperationNotSupported,
+    ProducerQueueIsFull,
+    PulsarException,
+)
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (backpressure.queue_full(7, TOPIC), ProducerQueueIsFull, ("7 messages", "max_pending_messages")),
+        (backpressure.memory_full(99, TOPIC), MemoryBufferIsFull, ("99 bytes", "memory_limit_bytes")),
+        (backpressure.not_joined(TOPIC), OperationNotSupported, ("another thread",)),
+        (backpressure.may_be_stored(TOPIC), NotConnected, ("deduplication", "aborted")),
+        (backpressure.lost_to_deduplication(TOPIC), ChecksumError, ("new sequence id",)),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_refusal_names_topic_and_fix(
+    error: PulsarException, kind: type[PulsarException], said: tuple[str, ...]
+) -> None:
+    assert type(error) is kind and error.topic == TOPIC
+    for words in said:
+        assert words in str(error)
+
+
+def _never(_wake: Callable[[], None]) -> None:
+    pytest.fail("a refusal must not wait")
+
+
+def test_refusal_of_plain_message_is_the_error() -> None:
+    error = backpressure.queue_full(1, TOPIC)
+    assert Backpressure(error, _never).refusal() is error
+    assert not Backpressure(error, _never).always_waits
+
+
+def test_refusal_reports_that_message_is_given_up() -> None:
+    error = backpressure.memory_full(1, TOPIC)
+    given_up: list[PulsarException] = []
+    assert Backpressure(error, _never, on_give_up=given_up.append).refusal() is error
+    assert given_up == [error]

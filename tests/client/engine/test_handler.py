@@ -1,0 +1,185 @@
+"""Connection handler in isolation: creation in time, reconnection with back-off, timers, and what waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.handler import Handler, State
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    AuthorizationError,
+    NotConnected,
+    PulsarException,
+    ServiceUnitNotReady,
+    Timeout,
+    TopicTerminated,
+)
+from pulsar_native.service_url import Address
+from pulsar_native.topic import TopicName
+from pulsar_native.wire import commands
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import HOST, FakeBroker, found, swallow
+from support.until import until
+
+Cores = Callable[..., ClientCore]
+FAST = {"starting_backoff_interval_ms": 1, "max_backoff_interval_ms": 5}
+
+
+class Attached(Handler):
+    """Handler that has no command of its own: an attachment succeeds, or raises what the test wants next."""
+
+    def __init__(self, client: ClientCore, *errors: PulsarException) -> None:
+        super().__init__(client, TopicName.parse("t"))
+        self.errors = list(errors)
+        self.connections: list[Connection] = []
+        self.attempts = 0
+        self.given_up: list[PulsarException] = []
+
+    def describe(self) -> str:
+        return "the handler"
+
+    async def attach(self, connection: Connection) -> None:
+        self.attempts += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        self.connections.append(connection)
+        self.connection = connection
+
+    def is_final(self, error: PulsarException) -> bool:
+        return isinstance(error, TopicTerminated)
+
+    def gave_up(self, error: PulsarException) -> None:
+        self.given_up.append(error)
+
+
+async def test_open_retries_transient_errors(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST), ServiceUnitNotReady("moving"), ServiceUnitNotReady("moving"))
+    await handler.open()
+    assert handler.attempts == 3 and handler.state is State.READY and handler.is_connected
+
+
+async def test_open_permanent_error_fails_at_once(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST), AuthorizationError("no"))
+    with pytest.raises(AuthorizationError) as caught:
+        await handler.open()
+    assert handler.attempts == 1 and handler.state is State.FAILED and handler.failure is caught.value
+    assert caught.value.topic == "persistent://public/default/t"
+
+
+async def test_open_again_after_failure(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST), AuthorizationError("not yet"))
+    with pytest.raises(AuthorizationError):
+        await handler.open()
+    handler.state, handler.failure = State.CONNECTING, None
+    await handler.open()
+    assert handler.is_connected
+
+
+async def test_lost_connection_reconnects_after_errors(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    handler.errors = [AuthorizationError("the cluster is starting"), ServiceUnitNotReady("moving")]
+    handler.on_connection_lost(handler.connections[0], "the test")
+    assert handler.state is State.CONNECTING and not handler.is_connected
+    connection = await handler.ready(10)
+    assert handler.attempts == 4 and connection is handler.connection and handler.is_connected
+
+
+async def test_loss_of_another_connection_is_ignored(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    handler.on_connection_lost(object(), "the test")  # type: ignore[arg-type]
+    assert handler.is_connected and not handler.uses_loop
+
+
+async def test_final_error_at_reconnect_gives_up(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    error = TopicTerminated("the end")
+    handler.errors = [ServiceUnitNotReady("moving"), error]
+    handler.on_closed_by_broker(handler.connections[0], None)
+    await until(lambda: handler.given_up)
+    assert handler.given_up == [error] and handler.failure is error and handler.attempts == 3
+
+
+async def test_assigned_broker_is_tried_without_lookup(fake: FakeBroker, cores: Cores) -> None:
+    with FakeBroker() as other:
+        handler = Attached(cores(fake.url, **FAST))
+        await handler.open()
+        lookups = len(fake.seen(Kind.LOOKUP))
+        handler.on_closed_by_broker(handler.connections[0], Address(HOST, other.port))
+        connection = await handler.ready(10)
+        assert connection.broker.endswith(str(other.port)) and len(fake.seen(Kind.LOOKUP)) == lookups
+        # The next time the lookup decides again.
+        handler.on_connection_lost(connection, "the test")
+        connection = await handler.ready(10)
+        assert connection.broker.endswith(str(fake.port)) and len(fake.seen(Kind.LOOKUP)) == lookups + 1
+
+
+async def test_ready_times_out_while_disconnected(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, starting_backoff_interval_ms=60_000, max_backoff_interval_ms=60_000))
+    await handler.open()
+    handler.on_connection_lost(handler.connections[0], "the test")
+    with pytest.raises(NotConnected, match="the handler is not connected"):
+        await handler.ready(0.01)
+
+
+async def test_leave_wakes_those_who_wait(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, starting_backoff_interval_ms=60_000, max_backoff_interval_ms=60_000))
+    await handler.open()
+    handler.on_connection_lost(handler.connections[0], "the test")
+    waiting = asyncio.create_task(handler.ready(60))
+    await asyncio.sleep(0)
+    handler.state = State.CLOSED
+    handler.leave()
+    with pytest.raises(AlreadyClosed):
+        await asyncio.wait_for(waiting, 10)
+    with pytest.raises(AlreadyClosed):
+        await handler.ready(60)
+
+
+async def test_leave_ends_timers_and_takes_no_more(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url))
+    called: list[int] = []
+    handler.call_later(0, lambda: called.append(1))
+    handler.leave()
+    handler.call_later(0, lambda: called.append(2))
+    later = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.001, later.set)
+    await later.wait()
+    assert not called and not handler.uses_loop
+
+
+async def test_closed_handler_does_not_reconnect(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, **FAST))
+    await handler.open()
+    handler.state = State.CLOSED
+    handler.on_connection_lost(handler.connections[0], "the test")
+    assert not handler.uses_loop and handler.attempts == 1
+
+
+async def test_request_time_out_names_option_and_handler(fake: FakeBroker, cores: Cores) -> None:
+    handler = Attached(cores(fake.url, operation_timeout_seconds=0.05))
+    await handler.open()
+    request_id = handler.client.next_request_id()
+    frame = commands.lookup("persistent://public/default/t", request_id, authoritative=False, listener_name=None)
+    fake.answers[Kind.LOOKUP] = swallow
+    with pytest.raises(Timeout, match=r"the handler: .*operation_timeout_seconds \(0\.05\)") as caught:
+        await handler.ask(request_id, frame, handler.connections[0], pb.CommandLookupTopicResponse)
+    assert caught.value.topic == "persistent://public/default/t"
+
+
+async def test_lookup_elsewhere_moves_the_handler(fake: FakeBroker, cores: Cores) -> None:
+    with FakeBroker() as other:
+        handler = Attached(cores(fake.url, **FAST))
+        await handler.open()
+        fake.answers[Kind.LOOKUP] = lambda _peer, command: [found(command, other.url)]
+        handler.on_connection_lost(handler.connections[0], "the test")
+        connection = await handler.ready(10)
+        assert connection.broker.endswith(str(other.port))

@@ -1,0 +1,138 @@
+"""Client of the sync API on a fake broker: connects on first use, ends once, and releases the engine's thread."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+
+import pytest
+
+import pulsar_native
+from pulsar_native import Client
+from pulsar_native.exceptions import AlreadyClosed, InvalidConfiguration
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker, swallow
+from support.until import wait_until
+
+
+def engine_threads() -> list[threading.Thread]:
+    """Return the threads of engines."""
+    return [thread for thread in threading.enumerate() if thread.name == "pulsar-native-engine"]
+
+
+def test_client_connects_on_first_use(fake: FakeBroker) -> None:
+    with Client(fake.url) as client:
+        assert not fake.peers and not engine_threads()
+        client.get_topic_partitions("t")
+        assert len(fake.peers) == len(engine_threads()) == 1
+    assert not engine_threads() and fake.peers[0].gone.wait(10)
+
+
+def test_client_closed_refuses_everything(fake: FakeBroker) -> None:
+    client = Client(fake.url)
+    producer = client.create_producer("t")
+    client.close()
+    for call in (
+        client.close,
+        lambda: client.create_producer("t"),
+        lambda: client.subscribe("t", "s"),
+        lambda: client.get_topic_partitions("t"),
+        lambda: producer.send(b"x"),
+        producer.close,
+    ):
+        with pytest.raises(AlreadyClosed):
+            call()
+
+
+def test_client_never_used_closes_without_engine(fake: FakeBroker) -> None:
+    client = Client(fake.url)
+    report = client.close()
+    assert report == pulsar_native.CloseReport() and not fake.peers
+    with pytest.raises(AlreadyClosed):
+        client.close()
+
+
+def test_client_close_reports_its_parts(fake: FakeBroker) -> None:
+    client = Client(fake.url)
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    producer.send_async(b"waits for its batch", None)
+    client.subscribe("other", "s")
+    report = client.close()
+    assert [each.sent for each in report.producers] == [1]
+    assert [each.topic for each in report.consumers] == ["persistent://public/default/other"]
+    closings = fake.seen(Kind.CLOSE_PRODUCER, Kind.CLOSE_CONSUMER)
+    assert {seen.command.type for seen in closings} == {Kind.CLOSE_PRODUCER, Kind.CLOSE_CONSUMER}
+
+
+def test_client_shutdown_sends_no_closing_command(fake: FakeBroker) -> None:
+    fake.answers[Kind.SEND] = swallow
+    client = Client(fake.url)
+    producer = client.create_producer("t")
+    told: list[pulsar_native.Result] = []
+    producer.send_async(b"x", lambda result, _id: told.append(result))
+    client.shutdown()
+    assert told == [pulsar_native.Result.AlreadyClosed]
+    assert fake.peers[0].gone.wait(10) and not fake.seen(Kind.CLOSE_PRODUCER)
+    client.shutdown()
+    assert client.close() == pulsar_native.CloseReport()
+
+
+def test_client_collected_ends_its_engine(fake: FakeBroker) -> None:
+    client = Client(fake.url)
+    client.get_topic_partitions("t")
+    del client
+    gc.collect()
+    assert fake.peers[0].gone.wait(10)
+    wait_until(lambda: not engine_threads())
+
+
+def test_client_kept_by_its_producer(fake: FakeBroker) -> None:
+    producer = Client(fake.url).create_producer("t")
+    gc.collect()
+    producer.send(b"x")
+    assert not fake.peers[0].gone.is_set()
+    producer._client.close()  # type: ignore[attr-defined]
+
+
+def test_client_of_config_connects_alike(fake: FakeBroker) -> None:
+    first = Client(fake.url, operation_timeout_seconds=7, listener_name="inside")
+    with first, Client.from_config(first.config) as second:
+        assert second.config == first.config and second.config.operation_timeout_seconds == 7
+        second.create_producer("t")
+    assert fake.seen(Kind.LOOKUP)[0].command.lookupTopic.advertised_listener_name == "inside"
+
+
+def test_client_logger_gets_records_until_close(fake: FakeBroker) -> None:
+    records: list[logging.LogRecord] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    logger = logging.Logger("own", logging.INFO)
+    logger.addHandler(Kept())
+    client = Client(fake.url, logger=logger)
+    client.create_producer("t")
+    client.close()
+    before = len(records)
+    assert any("is connected to" in record.getMessage() for record in records)
+    with Client(fake.url) as other:
+        other.create_producer("t")
+    assert len(records) == before
+
+
+def test_client_option_of_wrong_name_or_value_refused() -> None:
+    with pytest.raises(TypeError, match="no_such_option"):
+        Client("pulsar://127.0.0.1:1", no_such_option=1)  # type: ignore[call-arg]
+    with pytest.raises(InvalidConfiguration, match="operation_timeout_seconds"):
+        Client("pulsar://127.0.0.1:1", operation_timeout_seconds=-1)
+
+
+def test_partition_count_does_not_create_by_default(fake: FakeBroker) -> None:
+    fake.partitions["persistent://public/default/t"] = 3
+    with Client(fake.url) as client:
+        assert client.get_partition_count("t") == 3
+        assert client.get_topic_partitions("t") == [f"persistent://public/default/t-partition-{n}" for n in range(3)]
+        asked = [seen.command.partitionMetadata for seen in fake.seen(Kind.PARTITIONED_METADATA)]
+        assert [each.metadata_auto_creation_enabled for each in asked] == [False, True]

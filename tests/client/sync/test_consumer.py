@@ -1,0 +1,207 @@
+"""Consumer and reader of the sync API on a fake broker: waiting, listeners, acknowledgements with receipts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pulsar_native import Client, Consumer, ConsumerBatchReceivePolicy, ConsumerType, Message, MessageId
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    CumulativeAcknowledgementNotAllowedError,
+    InvalidConfiguration,
+    InvalidMessage,
+    OperationNotSupported,
+    Timeout,
+)
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker, Peer, frame, swallow
+from support.fake_topic import FakeTopic
+from support.until import wait_until
+
+
+@pytest.fixture
+def client(fake: FakeBroker) -> Iterator[Client]:
+    """Give a client of the fake broker."""
+    with Client(fake.url, operation_timeout_seconds=5) as made:
+        yield made
+
+
+def waiting(consumer: Any) -> bool:
+    """Return True while a receiver waits."""
+    return bool(consumer._inner.has_waiters())
+
+
+def test_receive_waits_in_order_of_arrival(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake)
+    consumer = client.subscribe("t", "s")
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(consumer.receive, 10_000)
+        wait_until(lambda: waiting(consumer))
+        second = threads.submit(consumer.receive, 10_000)
+        wait_until(lambda: len(consumer._inner._waiters) == 2)
+        topic.publish(b"a")
+        assert first.result(10).data() == b"a" and not second.done()
+        topic.publish(b"b")
+        assert second.result(10).data() == b"b"
+
+
+@pytest.mark.parametrize("timeout", [0, 1, 30])
+def test_receive_time_out_raises_and_leaves_no_waiter(fake: FakeBroker, client: Client, timeout: int) -> None:
+    topic = FakeTopic(fake)
+    consumer = client.subscribe("t", "s")
+    with pytest.raises(Timeout, match=f"No message within {timeout} ms"):
+        consumer.receive(timeout)
+    assert not waiting(consumer)
+    topic.publish(b"late")
+    assert consumer.receive(10_000).data() == b"late"
+
+
+@pytest.mark.parametrize("timeout", ["1", 1.5j, True])
+def test_receive_bad_time_out_refused(fake: FakeBroker, client: Client, timeout: Any) -> None:
+    FakeTopic(fake, b"there")
+    consumer = client.subscribe("t", "s")
+    wait_until(lambda: consumer.stats().msg_num_in_receiver_queue)
+    with pytest.raises((InvalidConfiguration, TypeError, ValueError)):
+        consumer.receive(timeout)
+    assert consumer.receive(10_000).data() == b"there"
+
+
+def test_receive_ends_when_consumer_is_closed(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    consumer = client.subscribe("t", "s")
+    with ThreadPoolExecutor(1) as threads:
+        receiving = threads.submit(consumer.receive)
+        wait_until(lambda: waiting(consumer))
+        consumer.close()
+        with pytest.raises(AlreadyClosed):
+            receiving.result(10)
+    consumer.close()
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+
+
+def test_batch_receive_full_or_due(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, b"a", b"b", b"c")
+    consumer = client.subscribe("t", "s", batch_receive_policy=ConsumerBatchReceivePolicy(2, 0, 60_000))
+    assert [message.data() for message in consumer.batch_receive()] == [b"a", b"b"]
+    with ThreadPoolExecutor(1) as threads:
+        receiving = threads.submit(consumer.batch_receive)
+        wait_until(lambda: waiting(consumer))
+        topic.publish(b"d")
+        assert [message.data() for message in receiving.result(10)] == [b"c", b"d"]
+    soon = client.subscribe("other", "s", batch_receive_policy=ConsumerBatchReceivePolicy(2, 0, 20))
+    assert soon.batch_receive() == []
+
+
+def test_acknowledge_leaves_together(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, *(b"%d" % number for number in range(6)))
+    consumer = client.subscribe("t", "s", consumer_type=ConsumerType.Shared, acknowledgment_group_time_ms=20)
+    messages = [consumer.receive(10_000) for _ in range(6)]
+    consumer.acknowledge(messages[0])
+    consumer.acknowledge(messages[2].message_id())
+    consumer.acknowledge([messages[4], messages[5].message_id()])
+    assert sorted(topic.acknowledged(4)) == [0, 2, 4, 5]
+    with pytest.raises(InvalidMessage):
+        consumer.acknowledge("no message")  # type: ignore[arg-type]
+    with pytest.raises(CumulativeAcknowledgementNotAllowedError):
+        consumer.acknowledge_cumulative(messages[3])
+
+
+def test_acknowledge_waits_for_its_receipt(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    asked: list[tuple[Peer, pb.CommandAck]] = []
+    fake.answers[Kind.ACK] = lambda peer, command: asked.append((peer, command.ack)) or ()
+    consumer = client.subscribe("t", "s", ack_receipt_enabled=True)
+    message = consumer.receive(10_000)
+    with ThreadPoolExecutor(1) as threads:
+        acknowledging = threads.submit(consumer.acknowledge, message)
+        fake.wait(Kind.ACK)
+        assert not acknowledging.done()
+        ((peer, ack),) = asked
+        answer = pb.CommandAckResponse(consumer_id=ack.consumer_id, request_id=ack.request_id)
+        peer.send(frame(Kind.ACK_RESPONSE, ackResponse=answer))
+        acknowledging.result(10)
+
+
+def test_listener_gets_messages_and_may_acknowledge(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, b"a", b"b")
+    seen: list[tuple[bytes, str]] = []
+
+    def listener(consumer: Consumer, message: Message) -> None:
+        seen.append((message.data(), threading.current_thread().name))
+        consumer.acknowledge(message)
+        if message.data() == b"a":
+            raise KeyError("of the application: the next message comes all the same")
+
+    consumer = client.subscribe("t", "s", message_listener=listener, acknowledgment_group_time_ms=0)
+    assert topic.acknowledged(2) == [0, 1]
+    assert [data for data, _ in seen] == [b"a", b"b"] and {"MainThread"}.isdisjoint(name for _, name in seen)
+    with pytest.raises(InvalidConfiguration, match="message_listener"):
+        consumer.receive()
+    with pytest.raises(InvalidConfiguration, match="message_listener"):
+        consumer.batch_receive()
+
+
+def test_listener_paused_and_resumed(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, b"a")
+    seen: list[bytes] = []
+    consumer = client.subscribe("t", "s", message_listener=lambda _consumer, message: seen.append(message.data()))
+    wait_until(lambda: seen == [b"a"])
+    consumer.pause_message_listener()
+    topic.publish(b"b")
+    wait_until(lambda: consumer.stats().msg_num_in_receiver_queue == 1)
+    assert seen == [b"a"]
+    consumer.resume_message_listener()
+    wait_until(lambda: seen == [b"a", b"b"])
+
+
+def test_receipt_waited_for_in_callback_refused(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    consumer = client.subscribe("t", "s", ack_receipt_enabled=True)
+    message = consumer.receive(10_000)
+    producer = client.create_producer("other")
+    raised: list[type[Exception]] = []
+    done = threading.Event()
+
+    def callback(_result: object, _place: MessageId) -> None:
+        try:
+            consumer.acknowledge(message)
+        except OperationNotSupported as error:
+            raised.append(type(error))
+        done.set()
+
+    producer.send_async(b"x", callback)
+    assert done.wait(10) and raised == [OperationNotSupported]
+
+
+def test_negative_acknowledge_redelivers_after_delay(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake, b"a")
+    consumer = client.subscribe("t", "s", consumer_type=ConsumerType.Shared, negative_ack_redelivery_delay_ms=1)
+    consumer.negative_acknowledge(consumer.receive(10_000))
+    (asked,) = fake.wait(Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    assert [place.entryId for place in asked.command.redeliverUnacknowledgedMessages.message_ids] == [0]
+
+
+def test_reader_reads_to_the_end(fake: FakeBroker, client: Client) -> None:
+    topic = FakeTopic(fake, b"a", b"b")
+    reader = client.create_reader("t", MessageId.earliest)
+    read = []
+    while reader.has_message_available():
+        read.append(reader.read_next(10_000).data())
+        assert len(read) < 5
+    assert read == [b"a", b"b"]
+    topic.publish(b"c")
+    assert reader.has_message_available() and reader.read_next(10_000).data() == b"c"
+
+
+def test_close_silent_broker_ends_in_time(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    fake.answers[Kind.CLOSE_CONSUMER] = swallow
+    consumer = client.subscribe("t", "s")
+    report = consumer.close(timeout=0.2)
+    assert report.seconds < 3 and [each.topic for each in report.consumers] == ["persistent://public/default/t"]

@@ -1,0 +1,203 @@
+"""Producer of the sync API on a fake broker: when a call blocks, what it raises, and what a callback is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pulsar_native import Client, CompressionType, MessageId, Result
+from pulsar_native.engine.loop import Engine
+from pulsar_native.exceptions import (
+    AlreadyClosed,
+    InvalidConfiguration,
+    InvalidMessage,
+    OperationNotSupported,
+    ProducerQueueIsFull,
+    Timeout,
+)
+from pulsar_native.schema import StringSchema
+from pulsar_native.wire.codec import split_batch
+from pulsar_native.wire.commands import Kind
+from pulsar_native.wire.entry import parse_entry
+from support.fake_broker import FakeBroker, Seen, receipt, swallow
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+def client(fake: FakeBroker) -> Iterator[Client]:
+    """Give a client of the fake broker."""
+    with Client(fake.url, operation_timeout_seconds=5) as made:
+        yield made
+
+
+def answer(seen: Seen, entry: int) -> None:
+    """Send the receipt of an entry that the fake broker has kept to itself."""
+    seen.peer.send(receipt(seen.command.send, entry))
+
+
+def test_send_returns_id_after_the_receipt(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = client.create_producer("t")
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(producer.send, b"x")
+        (seen,) = fake.wait(Kind.SEND)
+        assert not sending.done()
+        answer(seen, 8)
+        message_id = sending.result(10)
+    assert (message_id.ledger_id(), message_id.entry_id(), message_id.topic_name()) == (1, 8, TOPIC)
+    assert producer.last_sequence_id() == 0
+
+
+def test_send_flushes_the_open_batch(fake: FakeBroker, client: Client) -> None:
+    producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
+    told: list[tuple[Result, MessageId]] = []
+    producer.send_async(b"first", lambda result, place: told.append((result, place)))
+    place = producer.send(b"second")
+    assert (place.batch_index(), place.batch_size()) == (1, 2)
+    producer.flush()
+    assert [(result, at.batch_index()) for result, at in told] == [(Result.Ok, 0)]
+    (seen,) = fake.seen(Kind.SEND)
+    entry = parse_entry(seen.payload)
+    assert [bytes(entry.body[a:b]) for _, a, b in split_batch(entry.body, 2)] == [b"first", b"second"]
+
+
+def test_send_options_reach_the_entry(fake: FakeBroker, client: Client) -> None:
+    producer = client.create_producer("t", batching_enabled=False, compression_type=CompressionType.LZ4)
+    producer.send(
+        b"x" * 1000, properties={"a": "1"}, partition_key="k", ordering_key="o", sequence_id=17, event_timestamp=5
+    )
+    (seen,) = fake.seen(Kind.SEND)
+    found = parse_entry(seen.payload).metadata
+    assert {pair.key: pair.value for pair in found.properties} == {"a": "1"}
+    assert (found.partition_key, found.ordering_key, found.sequence_id, found.event_time) == ("k", b"o", 17, 5)
+    assert found.uncompressed_size == 1000 > len(parse_entry(seen.payload).body)
+
+
+def test_send_time_out_raises(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = client.create_producer("t", send_timeout_millis=50)
+    with pytest.raises(Timeout, match="send_timeout_millis"):
+        producer.send(b"x")
+
+
+@pytest.mark.parametrize(
+    "options", [{"sequence_id": -1}, {"properties": {"a": 1}}, {"deliver_at": 1, "deliver_after": 1}]
+)
+def test_send_bad_option_sends_nothing(fake: FakeBroker, client: Client, options: dict[str, object]) -> None:
+    producer = client.create_producer("t")
+    told: list[Result] = []
+    with pytest.raises(InvalidMessage):
+        producer.send(b"x", **options)  # type: ignore[call-overload]
+    with pytest.raises(InvalidMessage):
+        producer.send_async(b"x", lambda result, _place: told.append(result), **options)  # type: ignore[call-overload]
+    producer.flush()
+    assert not told and not fake.seen(Kind.SEND)
+
+
+def test_send_async_callback_not_callable_refused(client: Client) -> None:
+    with pytest.raises(InvalidConfiguration, match="callback must be callable or None, not int"):
+        client.create_producer("t").send_async(b"x", 5)  # type: ignore[call-overload]
+
+
+def test_send_async_full_queue_told_or_raised(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = client.create_producer("t", max_pending_messages=1, batching_enabled=False)
+    told: list[tuple[Result, MessageId]] = []
+    producer.send_async(b"x", None)
+    producer.send_async(b"y", lambda result, place: told.append((result, place)))
+    assert told == [(Result.ProducerQueueIsFull, MessageId())]
+    with pytest.raises(ProducerQueueIsFull):
+        producer.send_async(b"y", None)
+
+
+def test_send_async_blocks_until_the_queue_has_room(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = client.create_producer("t", max_pending_messages=1, batching_enabled=False, block_if_queue_full=True)
+    producer.send_async(b"x", None)
+    (first,) = fake.wait(Kind.SEND)
+    passed = threading.Event()
+
+    def second() -> None:
+        producer.send_async(b"y", None)
+        passed.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        sending = threads.submit(second)
+        # The engine has answered a request since; the thread still waits.
+        client.get_topic_partitions("t")
+        assert not passed.is_set() and len(fake.seen(Kind.SEND)) == 1
+        answer(first, 0)
+        sending.result(10)
+    answer(fake.wait(Kind.SEND, 2)[1], 1)
+    producer.flush()
+
+
+def test_callback_must_not_wait_for_itself(fake: FakeBroker, client: Client) -> None:
+    producer = client.create_producer("t", batching_enabled=False)
+    raised: list[type[Exception]] = []
+    done = threading.Event()
+
+    def callback(_result: Result, _place: MessageId) -> None:
+        for call in (lambda: producer.send_many([b"y"]), lambda: producer.send_async("z", None, schema=StringSchema())):
+            try:
+                call()
+            except Exception as error:
+                raised.append(type(error))
+        done.set()
+
+    fake.answers[Kind.SEND] = swallow
+    producer.send_async(b"x", callback)
+    answer(fake.wait(Kind.SEND)[0], 0)
+    assert done.wait(10) and raised == [OperationNotSupported, OperationNotSupported]
+
+
+def test_flush_time_out_leaves_the_message(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = client.create_producer("t")
+    told: list[Result] = []
+    producer.send_async(b"x", lambda result, _place: told.append(result))
+    with pytest.raises(Timeout, match=r"0\.01 s"):
+        producer.flush(timeout=0.01)
+    assert not told
+    answer(fake.wait(Kind.SEND)[0], 4)
+    producer.flush(timeout=10)
+    assert told == [Result.Ok]
+
+
+def test_flush_raises_the_last_messages_error(fake: FakeBroker, client: Client) -> None:
+    fake.answers[Kind.SEND] = swallow
+    producer = client.create_producer("t", send_timeout_millis=50)
+    producer.send_async(b"x", None)
+    with pytest.raises(Timeout, match="send_timeout_millis"):
+        producer.flush()
+
+
+def test_close_idle_runs_in_the_calling_thread(
+    fake: FakeBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = client.create_producer("t")
+    for _ in range(3):
+        producer.send(b"x")
+
+    def fail(*_arguments: object) -> None:
+        pytest.fail("the loop was asked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "run", fail)
+        report = producer.close()
+    assert [each.sent for each in report.producers] == [0] and len(fake.seen(Kind.CLOSE_PRODUCER)) == 1
+    for call in (producer.close, producer.flush, lambda: producer.send(b"x")):
+        with pytest.raises(AlreadyClosed):
+            call()
+
+
+def test_send_many_tells_progress_and_ids(fake: FakeBroker, client: Client) -> None:
+    producer = client.create_producer("t", batching_enabled=True, batching_max_messages=2)
+    progress: list[int] = []
+    ids = producer.send_many([b"%d" % number for number in range(5)], progress=progress.append)
+    assert [(each.entry_id(), each.batch_index()) for each in ids][:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len(ids) == 5 and progress == sorted(progress) and progress[-1] == 5

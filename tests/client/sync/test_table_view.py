@@ -1,0 +1,77 @@
+"""Table view of the sync API on a fake broker: filled when it is created, updated, refreshed, read after its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pulsar_native import Client
+from pulsar_native.exceptions import AlreadyClosed
+from pulsar_native.wire.commands import Kind
+from support.fake_broker import FakeBroker
+from support.fake_topic import FakeTopic
+from support.until import wait_until
+
+
+@pytest.fixture
+def client(fake: FakeBroker) -> Iterator[Client]:
+    """Give a client of the fake broker."""
+    with Client(fake.url, operation_timeout_seconds=5) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(fake: FakeBroker) -> FakeTopic:
+    """Give a topic with two versions of one key, and another key."""
+    made = FakeTopic(fake)
+    for key, value in (("a", b"1"), ("b", b"2"), ("a", b"3")):
+        made.publish(value, partition_key=key)
+    return made
+
+
+def test_view_is_filled_when_created(topic: FakeTopic, client: Client) -> None:
+    view = client.create_table_view("t")
+    assert dict(view) == {"a": b"3", "b": b"2"} and len(view) == 2
+    assert view.get("a") == b"3" and view.get("c", b"0") == b"0" and "c" not in view
+    with pytest.raises(KeyError):
+        view["c"]
+
+
+def test_view_follows_the_topic(topic: FakeTopic, client: Client) -> None:
+    view = client.create_table_view("t")
+    topic.publish(b"4", partition_key="c")
+    wait_until(lambda: view.get("c") == b"4")
+    topic.publish(b"", partition_key="a")
+    wait_until(lambda: "a" not in view)
+
+
+def test_refresh_includes_everything_published_before(topic: FakeTopic, client: Client) -> None:
+    view = client.create_table_view("t")
+    for number in range(50):
+        topic.publish(b"%d" % number, partition_key="n")
+    view.refresh()
+    assert view["n"] == b"49"
+
+
+def test_view_without_messages_is_ready_at_once(fake: FakeBroker, client: Client) -> None:
+    FakeTopic(fake)
+    view = client.create_table_view("t")
+    view.refresh()
+    assert not view and view.is_connected() and view.topic() == "persistent://public/default/t"
+
+
+def test_view_closed_is_readable_only(fake: FakeBroker, topic: FakeTopic, client: Client) -> None:
+    view = client.create_table_view("t")
+    view.close()
+    assert view["a"] == b"3" and not view.is_connected()
+    assert len(fake.seen(Kind.CLOSE_CONSUMER)) == 1
+    with pytest.raises(AlreadyClosed):
+        view.refresh()
+
+
+def test_view_reads_without_durable_subscription(fake: FakeBroker, topic: FakeTopic, client: Client) -> None:
+    view = client.create_table_view("t", subscription_name="mine")
+    (seen,) = fake.seen(Kind.SUBSCRIBE)
+    assert not seen.command.subscribe.durable and seen.command.subscribe.read_compacted
+    assert "mine" in repr(view)
