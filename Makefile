@@ -34,8 +34,8 @@ test-quick:     ## tests of the client that need no broker, about a minute, with
 test-client:    ## tests of the client, with the shared support, integration and compat
 	@$(PY) dev/test.py support client integration compat
 
-test-spark:     ## tests of the Spark source
-	@$(PY) dev/test.py spark
+test-spark:     ## tests of the Spark source, with table formats too
+	@$(PY) dev/test.py spark tables
 
 test-provider:  ## tests of the Airflow provider
 	@$(PY) dev/test.py provider

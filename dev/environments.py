@@ -33,6 +33,7 @@ ENVS = ROOT / ".envs"
 CACHE = ROOT / ".cache"
 REQUIREMENTS = ROOT / "requirements"
 POM = ROOT / "dev" / "broker-pom.xml"
+TABLES_POM = ROOT / "dev" / "tables-pom.xml"
 BUILD = ROOT / "client" / "hatch_build.py"
 SPEEDUPS = ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx"
 
@@ -40,6 +41,7 @@ SPEEDUPS = ROOT / "client" / "pulsar_native" / "wire" / "_speedups.pyx"
 EDITABLE = {
     "dev": ("client",),
     "spark": ("client", "spark"),
+    "tables": ("client", "spark"),
     "airflow": ("client", "spark", "."),
     "browser": (),
     "docs": (),
@@ -280,16 +282,31 @@ def no_speedups() -> str:
 def make_broker() -> None:
     """Copy the broker's jars (about 240 MB, once) to .cache/."""
     need_java()
-    folder = jars_folder()
-    stamp, key = folder.parent / ".stamp", _hash("1", POM)
+    _copy_jars(POM, jars_folder(), f"broker: jars of Pulsar {pulsar_version()} (240 MB the first time)")
+
+
+def make_tables() -> None:
+    """Make the Spark environment for table formats, and copy their jars (about 60 MB, once) to .cache/."""
+    need_java()
+    make_env("tables")
+    _copy_jars(TABLES_POM, tables_folder(), "tables: jars of Delta Lake and Apache Iceberg (60 MB the first time)")
+
+
+def tables_folder() -> Path:
+    """Return the folder of the table formats' jars, there or not."""
+    return CACHE / "tables" / "lib"
+
+
+def _copy_jars(pom: Path, folder: Path, what: str) -> None:
+    stamp, key = folder.parent / ".stamp", _hash("1", pom)
     if _fresh(stamp, key):
         return
     if shutil.which("mvn") is None:
-        raise SetupError("Maven (mvn) is not here; it fetches the broker's jars. Debian: apt-get install maven")
+        raise SetupError("Maven (mvn) is not here; it fetches jars. Debian: apt-get install maven")
     fresh = folder.with_name("lib.new")
     shutil.rmtree(fresh, ignore_errors=True)
-    copy = ["mvn", "-B", "-q", "-f", str(POM), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    run(f"broker: jars of Pulsar {pulsar_version()} (240 MB the first time)", [*copy, f"-DoutputDirectory={fresh}"])
+    copy = ["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    run(what, [*copy, f"-DoutputDirectory={fresh}"])
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
     stamp.write_text(key)
@@ -361,6 +378,7 @@ def compile_pins(upgrade: bool) -> None:
 TARGETS: dict[str, Callable[[], None]] = {
     "dev": make_dev,
     "spark": make_spark,
+    "tables": make_tables,
     "airflow": lambda: make_env("airflow"),
     "browser": make_browser,
     "broker": make_broker,

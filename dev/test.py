@@ -58,6 +58,8 @@ SUITES = (
     # Programs on the official client and on ours: one file, mostly waiting, and no program needs another.
     Suite("compat", ("dev",), processes=2, dist="load"),
     Suite("spark", ("spark",)),
+    # The load application with table formats, which have no packages for the newest Spark.
+    Suite("tables", ("tables",)),
     Suite("provider", ("airflow", "spark", "browser"), processes=2),
 )
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pulsar_native.diagnostics import codec
-from pulsar_native.exceptions import TopicNotFound
+from pulsar_native.exceptions import CryptoError, TopicNotFound
 from pyspark_pulsar.broker import Broker, plan
+from pyspark_pulsar.encryption import READ_ACTION, READ_KEYS
 from pyspark_pulsar.offsets import Range, check_retained
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.pushdown import Pushed, narrow, push
@@ -69,16 +70,20 @@ class PulsarBatchReader(DataSourceReader):
         Blocks; called by the planner.
         """
         log_codec()
+        check_keys(self._options)
         if self._pushed.is_empty:
-            return make_splits(split_ranges(self._options, plan(self._options)))
-        ranges = narrow(self._options, plan(self._options, self._pushed.wants), self._pushed)
+            ranges = plan(self._options)
+        else:
+            slack, pushed = self._options.time_slack_ms, self._pushed
+            ranges = plan(self._options, pushed.wants, lambda item, probe: narrow(item, pushed, slack, probe))
         return make_splits(split_ranges(self._options, ranges))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Return the record batches of a split. Blocks while iterated; called in a task.
 
         Raises `TopicNotFound` if the topic was deleted after planning, `DataLoss` if messages of the split were removed
-        before or during reading, `Timeout` if no message arrives, `InvalidMessage` for one that cannot be decoded.
+        before or during reading, `Timeout` if no message arrives, `InvalidMessage` for one that cannot be decoded,
+        `CryptoError` for one that cannot be decrypted.
         """
         return read_split(self._options, partition, self._values, self._pushed)
 
@@ -127,6 +132,7 @@ def _batches(
     options: ReadOptions, item: Range, columns: Sequence[str], pushed: Pushed
 ) -> Iterator[pyarrow.RecordBatch]:
     log_codec()
+    check_keys(options)
     with Broker(options) as broker:
         broker.partitions(item.topic)  # A reader of a topic that was deleted meanwhile would create it.
         _check(options, broker, item)
@@ -141,10 +147,22 @@ def _batches(
                 kept = pushed.of_keys(batch)
                 if kept.num_rows:
                     yield kept
+        except CryptoError as error:
+            keys = "the private key is not among those" if options.private_keys is not None else "give the private key"
+            raise CryptoError(
+                f"Messages of {item.topic} are encrypted: {keys} in option {READ_KEYS}, or set {READ_ACTION}=DISCARD "
+                f"to leave out those that cannot be decrypted ({error.message})"
+            ) from error
         finally:
             reader.close()
         # Messages may have been trimmed during the read, which the broker does not report.
         _check(options, broker, item)
+
+
+def check_keys(options: ReadOptions) -> None:
+    """Raise `CryptoError` for a private key that cannot be found. Blocks for a file."""
+    if options.private_keys is not None:
+        options.private_keys.check()
 
 
 @cache

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from pulsar_native import Client, MessageId, Reader
+from pulsar_native import Client, ConsumerCryptoFailureAction, MessageId, Reader
 from pulsar_native.admin import AdminClient
 from pulsar_native.auth import Authentication
 from pulsar_native.exceptions import AlreadyClosed, TopicNotFound
@@ -54,8 +54,8 @@ class Broker:
         pattern = self._options.topics_pattern
         if pattern is None:
             return list(self._options.topics)
-        assert self._admin is not None
-        bases = dict.fromkeys(TopicName.parse(name).base.full for name in self._admin.topics(pattern.namespace))
+        there = self.client.get_topics_of_namespace(pattern.namespace)
+        bases = dict.fromkeys(TopicName.parse(name).base.full for name in sorted(there))
         found = [name for name in bases if pattern.matches(name)]
         if not found:
             raise TopicNotFound(f"No topic of {pattern.namespace} matches topicsPattern {pattern.expression!r}")
@@ -68,12 +68,24 @@ class Broker:
         return [name.with_partition(index).full for index in range(count)] if count else [name.full]
 
     def reader(
-        self, topic: str, start: MessageId, queue_size: int | None = None, *, compacted: bool | None = None
+        self,
+        topic: str,
+        start: MessageId,
+        queue_size: int | None = None,
+        *,
+        compacted: bool | None = None,
+        decrypts: bool = True,
     ) -> Reader:
         """Return a non-durable reader that begins at `start`, that message included.
 
-        `compacted` stands for the option readCompacted.
+        `compacted` stands for the option readCompacted. Without `decrypts` encrypted entries are one message each, with
+        their position and time.
         """
+        action = ConsumerCryptoFailureAction.FAIL
+        if not decrypts:
+            action = ConsumerCryptoFailureAction.CONSUME
+        elif self._options.discards_undecryptable:
+            action = ConsumerCryptoFailureAction.DISCARD
         return self.client.create_reader(
             topic,
             start,
@@ -81,13 +93,15 @@ class Broker:
             subscription_role_prefix=self._options.subscription_prefix,
             start_message_id_inclusive=True,
             is_read_compacted=self._options.read_compacted if compacted is None else compacted,
+            crypto_key_reader=self._options.private_keys if decrypts else None,
+            crypto_failure_action=action,
         )
 
     @contextmanager
     def probe(self, topic: str) -> Iterator[Probe]:
         """Open a probe of one topic partition, as a context manager."""
         # The queue size is the number of entries sent ahead: only the first message is needed.
-        reader = self.reader(topic, MessageId.earliest, queue_size=1)
+        reader = self.reader(topic, MessageId.earliest, queue_size=1, decrypts=False)
         try:
             yield _ReaderProbe(self, topic, reader, self._options.poll_timeout_ms, self._admin)
         finally:
@@ -150,7 +164,7 @@ class _ReaderProbe:
 
     def last_stored(self) -> Position | None:
         # A reader that reads compacted is told the last message that compaction left.
-        reader = self._broker.reader(self._topic, MessageId.latest, queue_size=1, compacted=False)
+        reader = self._broker.reader(self._topic, MessageId.latest, queue_size=1, compacted=False, decrypts=False)
         try:
             return self._last_of(reader)
         finally:
@@ -186,10 +200,15 @@ class _ReaderProbe:
         return Found(Position.of_message(message.message_id()), message.publish_timestamp(), message.index())
 
 
-def plan(options: ReadOptions, wants: Callable[[str], bool] | None = None) -> list[Range]:
+def plan(
+    options: ReadOptions,
+    wants: Callable[[str], bool] | None = None,
+    narrowed: Callable[[Range, Probe], Range] | None = None,
+) -> list[Range]:
     """Resolve the options into one frozen range per topic partition, in order of topics and partitions.
 
-    `wants` returns False for the topic partitions to leave out; None for none.
+    `wants` returns False for the topic partitions to leave out; None for none. `narrowed` returns the wanted part of a
+    range and may ask the partition's probe; None for the whole range.
     Blocks for a few requests per partition, several partitions at once. Raises `TopicNotFound`, `DataLoss`, and errors
     of the connection.
     """
@@ -202,7 +221,8 @@ def plan(options: ReadOptions, wants: Callable[[str], bool] | None = None) -> li
 
         def of_topic(topic: str) -> Range:
             with broker.probe(topic) as probe:
-                return resolve(topic, options, probe)
+                found = resolve(topic, options, probe)
+                return found if narrowed is None else narrowed(found, probe)
 
         return map_partitions(of_topic, topics)
 

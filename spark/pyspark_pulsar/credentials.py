@@ -44,24 +44,22 @@ _MAX_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CredentialsRef:
-    """Reference to credentials; immutable, picklable, printable: it holds no secret."""
+    """Reference to credentials or to a key; immutable, picklable, printable: it holds no secret."""
 
     kind: str
     name: str
 
     @staticmethod
-    def parse(text: str) -> CredentialsRef:
+    def parse(text: str, option: str = "credentialsRef") -> CredentialsRef:
         """Return the reference or raise `InvalidConfiguration`, which never repeats the text. No I/O."""
         kind, separator, name = text.strip().partition(":")
         if not separator or kind not in _KINDS or not name or "\0" in name:
-            raise InvalidConfiguration(
-                "credentialsRef must be env:VARIABLE, file:NAME or conf:KEY, not the secret itself"
-            )
+            raise InvalidConfiguration(f"{option} must be env:VARIABLE, file:NAME or conf:KEY, not the secret itself")
         if kind == "file" and not name.startswith("/") and "/" in name:
-            raise InvalidConfiguration("credentialsRef=file:NAME takes a file's name (of --files) or an absolute path")
+            raise InvalidConfiguration(f"{option}=file:NAME takes a file's name (of --files) or an absolute path")
         if kind == "conf" and not _REDACTED.search(name):
             raise InvalidConfiguration(
-                "credentialsRef=conf:KEY needs a KEY with token, secret, password or credential in it: "
+                f"{option}=conf:KEY needs a KEY with token, secret, password or credential in it: "
                 "Spark hides the values of such keys only"
             )
         return CredentialsRef(kind, name)
@@ -69,11 +67,12 @@ class CredentialsRef:
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
-    def read(self) -> str:
-        """Return the content; blocks for a file; raises `ErrorGettingAuthenticationData`."""
-        content = {"env": _read_variable, "file": _read_file, "conf": _read_conf}[self.kind](self.name).strip()
+    def read(self, what: str = "credentials") -> str:
+        """Return the content, which errors call `what`; blocks for a file; raises `ErrorGettingAuthenticationData`."""
+        read = {"env": _read_variable, "file": _read_file, "conf": _read_conf}[self.kind]
+        content = read(self.name, f"The {what} {self}").strip()
         if not content:
-            raise ErrorGettingAuthenticationData(f"The credentials {self} are not there or empty: {_WHERE[self.kind]}")
+            raise ErrorGettingAuthenticationData(f"The {what} {self} cannot be found or is empty: {_WHERE[self.kind]}")
         return content
 
     def resolve(self) -> Authentication:
@@ -119,43 +118,41 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _read_variable(name: str) -> str:
+def _read_variable(name: str, _: str) -> str:
     return os.environ.get(name, "")
 
 
-def _read_file(name: str) -> str:
-    path = name if name.startswith("/") else _shipped(name)
+def _read_file(name: str, what: str) -> str:
+    path = name if name.startswith("/") else _shipped(name, what)
     try:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         reason = f"{error.strerror}; {_WHERE['file']}"
-        raise ErrorGettingAuthenticationData(f"The credentials file:{name} cannot be read: {reason}") from error
+        raise ErrorGettingAuthenticationData(f"{what} cannot be read: {reason}") from error
     text = content.decode(errors="replace")
     if len(content) > _MAX_BYTES or "\ufffd" in text:
-        raise ErrorGettingAuthenticationData(
-            f"The credentials file:{name} are not UTF-8 text of at most {_MAX_BYTES} bytes"
-        )
+        raise ErrorGettingAuthenticationData(f"{what}: not UTF-8 text of at most {_MAX_BYTES} bytes")
     return text
 
 
-def _shipped(name: str) -> str:
+def _shipped(name: str, what: str) -> str:
     from pyspark import SparkFiles
 
     try:
         return str(SparkFiles.get(name))
     except AssertionError as error:  # Neither in a worker nor in a driver with a session.
-        raise ErrorGettingAuthenticationData(f"The credentials file:{name} need a running Spark session") from error
+        raise ErrorGettingAuthenticationData(f"{what} can be read in a running Spark session only") from error
 
 
-def _read_conf(name: str) -> str:
+def _read_conf(name: str, what: str) -> str:
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
     if context is None:
         # Planner and task processes have no session, hence no configuration.
         raise ErrorGettingAuthenticationData(
-            f"The credentials conf:{name} can be read in the driver only: call pyspark_pulsar.share_credentials(spark, "
+            f"{what} can be read in the driver only: call pyspark_pulsar.share_credentials(spark, "
             f'"conf:{name}") there and pass the reference it returns, or use env: or file:'
         )
     return str(context.getConf().get(name, "") or "")

@@ -21,16 +21,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pyspark_pulsar.credentials import CredentialsRef
     from pyspark_pulsar.manifest import Delivered, Document, Manifest
     from pyspark_pulsar.output import Output
     from pyspark_pulsar.planning import Plan
     from pyspark_pulsar.request import LoadRequest
+    from pyspark_pulsar.tables import Table
 
 DONE, FAILED, REFUSED, LOST = 0, 1, 2, 3
 
@@ -188,17 +191,20 @@ class Load:
 
         register(self._spark)
         self._spark.conf.set("spark.sql.session.timeZone", self._request.time_zone)
-        source = dict(self._request.source)
         options = self._request.read_options()
-        forget: Callable[[], None] = lambda: None  # noqa: E731
-        if options.credentials is not None:
-            shared, forget = share(self._spark, options.credentials)
-            source = {name: value for name, value in source.items() if name.lower() != "credentialsref"}
-            source["credentialsRef"] = str(shared)
-        try:
+        with ExitStack() as held:
+
+            def shared(reference: CredentialsRef) -> CredentialsRef:
+                made, forget = share(self._spark, reference)
+                held.callback(forget)
+                return made
+
+            source = {name.lower(): value for name, value in self._request.source.items()}
+            if options.credentials is not None:
+                source["credentialsref"] = str(shared(options.credentials))
+            if options.private_keys is not None:
+                source[options.private_keys.option.lower()] = options.private_keys.mapped(shared)
             return work(source)
-        finally:
-            forget()
 
     def _dry_run(self, source: dict[str, str]) -> Outcome:
         from pyspark_pulsar.manifest import Document
@@ -230,14 +236,16 @@ class Load:
         from pyspark_pulsar.retained import advance
 
         document = Document(self._spark, self._request.manifest)
+        table = self._table()
         plan = self._plan(document, source)
-        output = Output(self._spark, self._request.path)
+        output = Output(self._spark, self._request.path, table, self._request.suffix)
         self.stage = "read"
         try:
             delivered = self._write(output, self._frame(plan))
             # The workers of the tasks are still there.
             self._codec = codec_of_tasks(self._spark)
             self._check_rows(plan, source, delivered)
+            output.check_rows()
             self.stage = "commit"
             self._commit(plan, output, delivered)
         except BaseException:
@@ -251,16 +259,33 @@ class Load:
             advance(ReadOptions.parse(source), self._request.subscription, plan.manifest.ranges, delivered)
         return outcome
 
+    def _table(self) -> Table | None:
+        """Return the table of the output, None for Parquet; raises `InvalidConfiguration` if its package is missing."""
+        from pyspark_pulsar.tables import Table
+
+        request = self._request
+        if request.table is None:
+            return None
+        table = Table(self._spark, request.table, request.path, request.partition_by)
+        table.check()
+        return table
+
     def _plan(self, document: Document, source: dict[str, str]) -> Plan:
         """Return the ranges to read; they are written to the manifest first."""
+        from dataclasses import replace
+
         from pyspark_pulsar.options import ReadOptions
         from pyspark_pulsar.planning import make_plan
+        from pyspark_pulsar.request import AUTO
         from pyspark_pulsar.retained import hold
 
         if self._request.subscription is not None:
             hold(ReadOptions.parse(source), self._request.subscription)
         plan = make_plan(self._spark, self._request, source, document)
         ranges = plan.manifest.ranges
+        if self._request.value_format == AUTO and plan.manifest.columns is None:
+            columns = self._read(plan).schema.jsonValue()
+            plan = replace(plan, manifest=replace(plan.manifest, columns=columns))
         if plan.replayed:
             say(f"replaying the plan of {plan.manifest.written_at}: {len(ranges)} topic partitions")
             return plan
@@ -274,27 +299,31 @@ class Load:
         from pyspark.sql import functions
 
         request = self._request
-        frame = (
-            self._spark.read.format("pulsar")
-            .options(**plan.options)
-            .options(columns=",".join(request.source_columns()))
-            .load()
-        )
-        frame = self._decoded(frame, plan.manifest)
-        kept = [functions.col(f"`{name}`") for name in request.source_columns()[1:]]
-        value = functions.col("value") if request.value_format == "raw" else functions.col("value.*")
-        frame = frame.select(value, *kept)
+        frame = self._decoded(self._read(plan), plan.manifest)
+        if request.value_format in ("json", "avro"):
+            kept = [functions.col(f"`{name}`") for name in request.source_columns()[1:]]
+            frame = frame.select(functions.col("value.*"), *kept)
         for name, expression in request.derive.items():
             frame = frame.withColumn(name, functions.expr(expression))
         self._check_columns(frame)
         return frame
 
+    def _read(self, plan: Plan) -> DataFrame:
+        """Return the frame of the frozen ranges with the columns of the manifest, if it has some."""
+        reader = self._spark.read.format("pulsar").options(**plan.options, **self._request.column_options())
+        if plan.manifest.columns is not None:
+            from pyspark.sql.types import StructType
+
+            reader = reader.schema(StructType.fromJson(dict(plan.manifest.columns)))
+        return reader.load()
+
     def _decoded(self, frame: DataFrame, plan: Manifest) -> DataFrame:
         from pyspark_pulsar.decoding import decode_avro, decode_json
+        from pyspark_pulsar.request import AUTO
         from pyspark_pulsar.schema import registered_type, struct_of
 
         request = self._request
-        if request.value_format == "raw":
+        if request.value_format in ("raw", AUTO):
             return frame
         if request.value_format == "avro":
             return decode_avro(frame, request.value_schema or self._registered(plan, "AVRO"))

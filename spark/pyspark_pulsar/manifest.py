@@ -38,6 +38,8 @@ class Manifest:
     """Ranges of a load and, when it is done, the delivered rows by topic partition.
 
     `attempt` names the try that wrote it, as in the request; `was_empty` is True for a finished load without rows.
+    `columns` is the schema of a read that decodes by the topic's registered schema, as Spark's JSON: a replay has the
+    same columns when the topic has got a newer schema. None for other reads.
     """
 
     request: Mapping[str, Any]
@@ -47,6 +49,7 @@ class Manifest:
     is_done: bool = False
     attempt: str | None = None
     was_empty: bool = False
+    columns: Mapping[str, Any] | None = None
     written_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     @property
@@ -68,6 +71,7 @@ class Manifest:
             "rows": self.rows,
             "seconds": self.seconds,
             "attempt": self.attempt,
+            **({} if self.columns is None else {"columns": self.columns}),
             "partitions": [self._partition(item) for item in self.ranges],
             "request": self.request,
         }
@@ -100,6 +104,7 @@ class Manifest:
                 ranges,
                 is_done=document["status"] == "done",
                 was_empty=document["status"] == "done" and document["rows"] == 0,
+                columns=document.get("columns"),
                 written_at=datetime.fromisoformat(document["written_at"]).isoformat(timespec="milliseconds"),
             )
         except PulsarException:

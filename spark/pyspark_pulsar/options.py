@@ -19,6 +19,7 @@ from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.service_url import ServiceUrl
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import ADVICE, CredentialsRef
+from pyspark_pulsar.encryption import READ_ACTION, READ_KEYS, KeyRefs
 from pyspark_pulsar.positions import Offsets, parse_offsets
 from pyspark_pulsar.schema import DEFAULT_COLUMNS, METADATA_COLUMNS, SOURCE_COLUMNS
 
@@ -55,6 +56,8 @@ _NAMES = (
     "minPartitions",
     "maxEntriesPerPartition",
     "pulsar.reader.autoUpdatePartitionsIntervalSeconds",
+    READ_KEYS,
+    READ_ACTION,
 )
 # Options of one kind of read only, with the reason.
 _STREAM_ONLY = {
@@ -70,6 +73,7 @@ _BATCH_ONLY = {
     "endingOffsets": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
     "endingTime": "a stream has no end; use trigger(availableNow=True), or spark.read for a bounded range",
 }
+_ACTIONS = "FAIL fails the read, DISCARD leaves such messages out"
 # Known options that raise, with the alternative.
 _REFUSED = {
     "path": "load() takes no path; name the topic with option topic",
@@ -170,6 +174,8 @@ class TopicsPattern:
 FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
 _MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
 CORRUPT_COLUMN = "_corrupt"
+# In the option columns: all columns of a decoded value.
+ALL_FIELDS = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +212,7 @@ class ReadOptions:
     """Options of one batch or streaming read; immutable and picklable, without secrets.
 
     Times are milliseconds. `values` are the options of decoding by the registered schema, None for raw values;
-    with them the names in `columns` are not checked yet.
+    with them the names in `columns` are not checked yet. `private_keys` are the keys of encrypted messages.
     """
 
     service_url: str
@@ -233,6 +239,8 @@ class ReadOptions:
     min_partitions: int | None = None
     max_entries_per_partition: int | None = None
     values: ValueOptions | None = None
+    private_keys: KeyRefs | None = None
+    discards_undecryptable: bool = False
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool | None = False) -> ReadOptions:
@@ -272,6 +280,8 @@ class ReadOptions:
             ),
             min_partitions=_limit("minPartitions", given),
             max_entries_per_partition=_limit("maxEntriesPerPartition", given),
+            private_keys=KeyRefs.parse(READ_KEYS, given[READ_KEYS]) if READ_KEYS in given else None,
+            discards_undecryptable=_discards(given.get(READ_ACTION, "FAIL")),
             read_compacted=flag("readCompacted", given.get("readCompacted", "false")),
         )
         read.client_config()  # The position's own checks, before anything starts.
@@ -293,8 +303,6 @@ class ReadOptions:
         return ClientConfig(service_url=url, **settings)
 
     def _check(self) -> None:
-        if self.topics_pattern is not None and self.admin_url is None:
-            raise InvalidConfiguration("topicsPattern needs admin.url: the topics are listed over the admin interface")
         if (self.min_partitions or self.max_entries_per_partition) and self.admin_url is None:
             raise InvalidConfiguration(
                 "minPartitions and maxEntriesPerPartition need admin.url: the broker tells only there how many entries "
@@ -321,6 +329,18 @@ def _starting_offsets(given: Mapping[str, str], streaming: bool | None) -> Offse
     """Return the start: by default the earliest message for a batch, the end for a stream."""
     text = given.get("startingOffsets", "latest" if streaming else "earliest")
     return parse_offsets("startingOffsets", text, "earliest", *(() if streaming is False else ("latest",)))
+
+
+def _discards(text: str) -> bool:
+    """Return True if messages that cannot be decrypted are left out; raises `InvalidConfiguration`."""
+    action = text.strip().upper()
+    if action == "CONSUME":
+        raise InvalidConfiguration(
+            f"{READ_ACTION}=CONSUME has no rows: an encrypted batch hides its messages; {_ACTIONS}"
+        )
+    if action not in ("FAIL", "DISCARD"):
+        raise InvalidConfiguration(f"{READ_ACTION} must be FAIL or DISCARD, not {text[:60]!r}")
+    return action == "DISCARD"
 
 
 def _limit(name: str, given: Mapping[str, str]) -> int | None:
@@ -461,12 +481,15 @@ def at_least(minimum: int, name: str, given: Mapping[str, str], default: str) ->
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns in order: those of `columns`, else value and the columns of includeMetadata."""
+    """Return the columns in order: those of `columns`, else value and the columns of includeMetadata.
+
+    Where values are decoded, `ALL_FIELDS` stands for the columns of the value, which are not known yet.
+    """
     if "columns" not in given:
         wanted = given.get("includeMetadata", "true").strip().lower()
-        if wanted == "all":
-            return SOURCE_COLUMNS
-        return DEFAULT_COLUMNS if flag("includeMetadata", wanted) else ("value",)
+        is_all = wanted == "all"
+        metadata = SOURCE_COLUMNS[1:] if is_all else DEFAULT_COLUMNS[1:] if flag("includeMetadata", wanted) else ()
+        return ("value" if ValueOptions.parse(given) is None else ALL_FIELDS, *metadata)
     if "includeMetadata" in given:
         raise InvalidConfiguration("Give columns or includeMetadata, not both")
     names = [part.strip() for part in given["columns"].split(",")]

@@ -1,4 +1,4 @@
-"""Parquet output of a load: staged beside the output path, counted, and then moved there.
+"""Output of a load: staged as Parquet beside the output path, counted, and then moved there or into a table.
 
 Rules: the old output stays until the new rows are on disk and counted, so that a failed load changes nothing. The
 output belongs to one load and is replaced as a whole. Names of staging folders and manifests begin with a dot, which
@@ -15,22 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_pulsar.manifest import Delivered
 from pyspark_pulsar.positions import Position
-from pyspark_pulsar.request import IDENTITY
 from pyspark_pulsar.schema import ddl
+from pyspark_pulsar.tables import IDENTITY, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 class Output:
-    """Rows of one load at one path, on any filesystem of Spark. Blocks; for the driver."""
+    """Rows of one load at one path, on any filesystem of Spark. Blocks; for the driver.
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    `table` is the table they are for, None for a Parquet folder at the path; `suffix` tells loads into one path apart.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, table: Table | None = None, suffix: str = "") -> None:
+        self._table = table
+        self._schema: StructType | None = None
         self._spark = spark
         context: Any = spark.sparkContext
         paths = context._jvm.org.apache.hadoop.fs.Path
         self._place: Any = paths(path)
-        self._staged = f".{self._place.getName()}.writing"
+        self._staged = f".{self._place.getName()}{suffix}.writing"
         self._staging: Any = paths(self._place.getParent(), f"{self._staged}-{uuid.uuid4().hex[:12]}")
         self._files: Any = self._place.getFileSystem(context._jsc.hadoopConfiguration())
 
@@ -45,8 +51,10 @@ class Output:
 
         read = Observation()
         observed = frame.observe(read, functions.count(functions.lit(1)).alias("rows"))
+        self._schema = frame.schema
         writer = observed.write.mode("overwrite").option("partitionOverwriteMode", "static")
-        writer.partitionBy(*partition_by).parquet(self._staging.toString())
+        # A table has partitions of its own.
+        writer.partitionBy(*(partition_by if self._table is None else ())).parquet(self._staging.toString())
         return int(read.get["rows"])
 
     def count(self) -> dict[str, Delivered]:
@@ -65,6 +73,15 @@ class Output:
             for row in grouped.collect()
         }
 
+    def check_rows(self) -> None:
+        """Raise `InvalidConfiguration` for rows that the table would have twice after another load of the interval."""
+        if self._table is not None:
+            self._table.check_rows(self._rows())
+
+    def _rows(self) -> DataFrame:
+        reader = self._spark.read if self._schema is None else self._spark.read.schema(self._schema)
+        return reader.parquet(self._staging.toString())
+
     def publish(self, *, is_committed: bool = False) -> None:
         """Replace the output by the staged rows.
 
@@ -78,6 +95,10 @@ class Output:
                 f"{self._staging.toString()} is gone: another load of {self._place.toString()} ended at the same time "
                 "and removed it. A retry writes the rows again; let one run at a time load into a path"
             )
+        if self._table is not None:
+            self._table.write(self._rows())
+            self._remove_left()
+            return
         self._files.delete(self._place, True)
         if not self._files.rename(self._staging, self._place):
             raise OSError(

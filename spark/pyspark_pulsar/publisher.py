@@ -149,7 +149,7 @@ class Publisher:
             return self._senders[topic]
         assert self._client is not None
         schema = self._encoder.schema if self._encoder is not None else BytesSchema()
-        settings: dict[str, Any] = {"batching_enabled": True, **dict(self._options.producer_settings)}
+        settings = self._options.producer_options()
         if self._options.delivery_guarantee == DEDUPLICATED:
             assert self._identity is not None
             known = (self._options.service_url, topic)

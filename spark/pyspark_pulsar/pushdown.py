@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from pulsar_native import MessageId
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.topic import TopicName
-from pyspark_pulsar.broker import Broker, map_partitions
 from pyspark_pulsar.offsets import Probe, Range
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
@@ -255,23 +254,16 @@ def _behind(message_id: MessageId) -> Position:
 # ---- ranges --------------------------------------------------------------------------------------------------------
 
 
-def narrow(options: ReadOptions, ranges: Sequence[Range], pushed: Pushed) -> list[Range]:
-    """Return the ranges without messages that no filter selects, in the same order.
+def narrow(item: Range, pushed: Pushed, slack: int, probe: Probe) -> Range:
+    """Return a range without messages that no filter selects.
 
-    Publish times use the broker's search, widened by the slack as those of the options. Blocks for up to two requests
-    per range if there is a publish time.
+    Publish times use the broker's search, widened by the slack (ms) as those of the options. Blocks for up to two
+    requests if there is a publish time.
     """
-    kept = [_within_ids(item, pushed) for item in ranges if pushed.wants(item.topic)]
-    if pushed.publish_from is None and pushed.publish_until in (None, _BEHIND_LAST):
+    kept = _within_ids(item, pushed)
+    if kept.is_empty or (pushed.publish_from is None and pushed.publish_until in (None, _BEHIND_LAST)):
         return kept
-
-    def of_range(item: Range) -> Range:
-        if item.is_empty:
-            return item
-        with Broker(options) as broker, broker.probe(item.topic) as probe:
-            return _within_times(item, pushed, options.time_slack_ms, probe)
-
-    return map_partitions(of_range, kept)
+    return _within_times(kept, pushed, slack, probe)
 
 
 def _within_ids(item: Range, pushed: Pushed) -> Range:

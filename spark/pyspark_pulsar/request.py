@@ -7,25 +7,28 @@ since it is on a command line and in the manifest. Two requests are equal if the
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import validation
-from pyspark_pulsar.options import ReadOptions, parse_time
+from pyspark_pulsar.options import ALL_FIELDS, ReadOptions, parse_time
 from pyspark_pulsar.schema import METADATA_COLUMNS
+from pyspark_pulsar.tables import IDENTITY, TableOptions
 
 _PARTS = (
     "source", "value", "derive", "metadata", "output", "manifest", "replay", "time_zone", "run", "interval", "since",
     "commits", "subscription", "min_rows", "allow_empty", "attempt",
 )  # fmt: skip
-# Columns that identify a row: always written, for merging and for checking the output.
-IDENTITY = ("__topic", "__ledgerId", "__entryId", "__batchIndex")
-FORMATS = ("raw", "json", "avro")
+AUTO = "auto"
+FORMATS = ("raw", "json", "avro", AUTO)
+# Parts of `value` with format auto: options of the data source.
+_AUTO_ONLY = {"mode": "mode", "corrupt_column": "columnNameOfCorruptRecord"}
 REPLAYS = ("auto", "never", "require")
 _STARTS, _ENDS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 _DEFAULT_METADATA = ("__key", "__publishTime", "__eventTime")
@@ -37,15 +40,19 @@ class LoadRequest:
 
     `interval` is "bounded" (both ends are in `source`), "all", or "last_success": from the end of the last load in the
     commit log `commits` to the last message at planning. `subscription` names a durable subscription of the load;
+    `table` describes the output in a table format, None for Parquet at `path`.
+    `value_options` are the data source's options of decoding by the registered schema (value.format auto);
     `min_rows` and `allow_empty` define failures; `attempt` marks the manifest of one try.
     """
 
     source: Mapping[str, str]
     path: str
     manifest: str
+    table: TableOptions | None = None
     partition_by: tuple[str, ...] = ()
     value_format: str = "raw"
     value_schema: str | None = None
+    value_options: Mapping[str, str] = field(default_factory=dict)
     derive: Mapping[str, str] = field(default_factory=dict)
     metadata: tuple[str, ...] = _DEFAULT_METADATA
     replay: str = "auto"
@@ -71,21 +78,27 @@ class LoadRequest:
         _check_source(source)
         interval = _interval(top, source)
         value = _object(top.get("value", {}), "value")
-        _known(value, "value", ("format", "schema"))
+        _known(value, "value", ("format", "schema", *_AUTO_ONLY))
         output = _object(top.get("output", {}), "output")
-        _known(output, "output", ("path", "partition_by"))
+        _known(output, "output", ("path", "partition_by", "format", "table", "mode", "replace_where"))
         path = _text(output, "path", "output").rstrip("/")
         if not path.strip(":/") or path.endswith(":"):
             raise InvalidConfiguration("output.path must name a folder of its own: it is replaced as a whole")
-        return LoadRequest(
+        metadata = _metadata(top)
+        table = TableOptions.parse(output, source, metadata)
+        if table is not None and interval == intervals.LAST_SUCCESS:
+            raise InvalidConfiguration('"since": "last_success" writes Parquet only: leave out output.format')
+        made = LoadRequest(
             source=source,
             path=path,
-            manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else beside(path),
+            manifest=_text(top, "manifest", "request") if top.get("manifest") is not None else "",
+            table=table,
             partition_by=_names(output, "partition_by", "output"),
             value_format=_choice(value, "format", "value", FORMATS),
             value_schema=_text(value, "schema", "value") if value.get("schema") is not None else None,
+            value_options=_value_options(value),
             derive=_texts(top, "derive", "request") if top.get("derive") is not None else {},
-            metadata=_metadata(top),
+            metadata=metadata,
             replay=_choice(top, "replay", "request", REPLAYS),
             time_zone=_text(top, "time_zone", "request") if "time_zone" in top else "UTC",
             run=_optional(top, "run"),
@@ -96,6 +109,20 @@ class LoadRequest:
             allow_empty=_flag(top, "allow_empty"),
             attempt=_optional(top, "attempt"),
         )
+        ReadOptions.parse({**source, **made.column_options()})  # The read may need more options than the plan.
+        return made if made.manifest else replace(made, manifest=beside(path + made.suffix))
+
+    @property
+    def suffix(self) -> str:
+        """Suffix for the names of files beside the output: one of the interval where a table holds several."""
+        if self.table is None:
+            return ""
+        return "-" + hashlib.sha256(json.dumps(self.canonical(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def column_options(self) -> dict[str, str]:
+        """Return the options of the read that say which columns it has: their names, and the decoding of values."""
+        decoding = {"valueFormat": AUTO, **self.value_options} if self.value_format == AUTO else {}
+        return {"columns": ",".join(self.source_columns()), **decoding}
 
     def read_options(self) -> ReadOptions:
         """Return the options of the planning read."""
@@ -110,16 +137,21 @@ class LoadRequest:
 
     def source_columns(self) -> tuple[str, ...]:
         """Return the columns that the data source must return."""
-        return ("value", *IDENTITY, *(name for name in self.metadata if name not in IDENTITY))
+        value = ALL_FIELDS if self.value_format == AUTO else "value"
+        return (value, *IDENTITY, *(name for name in self.metadata if name not in IDENTITY))
 
     def canonical(self) -> dict[str, Any]:
         """Return the parts that determine the rows of a load, for the manifest: equal requests have equal documents."""
         return {
             "source": dict(sorted(self.source.items())),
-            "value": {"format": self.value_format, "schema": self.value_schema},
+            "value": {"format": self.value_format, "schema": self.value_schema, **self.value_options},
             "derive": dict(self.derive),
             "metadata": list(self.metadata),
-            "output": {"path": self.path, "partition_by": list(self.partition_by)},
+            "output": {
+                "path": self.path,
+                "partition_by": list(self.partition_by),
+                **({} if self.table is None else self.table.canonical()),
+            },
             "time_zone": self.time_zone,
             "run": self.run,
             **({} if self.interval == "bounded" else {"interval": self.interval}),
@@ -178,10 +210,28 @@ def _commits(top: Mapping[str, Any], path: str) -> str:
 
 
 def _check_source(source: Mapping[str, str]) -> None:
+    given = {name.lower(): name for name in source}
     for name in ("columns", "includemetadata"):
-        if name in (given.lower() for given in source):
+        if name in given:
             raise InvalidConfiguration(f"source must not choose columns ({name}): name them in metadata")
+    for name, instead in (("valueformat", "format"), ("mode", "mode"), ("columnnameofcorruptrecord", "corrupt_column")):
+        if name in given:
+            raise InvalidConfiguration(f"source must not decode values ({given[name]}): set value.{instead}")
     ReadOptions.parse(source)
+
+
+def _value_options(value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of decoding by the registered schema; raises for parts that the format does not have."""
+    is_auto = value.get("format") == AUTO
+    if is_auto and value.get("schema") is not None:
+        raise InvalidConfiguration("value.schema is for json and avro: auto takes the schema that the topic has")
+    found = {}
+    for part, option in _AUTO_ONLY.items():
+        if value.get(part) is not None:
+            if not is_auto:
+                raise InvalidConfiguration(f"value.{part} needs value.format auto")
+            found[option] = _text(value, part, "value")
+    return found
 
 
 def _metadata(top: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pulsar_native.exceptions import InvalidConfiguration
 from pyspark_pulsar.admission import admit
-from pyspark_pulsar.batch_reader import make_splits, read_split
+from pyspark_pulsar.batch_reader import check_keys, make_splits, read_split
 from pyspark_pulsar.broker import PARALLEL, Broker
 from pyspark_pulsar.cursor import DurableCursor
 from pyspark_pulsar.errors import ADVICE, DataLoss
@@ -120,6 +120,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planning(self) -> StreamPlanner:
         if self._planner is None:
+            check_keys(self._options)
             self._planner = StreamPlanner(self._options)
         return self._planner
 

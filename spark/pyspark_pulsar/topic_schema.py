@@ -49,8 +49,8 @@ def _definition(admin: AdminClient, topic: str, kind: str) -> str:
         raise InvalidConfiguration(f"{topic} has no registered schema: give value.schema, or load raw values")
     if info.type not in (SchemaType.JSON, SchemaType.AVRO):
         raise InvalidConfiguration(
-            f"{topic} has a schema of kind {info.type.name}, and only JSON and AVRO become columns: load raw values, "
-            "and decode them with pulsar_native.schema.schema_from_info"
+            f"{topic} has a schema of kind {info.type.name}, which value.format {kind.lower()} does not read: set "
+            "value.format to auto"
         )
     if info.type.name != kind:
         raise InvalidConfiguration(
@@ -59,7 +59,7 @@ def _definition(admin: AdminClient, topic: str, kind: str) -> str:
     if kind == "AVRO" and _has_changed(admin, topic, info):
         raise OperationNotSupported(
             f"The Avro schema of {topic} has several versions, and values do not say which one they were written with: "
-            "give the writer's definition as value.schema, or publish JSON"
+            "set value.format to auto, or give the writer's definition as value.schema"
         )
     return info.schema()
 

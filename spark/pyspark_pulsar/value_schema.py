@@ -16,7 +16,7 @@ from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.schema import SchemaInfo, SchemaType
 from pulsar_native.schema.key_value import KeyValueEncodingType, split_info
 from pulsar_native.schema.protobuf_definition import is_repeated, native_class
-from pyspark_pulsar.options import PERMISSIVE, ValueOptions
+from pyspark_pulsar.options import ALL_FIELDS, PERMISSIVE, ValueOptions
 from pyspark_pulsar.schema import METADATA_COLUMNS, metadata_type, registered_type, simple_type
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class ValueSchema:
     def of(info: SchemaInfo, columns: Sequence[str], options: ValueOptions) -> ValueSchema:
         """Return the decoding of the wanted columns; raises `InvalidConfiguration` for one that is not there.
 
-        In `columns`, `value` stands for all columns of the value unless one of them has that name.
+        In `columns`, `*` stands for all columns of the value, and so does `value` unless one of them has that name.
         """
         there = value_struct(info).names
         _check_names(there, options)
@@ -142,7 +142,7 @@ class ValueSchema:
             known[options.corrupt_column.lower()] = options.corrupt_column
         found: list[str] = []
         for name in columns:
-            if name.lower() == "value" and "value" not in known:
+            if name == ALL_FIELDS or (name.lower() == "value" and "value" not in known):
                 found += there
             elif name.lower() in known:
                 found.append(known[name.lower()])

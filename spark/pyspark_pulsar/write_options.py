@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pulsar_native import CompressionType, HashingScheme, PartitionsRoutingMode
+from pulsar_native import CompressionType, HashingScheme, PartitionsRoutingMode, ProducerCryptoFailureAction
 from pulsar_native.config import ClientConfig, ProducerConfig
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pulsar_native.topic import TopicName
 from pyspark_pulsar.credentials import CredentialsRef
+from pyspark_pulsar.encryption import WRITE_ACTION, WRITE_KEYS, WRITE_NAMES, KeyRefs
 from pyspark_pulsar.options import (
     admin_url,
     at_least,
@@ -41,6 +42,9 @@ _NAMES = (
     "batchId",
     "transactionTimeoutMs",
     "pulsar.producer.producerName",
+    WRITE_KEYS,
+    WRITE_NAMES,
+    WRITE_ACTION,
 )
 _REFUSED = {
     "path": "save() and start() take no path; name the topic with option topic or a column topic",
@@ -107,12 +111,16 @@ class WriteOptions:
     transaction_timeout_ms: int
     client_settings: tuple[tuple[str, Any], ...]
     producer_settings: tuple[tuple[str, Any], ...]
+    public_keys: KeyRefs | None = None
+    encryption_keys: tuple[str, ...] = ()
+    sends_unencrypted: bool = False
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         """Return the checked options; raises `InvalidConfiguration` naming the option and the fix. No I/O."""
         own = {name: value for name, value in options.items() if name.lower() not in _FOLDED_OF_SPARK}
         given, client, producer = sort_options(own, _NAMES, _REFUSED, _SETTINGS)
+        _check_encryption(given)
         write = WriteOptions(
             service_url=service_url(given),
             admin_url=admin_url(given),
@@ -125,15 +133,27 @@ class WriteOptions:
             transaction_timeout_ms=at_least(1, "transactionTimeoutMs", given, "600000"),
             client_settings=tuple(sorted(client.items())),
             producer_settings=tuple(sorted(producer.items())),
+            public_keys=KeyRefs.parse(WRITE_KEYS, given[WRITE_KEYS]) if WRITE_KEYS in given else None,
+            encryption_keys=_key_names(given),
+            sends_unencrypted=_choice(WRITE_ACTION, given, ("fail", "send")) == "send",
         )
         write.client_config()  # The configurations' own checks, before anything starts.
-        ProducerConfig(topic=write.topic or "any", **{"batching_enabled": True, **producer})
+        ProducerConfig(topic=write.topic or "any", **write.producer_options())
         write._check(given, streaming)
         return write
 
     def client_config(self) -> ClientConfig:
         """Return the client's configuration without credentials."""
         return ClientConfig(service_url=self.service_url, **dict(self.client_settings))
+
+    def producer_options(self) -> dict[str, Any]:
+        """Return the producer's settings, with the keys of encryption."""
+        settings: dict[str, Any] = {"batching_enabled": True, **dict(self.producer_settings)}
+        if self.encryption_keys:
+            action = ProducerCryptoFailureAction.SEND if self.sends_unencrypted else ProducerCryptoFailureAction.FAIL
+            keys = {"encryption_keys": self.encryption_keys, "crypto_key_reader": self.public_keys}
+            settings |= {**keys, "crypto_failure_action": action}
+        return settings
 
     def _check(self, given: Mapping[str, str], streaming: bool) -> None:
         if self.delivery_guarantee != DEDUPLICATED:
@@ -151,6 +171,24 @@ class WriteOptions:
             )
         if self.batch_id is not None and self.batch_id >= 1 << 31:
             raise InvalidConfiguration(f"batchId must be below 2147483648, not {self.batch_id}")
+
+
+def _check_encryption(given: Mapping[str, str]) -> None:
+    if (WRITE_KEYS in given) != (WRITE_NAMES in given):
+        raise InvalidConfiguration(
+            f"Give {WRITE_NAMES} and {WRITE_KEYS} together: the names of the keys, and where the public keys are"
+        )
+    if WRITE_ACTION in given and WRITE_NAMES not in given:
+        raise InvalidConfiguration(f"{WRITE_ACTION} is for encrypted writes: give {WRITE_NAMES}, or leave it out")
+
+
+def _key_names(given: Mapping[str, str]) -> tuple[str, ...]:
+    if WRITE_NAMES not in given:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in given[WRITE_NAMES].split(",")))
+    if not all(names):
+        raise InvalidConfiguration(f"{WRITE_NAMES} must be names of keys after commas, none of them empty")
+    return names
 
 
 _FOLDED_OF_SPARK = frozenset(name.lower() for name in _OF_SPARK)

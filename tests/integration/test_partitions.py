@@ -18,6 +18,7 @@ from pulsar_native import (
     HashingScheme,
     InitialPosition,
     InvalidConfiguration,
+    InvalidTopicName,
     Message,
     MessageId,
     NewMessage,
@@ -26,6 +27,7 @@ from pulsar_native import (
     ProducerBusy,
     ProducerQueueIsFull,
     PulsarException,
+    RegexSubscriptionMode,
     Result,
 )
 from support.apis import Api
@@ -51,6 +53,25 @@ CHOICE: dict[str, tuple[int, ...]] = {
     "0": (6, 6, 2),
     "": (0, 0),
 }
+
+
+def test_get_topics_of_namespace_lists_partitions(client: Any, broker: Broker, namespace: Callable[[], str]) -> None:
+    space = namespace()
+    assert client.get_topics_of_namespace(space) == []
+    broker.admin("PUT", f"persistent/{space}/many/partitions", 2)
+    client.create_producer(f"persistent://{space}/one").close()
+    live = client.create_producer(f"non-persistent://{space}/live")
+    persistent = {f"persistent://{space}/{name}" for name in ("one", "many-partition-0", "many-partition-1")}
+    assert set(client.get_topics_of_namespace(space)) == persistent
+    everything = client.get_topics_of_namespace(space, RegexSubscriptionMode.AllTopics)
+    assert set(everything) == persistent | {f"non-persistent://{space}/live"}
+    live.close()
+
+
+@pytest.mark.parametrize("name", ["", "public", "public/default/more", "persistent://public/default"])
+def test_get_topics_of_namespace_wrong_name_raises(client: Any, name: str) -> None:
+    with pytest.raises(InvalidTopicName):
+        client.get_topics_of_namespace(name)
 
 
 @pytest.mark.proves("C19")

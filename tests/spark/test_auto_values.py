@@ -280,6 +280,10 @@ def test_auto_key_value_has_two_columns(
         ("null", None),
     ]
     assert [row["key"] for row in rows(auto(name, columns="key"))] == ["k", "null", "k", "null"]
+    # All fields of the value, by default and by "*", also where one of them is named value.
+    assert auto(name).columns[:3] == ["key", "value", "__key"]
+    assert auto(name, columns="__entryId,*").columns == ["__entryId", "key", "value"]
+    assert auto(name, includeMetadata="false").columns == ["key", "value"]
 
 
 # ---- messages that are not of the schema ---------------------------------------------------------------------------

@@ -95,11 +95,12 @@ def test_partitions_pattern_takes_existing_topics(
     publish(f"persistent://{space}/a-3-partition-1", ["a-3"])
 
     def matching(pattern: str) -> list[bytes]:
-        options = {"service.url": broker.service_url, "admin.url": broker.admin_url, "columns": "value"}
+        options = {"service.url": broker.service_url, "columns": "value"}
         return values(PulsarBatchReader(ReadOptions.parse({**options, "topicsPattern": pattern})))
 
     assert sorted(matching(f"{space}/a-.")) == [b"a-1", b"a-2", b"a-3"]
     assert matching(f"persistent://{space}/.*-2") == [b"a-2"]
+    assert sorted(matching(f"{space}/.*")) == [b"a-1", b"a-2", b"a-3", b"b-1"]
     with pytest.raises(TopicNotFound, match=r"No topic of .* matches"):
         matching(f"{space}/a")
 

@@ -98,7 +98,7 @@ def test_wrong_parameters_raise_without_repeating_them(
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("env:PULSAR_TEST_NOT_SET", "env:PULSAR_TEST_NOT_SET are not there or empty: the variable must be set"),
+        ("env:PULSAR_TEST_NOT_SET", "env:PULSAR_TEST_NOT_SET cannot be found or is empty: the variable must be set"),
         ("file:/no/such/file", "file:/no/such/file cannot be read: No such file"),
     ],
 )

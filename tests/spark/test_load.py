@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -20,9 +19,18 @@ import pytest
 import pulsar_native
 from pulsar_native.diagnostics import codec
 from pulsar_native.exceptions import InvalidConfiguration, PulsarException
+from pulsar_native.schema import (
+    AvroSchema,
+    Int32Schema,
+    KeyValue,
+    KeyValueEncodingType,
+    KeyValueSchema,
+    StringSchema,
+)
 from pyspark_pulsar import load
 from pyspark_pulsar.request import LoadRequest
 from support.brokers import Broker, NewTopic
+from support.processes import command_lines
 from support.publishing import Publish, publish_groups
 
 if TYPE_CHECKING:
@@ -200,6 +208,74 @@ def test_load_decodes_by_registered_schema(
     other = "avro" if kind == "JSON" else "json"
     with pytest.raises(InvalidConfiguration, match=f"has a schema of kind {kind}, not {other.upper()}"):
         loads.run(name, {"admin.url": broker.admin_url}, value={"format": other})
+
+
+def order_schema(*names: str) -> AvroSchema[Any]:
+    """Return an Avro schema of an id and optional numbers."""
+    more = [{"name": name, "type": ["null", "double"], "default": None} for name in names]
+    fields = [{"name": "id", "type": "int"}, *more]
+    return AvroSchema({"type": "record", "name": "Order", "fields": fields})
+
+
+@pytest.mark.proves("S10")
+def test_load_auto_decodes_by_each_message_version(loads: Loads, client: pulsar_native.Client, topic: NewTopic) -> None:
+    name, admin = topic(), {"admin.url": loads.broker.admin_url}
+    output = {"path": f"file://{loads.folder}/interval=1", "partition_by": ["id"]}
+    ids = []
+    for kind, order in (
+        (order_schema(), {"id": 1}),
+        (order_schema("value"), {"id": 2, "value": 2.5}),
+        (order_schema(), {"id": 3}),
+    ):
+        producer = client.create_producer(name, schema=kind)
+        ids.append(producer.send(order))
+        producer.close()
+    end = {
+        "startingOffsets": "earliest",
+        "endingOffsets": json.dumps({name: f"{ids[-1].ledger_id()}:{ids[-1].entry_id()}"}),
+    }
+    source = {**admin, **end}
+    assert loads.run(name, source, value={"format": "auto"}, output=output, derive={"twice": "value * 2"}).rows == 2
+    rows = loads.spark.read.parquet(f"file://{loads.folder}/interval=1").orderBy("id").collect()
+    assert [(row["id"], row["value"], row["twice"]) for row in rows] == [(1, None, None), (2, 2.5, 5.0)]
+    # A newer version of the schema changes no load that is done again, and every one that is planned anew.
+    client.create_producer(name, schema=order_schema("value", "rebate")).close()
+    again = loads.run(name, source, value={"format": "auto"}, output=output, derive={"twice": "value * 2"})
+    assert again.replayed
+    assert loads.spark.read.parquet(f"file://{loads.folder}/interval=1").orderBy("id").collect() == rows
+    parts = {"value": {"format": "auto"}, "output": output, "replay": "never"}
+    assert loads.run(name, source, **parts).rows == 2
+    assert "rebate" in loads.spark.read.parquet(f"file://{loads.folder}/interval=1").columns
+
+
+@pytest.mark.proves("S10")
+def test_load_auto_of_pairs_has_key_and_value(loads: Loads, client: pulsar_native.Client, topic: NewTopic) -> None:
+    name, admin = topic(), {"admin.url": loads.broker.admin_url}
+    kind = KeyValueSchema(StringSchema(), order_schema("amount"), KeyValueEncodingType.SEPARATED)
+    client.create_producer(name, schema=kind).send(KeyValue("k", {"id": 7, "amount": None}))
+    output = {"path": f"file://{loads.folder}/pairs"}
+    assert loads.run(name, admin, value={"format": "auto"}, output=output, metadata=["__schemaVersion"]).rows == 1
+    (row,) = loads.spark.read.parquet(f"file://{loads.folder}/pairs").collect()
+    assert (row["key"], row["value"].asDict()) == ("k", {"id": 7, "amount": None})
+    assert "__schemaVersion" in row.asDict() and "__key" not in row.asDict()
+
+
+@pytest.mark.proves("S10")
+def test_load_auto_modes_of_corrupt_values(loads: Loads, client: pulsar_native.Client, topic: NewTopic) -> None:
+    name, admin = topic(), {"admin.url": loads.broker.admin_url}
+    producer = client.create_producer(name)
+    for payload in (Int32Schema().encode(1), b"wrong", Int32Schema().encode(3)):
+        producer.send(payload)
+    producer.close()
+    client.create_producer(name, schema=Int32Schema()).close()
+    output = {"path": f"file://{loads.folder}/numbers"}
+    with pytest.raises(Exception, match="cannot be decoded by the schema"):
+        loads.run(name, admin, value={"format": "auto"}, output=output)
+    assert loads.run(name, admin, value={"format": "auto", "mode": "DROPMALFORMED"}, output=output).rows == 2
+    value = {"format": "auto", "mode": "PERMISSIVE", "corrupt_column": "bad"}
+    assert loads.run(name, admin, value=value, output=output).rows == 3
+    rows = loads.spark.read.parquet(f"file://{loads.folder}/numbers").orderBy("__entryId").collect()
+    assert [(row["value"], row["bad"]) for row in rows] == [(1, None), (None, b"wrong"), (3, None)]
 
 
 def test_load_without_schema_error_names_the_option(loads: Loads, topic: NewTopic, publish: Publish) -> None:
@@ -459,15 +535,6 @@ def submit(spark_environment: None, tmp_path: Path) -> Submit:
         return Submitted(process.returncode, out.read_text(), err.read_text(), seen)
 
     return run
-
-
-def command_lines() -> set[str]:
-    """Return the command lines of all processes, as `ps` shows them to everybody."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found.add(entry.read_text(errors="replace").replace("\0", " "))
-    return found
 
 
 @pytest.mark.timeout(400)

@@ -13,11 +13,14 @@ from pulsar_native import Client, MessageId
 from pulsar_native.exceptions import InvalidConfiguration
 from pulsar_native.schema import Int32Schema
 from pyspark_pulsar.batch_reader import PulsarBatchReader, PulsarPushdownReader
+from pyspark_pulsar.clients import close_clients
 from pyspark_pulsar.options import ReadOptions
 from pyspark_pulsar.positions import Position
 from pyspark_pulsar.pushdown import Pushed, push, pushes_filters
 from support.brokers import Broker, NewTopic
 from support.publishing import Publish
+from support.raw import commands_of
+from support.relay import Command, NewRelay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -222,6 +225,27 @@ def test_pushdown_of_trimmed_topic_is_no_data_loss(
     publish(name, ["gone"])
     trim(name)
     assert texts(read(name).where("__publishTime > TIMESTAMP '2000-01-01 00:00:00Z'")) == ["kept"]
+
+
+@pytest.mark.proves("S12")
+def test_pushdown_plans_with_one_reader_a_partition(
+    relay: NewRelay, broker: Broker, topic: NewTopic, publish: Publish
+) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan
+
+    name = topic("once", partitions=2)
+    (id_,) = publish(f"{name}-partition-1", ["a"])
+    between = relay(broker.service_url)
+    options = ReadOptions.parse({"service.url": between.service_url, "topic": name})
+    reader = PulsarPushdownReader(options)
+    reader.pushFilters([GreaterThan(("__publishTime",), _EPOCH), EqualTo(("__messageId",), id_.serialize())])
+    (split,) = reader.partitions()
+    assert (split.range.topic, split.range.start.entry) == (f"{name}-partition-1", id_.entry_id())
+    # A reader attaches again after a seek, under its number.
+    subscribed = [command.subscribe for command in commands_of(between, Command.SUBSCRIBE)]
+    assert {each.topic for each in subscribed} == {f"{name}-partition-1"}, "the other partition is not wanted"
+    assert len({each.consumer_id for each in subscribed}) == 1
+    close_clients()
 
 
 # ---- columns -------------------------------------------------------------------------------------------------------

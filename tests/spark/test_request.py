@@ -12,6 +12,7 @@ from pulsar_native.exceptions import InvalidConfiguration, PulsarException
 from pyspark_pulsar.request import LoadRequest
 
 SOURCE = {"service.url": "pulsar://h:1", "topic": "t"}
+ADMIN = {**SOURCE, "admin.url": "http://h:8080", "startingTime": "1000", "endingTime": "2000"}
 OUTPUT = {"path": "file:///data/out/"}
 
 
@@ -55,17 +56,25 @@ def test_request_with_all_options() -> None:
     [
         ({"sauce": {}}, "request has no part 'sauce'; did you mean 'source'"),
         ({"value": {"fromat": "json"}}, "value has no part 'fromat'; did you mean 'format'"),
-        ({"value": {"format": "xml"}}, "value.format must be one of raw, json, avro, not 'xml'"),
+        ({"value": {"format": "xml"}}, "value.format must be one of raw, json, avro, auto, not 'xml'"),
         ({"value": "json"}, "value must be a JSON object"),
         ({"output": {}}, "output.path must be a text"),
         ({"output": {"path": "/x", "partition_by": "day"}}, "output.partition_by must be a list"),
         ({"output": {"path": "file:///"}}, "must name a folder of its own"),
-        ({"output": {"path": "/x", "mode": "append"}}, "output has no part 'mode'"),
+        ({"output": {"path": "/x", "sort_by": "a"}}, "output has no part 'sort_by'"),
         ({"metadata": ["__key", "__topik"]}, "no column '__topik'; did you mean '__topic'"),
         ({"derive": {"a": 1}}, "request.derive must be a JSON object of texts"),
         ({"replay": "yes"}, "request.replay must be one of auto, never, require"),
         ({"source": {**SOURCE, "columns": "value"}}, "source must not choose columns"),
         ({"source": {**SOURCE, "IncludeMetadata": "all"}}, "source must not choose columns"),
+        ({"source": {**SOURCE, "valueFormat": "auto"}}, r"source must not decode values .* set value\.format"),
+        ({"source": {**SOURCE, "Mode": "FAILFAST"}}, r"source must not decode values .* set value\.mode"),
+        ({"value": {"format": "auto"}}, r"valueFormat=auto needs admin\.url"),
+        ({"value": {"format": "auto", "schema": "a INT"}}, r"value\.schema is for json and avro"),
+        ({"value": {"format": "json", "mode": "PERMISSIVE"}}, r"value\.mode needs value\.format auto"),
+        ({"value": {"format": "raw", "corrupt_column": "bad"}}, r"value\.corrupt_column needs value\.format auto"),
+        ({"source": ADMIN, "value": {"format": "auto", "mode": "skip"}}, "mode must be one of FAILFAST"),
+        ({"source": ADMIN, "value": {"format": "auto", "corrupt_column": "bad"}}, "needs mode=PERMISSIVE"),
         ({"source": {**SOURCE, "topics": "u"}}, "not topic and topics"),
         ({"source": {"topic": 5}}, "request.source must be a JSON object of texts"),
     ],
@@ -92,6 +101,8 @@ def test_request_canonical_document_identifies_run() -> None:
     again = parse(source=reordered, interval="all", replay="never", min_rows=5, allow_empty=True, attempt="x")
     assert json.loads(json.dumps(parse().canonical())) == again.canonical()
     assert parse(run="a").canonical() != parse(run="b").canonical()
+    strict, lax = ({"format": "auto", "mode": mode} for mode in ("FAILFAST", "DROPMALFORMED"))
+    assert parse(source=ADMIN, value=strict).canonical() != parse(source=ADMIN, value=lax).canonical()
 
 
 def test_plan_is_final_after_end_and_slack() -> None:
@@ -139,3 +150,48 @@ def test_interval_kinds() -> None:
 def test_interval_invalid_raises(source: dict[str, str], parts: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidConfiguration, match=message):
         parse(source={**SOURCE, **source}, **parts)
+
+
+# ---- table formats ---------------------------------------------------------------------------------------------------
+
+DELTA = {"path": "/lake/orders", "format": "delta"}
+
+
+def test_table_overwrite_condition_is_the_interval() -> None:
+    request = parse(source={**SOURCE, **HOUR}, output=DELTA)
+    assert request.table is not None and request.table.mode == "overwrite"
+    condition = str(request.table.replace_where)
+    assert (
+        condition.startswith("__publishTime >= TIMESTAMP '2026-01-01T00:00:00") and " AND __publishTime < " in condition
+    )
+    given = parse(source={**SOURCE, **HOUR}, output={**DELTA, "replace_where": "hour = 1"})
+    assert given.table is not None and given.table.replace_where == "hour = 1"
+    assert parse(source={**SOURCE, **HOUR}).table is None
+
+
+def test_table_intervals_have_manifests_of_their_own() -> None:
+    hours = [{**HOUR, "endingTime": f"2026-01-01T0{number}:00:00Z"} for number in (1, 2)]
+    first, second = (parse(source={**SOURCE, **hour}, output=DELTA).manifest for hour in hours)
+    assert first != second and first.startswith("/lake/.orders-") and first.endswith(".manifest.json")
+    assert first == parse(source={**SOURCE, **hours[0]}, output=DELTA, min_rows=7, replay="never").manifest
+    assert parse(source={**SOURCE, **HOUR}, output=DELTA, manifest="/m.json").manifest == "/m.json"
+
+
+@pytest.mark.parametrize(
+    ("output", "parts", "message"),
+    [
+        ({"format": "orc"}, {}, "output.format must be one of parquet, delta, iceberg, not 'orc'"),
+        ({"table": "t"}, {}, "output.table needs output.format delta or iceberg"),
+        ({"mode": "merge"}, {}, "output.mode needs output.format"),
+        ({"format": "iceberg"}, {}, "iceberg needs output.table"),
+        ({"format": "delta", "mode": "append"}, {}, "output.mode must be overwrite or merge"),
+        ({"format": "delta", "mode": 1}, {}, "output.mode must be a text"),
+        ({"format": "delta", "mode": "merge", "replace_where": "a = 1"}, {}, "is for mode overwrite"),
+        ({"format": "delta"}, {"source": SOURCE, "interval": "all"}, "must know which rows"),
+        ({"format": "delta"}, {"metadata": ["__key"]}, "must know which rows"),
+        ({"format": "delta", "mode": "merge"}, {"source": SOURCE, "since": "last_success"}, "writes Parquet only"),
+    ],
+)
+def test_table_option_wrong_raises(output: dict[str, Any], parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        parse(**{"source": {**SOURCE, **HOUR}, "output": {"path": "/lake/orders", **output}, **parts})

@@ -215,7 +215,7 @@ def test_deleted_topic_of_a_pattern_is_data_loss(
     space = namespace()
     for one in ("t-1", "t-2"):
         publish(f"persistent://{space}/{one}", [one])
-    options = {"admin_url": broker.admin_url, "topicsPattern": f"{space}/t-."}
+    options = {"topicsPattern": f"{space}/t-."}
     stream = reader(None, **options)
     found, end = trigger(stream, stream.initialOffset())
     assert sorted(found) == ["t-1", "t-2"]

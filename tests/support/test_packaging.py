@@ -36,7 +36,7 @@ def test_our_distributions_depend_on_each_other_exactly_and_one_way() -> None:
 
 def test_pins_are_exact_and_name_no_host() -> None:
     sources = sorted((ROOT / "requirements").glob("*.in"))
-    assert [source.stem for source in sources] == ["airflow", "browser", "dev", "docs", "spark"]
+    assert [source.stem for source in sources] == ["airflow", "browser", "dev", "docs", "spark", "tables"]
     for source in sources:
         pins = source.with_suffix(".txt").read_text()
         assert "://" not in pins and "--" not in pins

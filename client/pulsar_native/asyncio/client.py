@@ -467,6 +467,19 @@ class Client(NotPicklable):
         """
         return await self._started().topic_partition_count(topic, auto_create=auto_create)
 
+    async def get_topics_of_namespace(
+        self, namespace: str, mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    ) -> list[str]:
+        """Return the full names of a namespace's topics, each partition by its own name; no system topics.
+
+        Waits up to the operation time-out. Raises `InvalidTopicName` for a wrong name, `AuthorizationError`, `Timeout`.
+        (GET_TOPICS_OF_NAMESPACE.)
+
+        :param namespace: the namespace, as `tenant/namespace`.
+        :param mode: kinds of topics, as for a subscription to a pattern. Default `PersistentOnly`.
+        """
+        return await self._started().topics_of_namespace(namespace, mode)
+
     async def get_service_info(self) -> ServiceInfo:
         """Return the cluster in use. Waits only if a provider must be called first."""
         return await self._started().service_info()

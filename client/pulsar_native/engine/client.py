@@ -35,10 +35,12 @@ from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.engine.producer.producer import PartitionProducer
 from pulsar_native.engine.service_url_provider import ServiceUrlProvider
 from pulsar_native.engine.transaction import Transactions, TransactionWork
+from pulsar_native.enums import RegexSubscriptionMode
 from pulsar_native.exceptions import (
     AlreadyClosed,
     IncompatibleSchema,
     InvalidConfiguration,
+    InvalidTopicName,
     PulsarException,
     Timeout,
     TopicNotFound,
@@ -356,6 +358,14 @@ class ClientCore:
         name = TopicName.parse(topic)
         count = await self.partition_count(name)
         return [name.with_partition(index).full for index in range(count)] if count else [name.full]
+
+    async def topics_of_namespace(self, namespace: str, mode: RegexSubscriptionMode) -> list[str]:
+        """Return the names of a namespace's topics."""
+        self._check_open()
+        name = TopicName.parse(f"persistent://{namespace}/topics")
+        if name.namespace != namespace:
+            raise InvalidTopicName(f"A namespace is written tenant/namespace, not {namespace!r}")
+        return list((await self.lookup.topics_of_namespace(namespace, mode, self.deadline())).topics)
 
     async def writer_schema(self, topic: str, version: bytes | None) -> SchemaInfo:
         """Return a registered schema of the topic, the latest or one version."""

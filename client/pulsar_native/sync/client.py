@@ -483,6 +483,20 @@ class Client(NotPicklable):
         core = self._started()
         return core.engine.run_eager(core.topic_partition_count(topic, auto_create=auto_create))
 
+    def get_topics_of_namespace(
+        self, namespace: str, mode: RegexSubscriptionMode = RegexSubscriptionMode.PersistentOnly
+    ) -> list[str]:
+        """Return the full names of a namespace's topics, each partition by its own name; no system topics.
+
+        Blocks up to the operation time-out; thread-safe. Raises `InvalidTopicName` for a wrong name,
+        `AuthorizationError`, `Timeout`. (GET_TOPICS_OF_NAMESPACE.)
+
+        :param namespace: the namespace, as `tenant/namespace`.
+        :param mode: kinds of topics, as for a subscription to a pattern. Default `PersistentOnly`.
+        """
+        core = self._started()
+        return core.engine.run(core.topics_of_namespace(namespace, mode))
+
     def get_service_info(self) -> ServiceInfo:
         """Return the cluster in use. Thread-safe; blocks only if a provider must be called first."""
         core = self._started()

@@ -621,7 +621,8 @@ class Reader(Receiving[T_co]):
     ) -> Iterator[pyarrow.RecordBatch]:
         """Yield Arrow record batches from the current position up to an end. Blocks; one thread at a time.
 
-        The result is complete or an error is raised: `Timeout`, `ChecksumError` for a damaged entry, `CryptoError`.
+        The result is complete or an error is raised: `Timeout`, `ChecksumError` for a damaged entry, `CryptoError`
+        for one that cannot be decrypted, unless the crypto failure action is DISCARD, which leaves it out.
         Needs pyarrow (extra `arrow`).
 
         :param end: first message id that is not read, exact to the index in a batch. Default None: all messages present

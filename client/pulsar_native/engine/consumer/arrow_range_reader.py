@@ -157,13 +157,14 @@ class ArrowRangeReader:
         collected.bytes += nbytes([part])
 
     def _check_discarded(self, child: PartitionConsumer) -> None:
-        if child.decoder.undecrypted_count != self._undecrypted[child]:
+        undecrypted = child.decoder.undecrypted_count - self._undecrypted[child]
+        if undecrypted and not child.decoder.discards_undecryptable:
             raise CryptoError(
                 "An encrypted entry cannot be decrypted: the range is incomplete; give the reader a crypto_key_reader "
                 "with the private key (the log says which)",
                 topic=child.topic.full,
             )
-        if child.decoder.discarded_count != self._discarded[child]:
+        if child.decoder.discarded_count - self._discarded[child] > undecrypted:
             raise ChecksumError(
                 f"Entry {child.decoder.discarded[-1]} cannot be read (damaged or unknown in form): "
                 "the range is incomplete",

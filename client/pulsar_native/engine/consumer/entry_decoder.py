@@ -20,6 +20,7 @@ from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler
 from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder
+from pulsar_native.enums import ConsumerCryptoFailureAction
 from pulsar_native.message_id import MessageId
 from pulsar_native.protocol.ack_grouping import bits_of
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly
@@ -63,6 +64,7 @@ class EntryDecoder:
         self._on_key_fetched = on_key_fetched
         config = consumer.config
         self._decryptor = Decryptor(config.crypto_key_reader, config.crypto_failure_action, time.monotonic)
+        self.discards_undecryptable = config.crypto_failure_action is ConsumerCryptoFailureAction.DISCARD
         self._key_task: asyncio.Task[None] | None = None
         self.discarded: deque[MessageId] = deque(maxlen=1000)
         self.discarded_count = 0

@@ -1,0 +1,185 @@
+"""Loads into Delta Lake and Apache Iceberg tables: exactly the interval is replaced, or rows are merged by message."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pulsar_native
+from environments import tables_folder
+from pulsar_native.exceptions import InvalidConfiguration
+from pyspark_pulsar import load
+from pyspark_pulsar.request import LoadRequest
+from support.brokers import Broker, NewTopic
+from support.publishing import publish_groups
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+
+FORMATS = ("delta", "iceberg")
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Give a session with both formats, and an Iceberg catalog named lake."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    folder = tmp_path_factory.mktemp("warehouse")
+    extensions = (
+        "io.delta.sql.DeltaSparkSessionExtension",
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    )
+    settings = {
+        "spark.jars": ",".join(str(path) for path in sorted(tables_folder().glob("*.jar"))),
+        "spark.sql.extensions": ",".join(extensions),
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": f"file://{folder}/lake",
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("tables")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+class Loads:
+    """Loads of one topic into one table."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, topic: str, kind: str) -> None:
+        self.spark, self.broker, self.folder, self.topic, self.kind = spark, broker, folder, topic, kind
+        self.table = f"lake.db.t{time.time_ns()}" if kind == "iceberg" else None
+
+    def run(self, source: dict[str, str], output: dict[str, Any] | None = None, **parts: Any) -> load.Outcome:
+        """Run one load."""
+        given = {"path": f"{self.folder}/orders", "format": self.kind, **({"table": self.table} if self.table else {})}
+        request = {
+            "source": {"service.url": self.broker.service_url, "topic": self.topic, "timeSlackMs": "0", **source},
+            "value": {"format": "json", "schema": "number INT, day STRING"},
+            "output": {**given, **(output or {})},
+            **parts,
+        }
+        return load.Load(self.spark, LoadRequest.parse(json.dumps(request)), time.monotonic()).run()
+
+    def publish(self, *numbers: int, day: str = "mon") -> tuple[dict[str, str], int]:
+        """Publish orders; return the options of an interval with just these, and its end."""
+        start = int(time.time() * 1000)
+        time.sleep(0.005)  # The publish times of intervals must differ.
+        with pulsar_native.Client(self.broker.service_url) as client:
+            publish_groups(client, self.topic, [json.dumps({"number": number, "day": day}) for number in numbers])
+        time.sleep(0.005)
+        end = int(time.time() * 1000)
+        return {"startingTime": str(start), "endingTime": str(end)}, end
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of the table, sorted by number."""
+        frame = (
+            self.spark.table(self.table)
+            if self.table
+            else self.spark.read.format("delta").load(f"{self.folder}/orders")
+        )
+        return sorted((row.asDict() for row in frame.collect()), key=lambda row: (row["number"], row["__entryId"]))
+
+    def numbers(self) -> list[int]:
+        """Return the numbers in the table, sorted."""
+        return [row["number"] for row in self.rows()]
+
+    def staged(self) -> list[Path]:
+        """Return the staging folders that are left."""
+        return list(self.folder.glob(".*writing*"))
+
+
+@pytest.fixture(params=FORMATS)
+def loads(
+    spark: SparkSession, broker: Broker, topic: NewTopic, tmp_path: Path, request: pytest.FixtureRequest
+) -> Loads:
+    """Give loads of a fresh topic into a fresh table."""
+    return Loads(spark, broker, tmp_path, topic(), request.param)
+
+
+def test_table_overwrite_replaces_its_interval(loads: Loads) -> None:
+    first, _ = loads.publish(1, 2, 3)
+    second, _ = loads.publish(4, 5)
+    assert loads.run(first, {"partition_by": ["day"]}).rows == 3
+    assert loads.run(second, {"partition_by": ["day"]}).rows == 2
+    rows = loads.rows()
+    assert [row["number"] for row in rows] == [1, 2, 3, 4, 5]
+    again = loads.run(first, {"partition_by": ["day"]})
+    assert (again.replayed, loads.rows()) == (True, rows)
+    # Planned anew.
+    assert not loads.run(first, {"partition_by": ["day"]}, replay="never").replayed
+    assert loads.rows() == rows
+    assert loads.staged() == []
+    manifests = [json.loads(path.read_text()) for path in loads.folder.glob(".orders-*.manifest.json")]
+    assert sorted(manifest["rows"] for manifest in manifests) == [2, 3]
+
+
+def test_table_overwrite_by_condition(loads: Loads) -> None:
+    first, _ = loads.publish(1, 2, day="mon")
+    second, _ = loads.publish(3, day="tue")
+    loads.run(first, {"replace_where": "day = 'mon'"})
+    loads.run(second, {"replace_where": "day = 'tue'"})
+    assert loads.numbers() == [1, 2, 3]
+    loads.run(first, {"replace_where": "day = 'mon'"})
+    assert loads.numbers() == [1, 2, 3]
+    with pytest.raises(InvalidConfiguration, match="twice when the load is done again"):
+        loads.run(second, {"replace_where": "day = 'mon'"})
+    assert loads.numbers() == [1, 2, 3] and loads.staged() == []
+
+
+def test_table_merge_adds_each_message_once(loads: Loads) -> None:
+    first, _ = loads.publish(1, 2, 3)
+    second, end = loads.publish(4, 5)
+    merge = {"mode": "merge", "partition_by": ["day"]}
+    loads.run(first, merge)
+    rows = loads.rows()
+    loads.run(first, merge)
+    assert loads.rows() == rows
+    # Intervals that overlap, as those of an event-time table with a slack do.
+    both = {"startingTime": first["startingTime"], "endingTime": str(end)}
+    assert loads.run(both, merge).rows == 5
+    assert loads.numbers() == [1, 2, 3, 4, 5]
+    loads.run(second, merge)
+    assert loads.numbers() == [1, 2, 3, 4, 5] and loads.staged() == []
+
+
+def test_table_failed_load_leaves_it_unchanged(loads: Loads) -> None:
+    first, _ = loads.publish(1, 2)
+    loads.run(first)
+    with pytest.raises(RuntimeError, match="fewer than min_rows=9"):
+        loads.run(first, min_rows=9)
+    assert loads.numbers() == [1, 2] and loads.staged() == []
+
+
+def test_delta_table_of_a_catalog_is_replaced(
+    spark: SparkSession, broker: Broker, topic: NewTopic, tmp_path: Path
+) -> None:
+    loads = Loads(spark, broker, tmp_path, topic(), "delta")
+    loads.table = f"orders_{time.time_ns()}"
+    first, _ = loads.publish(1, 2)
+    second, _ = loads.publish(3)
+    loads.run(first)
+    loads.run(second)
+    loads.run(first)
+    assert loads.numbers() == [1, 2, 3]
