@@ -69,9 +69,9 @@ class PulsarMessageQueueTrigger(BaseEventTrigger):  # type: ignore[misc]
     :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription with the name of the watcher's.
     :param pulsar_conn_id: the connection. Default pulsar_default.
 
-    An event's payload is a JSON object: value, encoding (json, text, base64, null; omitted where it was too large), key,
-    properties, topic, message_id, publish_time, event_time, producer, sequence_id. Raises `WatcherRefused`, a TypeError,
-    for a wrong argument.
+    An event's payload is a JSON object: value, encoding (json, text, base64, null; omitted where it was too large),
+    key, properties, topic, message_id, publish_time, event_time, producer, sequence_id. Raises `WatcherRefused`, a
+    TypeError, for a wrong argument.
     """
 
     def __init__(

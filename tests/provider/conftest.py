@@ -80,6 +80,7 @@ _WITH_AIRFLOW = (
     "sensors/test_topic_airflow.py",
     "test_airflow_stack.py",
     "test_load_runs.py",
+    "triggers/test_msg_queue_airflow.py",
 )
 
 

@@ -1,10 +1,10 @@
 """Endless stream of a durable subscription's messages that match, on the caller's loop, each settled on its own.
 
 For programs that store something for each message: a message is acknowledged after `acknowledge`, redelivered after
-`redeliver`, and published as a dead letter by `dead_letter`. Rules: messages that do not match are acknowledged at once;
-those that cannot be decoded become dead letters, acknowledged when the broker has stored the letter. No more than
+`redeliver`, and published as a dead letter by `dead_letter`. Rules: messages that do not match are acknowledged at
+once. Those that cannot be decoded become dead letters, acknowledged when the broker has stored the letter. No more than
 `receiver_queue_size` messages are unsettled, and the broker is granted permits for as many. The stream never ends by an
-error of the broker: it reconnects. Nothing here blocks the loop; a plain function given as a predicate runs in a thread.
+error of the broker: it reconnects. Nothing here blocks the loop; a plain function as a predicate runs in a thread.
 """
 
 from __future__ import annotations
@@ -218,7 +218,9 @@ class MatchingStream:
             subscription_properties=dict(options.properties),
             # Of a batch entry only the messages that were not settled are delivered again.
             batch_index_ack_enabled=True,
-            negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(*_REDELIVERY_MS),
+            negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(
+                min_delay_ms=_REDELIVERY_MS[0], max_delay_ms=_REDELIVERY_MS[1]
+            ),
         )
 
     # ---- one message -------------------------------------------------------------------------------------------------
