@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseEventTrigger
 
 
-class PulsarMessageQueueProvider(BaseMessageQueueProvider):  # type: ignore[misc]
+class PulsarMessageQueueProvider(BaseMessageQueueProvider):
     """Provider of the scheme `pulsar`; the arguments are those of `PulsarMessageQueueTrigger`."""
 
     scheme = "pulsar"

@@ -30,13 +30,23 @@ if TYPE_CHECKING:
 # What the triggerer knows of the watched assets; no argument of the trigger.
 ASSET = "_asset"
 _SLUG_LENGTH = 40
+_STREAM_ARGUMENTS = (
+    "topic_pattern",
+    "initial_position",
+    "decode",
+    "payload",
+    "payload_limit_bytes",
+    "receiver_queue_size",
+    "max_redeliver_count",
+    "dead_letter_topic",
+)
 
 
 class WatcherRefused(TypeError, ValueError):
     """Raised for a wrong argument of a watcher, when its DAG is parsed."""
 
 
-class PulsarMessageQueueTrigger(BaseEventTrigger):  # type: ignore[misc]
+class PulsarMessageQueueTrigger(BaseEventTrigger):
     """Send an event for each message of a topic that matches, for an `AssetWatcher`.
 
     Each message is acknowledged after Airflow has stored its event; one whose event was not stored is received again,
@@ -192,13 +202,11 @@ def stream_options(
 ) -> StreamOptions:
     """Return the options of a stream; raises ValueError for a wrong argument."""
     topic = arguments.get("topic")
-    names = ("topic_pattern", "initial_position", "decode", "payload", "payload_limit_bytes", "receiver_queue_size")
-    names += ("max_redeliver_count", "dead_letter_topic")
     return StreamOptions(
         subscription,
         (topic,) if isinstance(topic, str) else tuple(topic or ()),
         properties=properties or {},
-        **{name: arguments[name] for name in names if name in arguments},
+        **{name: arguments[name] for name in _STREAM_ARGUMENTS if name in arguments},
     )
 
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 30
 
 
-class PulsarStreamProducer(SharedStreamProducer):  # type: ignore[misc]
+class PulsarStreamProducer(SharedStreamProducer):
     """Consumer of the subscription of a trigger's arguments; connects in `open_stream`."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -99,8 +99,8 @@ def _deployment(hook: PulsarHook) -> str:
 
 def _window(arguments: Mapping[str, Any]) -> int:
     """Return how many messages may be unsettled: Airflow fails a trigger whose queue overflows."""
-    limit = conf.getint("triggerer", "shared_stream_subscriber_queue_size", fallback=1024)
-    return max(1, min(limit, arguments.get("receiver_queue_size", 200)))
+    limit: int = conf.getint("triggerer", "shared_stream_subscriber_queue_size", fallback=1024)
+    return max(1, min(limit, int(arguments.get("receiver_queue_size", 200))))
 
 
 def _function(path: str) -> Predicate:

@@ -33,7 +33,8 @@ def test_match_properties_must_all_hold() -> None:
 
 
 def test_match_without_conditions_takes_all() -> None:
-    for description in (None, {}):
+    descriptions: list[Any] = [None, {}]
+    for description in descriptions:
         match = MessageMatch(description)
         assert match.matches_metadata(received()) and not match.needs_value
         assert match.matches_value(None)
@@ -67,7 +68,8 @@ def test_match_jsonpath_holds(path: str, holds: bool) -> None:
     assert match.needs_value and match.matches_value(ORDER) is holds
     # Other values are no match, not an error; a null value has nothing to be tested.
     assert not match.matches_value(None)
-    for other in (5, "text", [], {}, True):
+    others: list[Any] = [5, "text", [], {}, True]
+    for other in others:
         match.matches_value(other)
 
 

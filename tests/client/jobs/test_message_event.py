@@ -11,7 +11,7 @@ from pulsar_native.jobs.codecs import decode
 from pulsar_native.jobs.message_event import encodable, event_of
 from support.jobs import TOPIC, received
 
-IDS = {
+IDS: dict[str, Any] = {
     "key": None,
     "properties": {},
     "event_time": None,
