@@ -418,3 +418,20 @@ async def test_trigger_run_alone_acknowledges_the_one_before(client: Client, bro
 
 async def test_producer_closes_before_it_opened() -> None:
     await PulsarStreamProducer({"topic": "t"}).aclose()
+
+
+def test_trigger_is_the_same_from_airflows_database() -> None:
+    """Airflow compares a DAG file with what it stored: a difference would make a new trigger at each parse."""
+    from airflow.models.trigger import Trigger
+    from airflow.serialization.decoders import smart_decode_trigger_kwargs
+    from airflow.serialization.encoders import encode_trigger
+    from airflow.triggers.base import BaseEventTrigger
+
+    match = {"key": ["a"], "properties": {"kind": ["x", "y"]}, "jsonpath": "@.a == 'ü'"}
+    made = MessageQueueTrigger(scheme="pulsar", topic=["t", "u"], match=match, receiver_queue_size=5)
+    said = encode_trigger(made)
+    stored = Trigger(classpath=said["classpath"], kwargs=said["kwargs"])
+    kwargs = Trigger._decrypt_kwargs(stored.encrypted_kwargs)
+    assert BaseEventTrigger.hash(stored.classpath, kwargs) == BaseEventTrigger.hash(said["classpath"], said["kwargs"])
+    again = PulsarMessageQueueTrigger(**{name: smart_decode_trigger_kwargs(value) for name, value in kwargs.items()})
+    assert again.serialize() == made.serialize() and again.match == match
