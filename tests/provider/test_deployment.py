@@ -40,7 +40,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(others: str | None = None) -> Variables:
         made = Variables(others)
         monkeypatch.setattr(deployment, "Variable", made)
-        monkeypatch.setattr(deployment.time, "sleep", made.sleep)
+        monkeypatch.setattr("time.sleep", made.sleep)
         return made
 
     return use

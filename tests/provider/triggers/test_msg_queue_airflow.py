@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_native import AdminClient, Client
+from pulsar_native import AdminClient, Client, TopicNotFound
 from pulsar_native.admin import NotFound
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker, NewTopic
@@ -155,7 +155,7 @@ class Watched:
         """Return the statistics of the topic's subscriptions by name; none while the topic does not exist."""
         try:
             return dict(self.admin.stats(self.topic)["subscriptions"])
-        except NotFound:
+        except (NotFound, TopicNotFound):
             return {}
 
     def subscription(self, name: str) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def subscribed(admin: AdminClient, topic: str) -> bool:
     """Return whether a topic has a subscription; not while the topic does not exist."""
     try:
         return bool(admin.subscriptions(topic))
-    except NotFound:
+    except (NotFound, TopicNotFound):
         return False
 
 
