@@ -65,6 +65,7 @@ def stack(airflow: AirflowStack, broker: Broker) -> Iterator[AirflowStack]:
     for _ in range(2):
         start_triggerer(airflow)
     yield airflow
+    forget_watchers(airflow)
     # A failed test may have left fewer.
     with contextlib.suppress(ValueError):
         for _ in range(3):
@@ -75,6 +76,12 @@ def stack(airflow: AirflowStack, broker: Broker) -> Iterator[AirflowStack]:
 def start_triggerer(stack: AirflowStack) -> None:
     """Start a triggerer with room for some of the triggers."""
     stack.start_triggerer("--capacity", str(CAPACITY))
+
+
+def forget_watchers(stack: AirflowStack) -> None:
+    """End all watchers: they outlive the file of their DAG."""
+    with contextlib.closing(sqlite3.connect(stack.database, timeout=60, isolation_level=None)) as database:
+        database.execute("DELETE FROM asset_watcher")
 
 
 def rows(stack: AirflowStack, query: str, *values: object) -> list[Any]:
@@ -174,7 +181,12 @@ class Watched:
 
     def split(self) -> list[int]:
         """Return how many triggers each triggerer has."""
-        found = rows(self.stack, "SELECT triggerer_id, count(*) FROM trigger GROUP BY triggerer_id")
+        found = rows(
+            self.stack,
+            "SELECT t.triggerer_id, count(DISTINCT t.id) FROM trigger t JOIN asset_watcher w ON w.trigger_id = t.id "
+            "JOIN asset a ON a.id = w.asset_id WHERE a.name LIKE ? GROUP BY t.triggerer_id",
+            f"%{self.suffix}",
+        )
         return sorted(count for owner, count in found if owner is not None)
 
     def settled(self) -> bool:
