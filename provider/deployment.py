@@ -10,6 +10,7 @@ the variable too; publishing with it then fails with its name, since the broker 
 from __future__ import annotations
 
 import re
+import time
 import uuid
 
 from airflow.sdk import Variable
@@ -17,10 +18,13 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException
 
 VARIABLE = "pulsar_deployment_id"
+# Longer than it takes from finding no id to storing one.
+_SETTLE_SECONDS = 2.0
 _VALID = re.compile(r"[\w.-]{1,64}")
 _DESCRIPTION = (
-    "Id of this Airflow in the names of Pulsar producers. Do not copy it to another Airflow, and do not change it: "
-    "runs published under the old one are not recognised any more when their state is gone."
+    "Id of this Airflow in the names of Pulsar producers and subscriptions. Do not copy it to another Airflow, and do "
+    "not change it: runs published under the old one are not recognised any more when their state is gone, and "
+    "watchers lose their subscriptions."
 )
 
 
@@ -38,7 +42,8 @@ def deployment_id(of_connection: str | None) -> str:
         found = Variable.get(VARIABLE, default=None)
         if not found:
             Variable.set(VARIABLE, uuid.uuid4().hex[:16], description=_DESCRIPTION)
-            # Another task may have created one at the same moment: the stored one is for both.
+            # Others may create one at the same moment, each its own: the last one stored is for all of them.
+            time.sleep(_SETTLE_SECONDS)
             found = Variable.get(VARIABLE)
     except Exception as error:
         raise AirflowException(

@@ -1,1 +1,1 @@
-"""Triggers: the sensors' waiting on the triggerer's event loop."""
+"""Triggers: the waiting of sensors, and the events of asset watchers, on the event loop of the triggerer."""

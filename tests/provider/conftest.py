@@ -72,51 +72,40 @@ def airflow_home(airflow_db: None) -> Path:
     return HOME
 
 
-# Files with tests on the real Airflow, by the Airflow they share. Of the processes that share the suite, one starts it
-# and runs all its files. The two take about the same time.
-_WITH_AIRFLOW = {
-    "operators/test_consume_stack.py": "first",
-    "sensors/test_topic_airflow.py": "first",
-    "operators/test_consume_topics.py": "second",
-    "operators/test_publish_airflow.py": "second",
-    "test_airflow_stack.py": "second",
-    "test_load_runs.py": "second",
-}
-
-
-def _airflow_of(path: str) -> str | None:
-    """Return which Airflow a file of tests needs, None for none."""
-    return next((name for file, name in _WITH_AIRFLOW.items() if path.endswith(f"/provider/{file}")), None)
+# Files with tests on the real Airflow: one of the processes that share the suite runs all of them.
+_WITH_AIRFLOW = (
+    "operators/test_consume_stack.py",
+    "operators/test_consume_topics.py",
+    "operators/test_publish_airflow.py",
+    "sensors/test_topic_airflow.py",
+    "test_airflow_stack.py",
+    "test_load_runs.py",
+    "triggers/test_msg_queue_airflow.py",
+)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep files whole, and those with the same Airflow together, in the order of the collection."""
+    """Keep files whole, and those with the real Airflow together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return _airflow_of(file) or file
+            return "airflow" if file.endswith(_WITH_AIRFLOW) else file
 
-    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that uses the real processes, give it the time that their start may take, and put it first.
-
-    The longest parts are begun first, so that the processes end at about the same time.
-    """
+    """Mark every test that uses the real processes, and give it the time that their start may take."""
     for item in items:
         if "airflow" in getattr(item, "fixturenames", ()):
             item.add_marker("airflow")
-            if _airflow_of(item.path.as_posix()) is None:
+            if not item.path.as_posix().endswith(_WITH_AIRFLOW):
                 raise pytest.UsageError(f"{item.path.name} has a test on the real Airflow: add it to _WITH_AIRFLOW")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(300))
-    order = [*dict.fromkeys(_WITH_AIRFLOW.values()), None]
-    items.sort(key=lambda item: order.index(_airflow_of(item.path.as_posix())))
 
 
 @pytest.fixture(scope="session")

@@ -156,12 +156,12 @@ class AirflowStack:
 
     # ---- triggerers --------------------------------------------------------------------------------------------------
 
-    def start_triggerer(self, *, wait: bool = True) -> None:
-        """Start one more triggerer; with `wait` it returns when the triggerer has registered itself."""
+    def start_triggerer(self, *options: str, wait: bool = True) -> None:
+        """Start one more triggerer, with options of its command; with `wait` it returns when it has registered."""
         numbers = [int(name.rpartition("-")[2]) for name in self._triggerers]
         name = f"triggerer-{next(number for number in range(100) if number not in numbers)}"
         before = self._triggerer_jobs() if wait else set()
-        self.processes.launch("triggerer", "--skip-serve-logs", name=name)
+        self.processes.launch("triggerer", "--skip-serve-logs", *options, name=name)
         self._triggerers.append(name)
         if wait:
             self.processes.wait_for(f"the {name}", lambda: self._triggerer_jobs() - before)

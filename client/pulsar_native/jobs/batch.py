@@ -293,9 +293,12 @@ def record_of(message: Message, decoder: str) -> dict[str, Any]:
     from pulsar_native.jobs.codecs import decode
 
     value, encoding = decode(message, decoder)
+    return {"value": value, "encoding": encoding, **metadata_of(message)}
+
+
+def metadata_of(message: Message) -> dict[str, Any]:
+    """Return what `record_of` tells of a message besides its value: key, properties, times, topic, ids."""
     record: dict[str, Any] = {
-        "value": value,
-        "encoding": encoding,
         "key": message.partition_key() if message.has_key() else None,
         "properties": message.properties(),
         "event_time": _iso(message.event_timestamp()),

@@ -98,20 +98,12 @@ class Letters:
         tries = _number(properties.get("RECONSUMETIMES")) + 1
         retry = letter.retry and tries <= self._options.max_redeliver_count
         topic = self._options.retry_topic(origin) if retry else self._options.dead_topic(origin)
-        parts = self._properties(letter)
-        options: dict[str, Any] = {}
+        parts = letter_properties(message, self._options.subscription, letter.cause, self._redact)
+        options = copied_options(message)
         if retry:
             delay = round(1000 * self._options.retry_delay_seconds)
             parts |= {"RECONSUMETIMES": str(tries), "DELAY_TIME": str(delay)}
             options["deliver_after"] = delay
-        if message.has_key():
-            options["partition_key"] = (
-                message.key_bytes() if message.has_base64_encoded_key() else message.partition_key()
-            )
-        if message.ordering_key():
-            options["ordering_key"] = message.ordering_key()
-        if message.event_timestamp():
-            options["event_timestamp"] = message.event_timestamp()
 
         def stored(result: Any, _: object) -> None:
             if result.value:
@@ -119,22 +111,6 @@ class Letters:
 
         payload = None if message.has_null_value() else message.data()
         self._producer(topic, retry=retry).send_async(payload, stored, properties=parts, **options)
-
-    def _properties(self, letter: _Letter) -> dict[str, str]:
-        message = letter.message
-        origin = _origin(message.message_id())
-        parts = {
-            "REAL_TOPIC": message.topic_name(),
-            "ORIGIN_MESSAGE_ID": origin,
-            # Properties for older Java clients.
-            "ORIGIN_MESSAGE_IDY_TIME": origin,
-            "REAL_SUBSCRIPTION": self._options.subscription,
-            **message.properties(),
-        }
-        if letter.cause is not None:
-            parts["EXCEPTION_TYPE"] = type(letter.cause).__name__
-            parts["EXCEPTION_MESSAGE"] = self._redact(str(letter.cause))[:_CAUSE_LENGTH]
-        return parts
 
     def _producer(self, topic: str, *, retry: bool) -> Producer:
         found = self._producers.get(topic)
@@ -152,6 +128,37 @@ class Letters:
         self._client().subscribe(
             topic, name, ConsumerType.Shared, initial_position=InitialPosition.Earliest, receiver_queue_size=1
         ).close()
+
+
+def copied_options(message: Message) -> dict[str, Any]:
+    """Return the options of `send` that give a letter the keys and the event time of its message."""
+    options: dict[str, Any] = {}
+    if message.has_key():
+        options["partition_key"] = message.key_bytes() if message.has_base64_encoded_key() else message.partition_key()
+    if message.ordering_key():
+        options["ordering_key"] = message.ordering_key()
+    if message.event_timestamp():
+        options["event_timestamp"] = message.event_timestamp()
+    return options
+
+
+def letter_properties(
+    message: Message, subscription: str, cause: BaseException | None, redact: Callable[[str], str] = str
+) -> dict[str, str]:
+    """Return the properties of a letter: those of the message, its origin, and the cause without secrets."""
+    origin = _origin(message.message_id())
+    parts = {
+        "REAL_TOPIC": message.topic_name(),
+        "ORIGIN_MESSAGE_ID": origin,
+        # Properties for older Java clients.
+        "ORIGIN_MESSAGE_IDY_TIME": origin,
+        "REAL_SUBSCRIPTION": subscription,
+        **message.properties(),
+    }
+    if cause is not None:
+        parts["EXCEPTION_TYPE"] = type(cause).__name__
+        parts["EXCEPTION_MESSAGE"] = redact(str(cause))[:_CAUSE_LENGTH]
+    return parts
 
 
 def _number(text: str | None) -> int:

@@ -1,0 +1,382 @@
+"""Endless stream of a durable subscription's messages that match, on the caller's loop, each settled on its own.
+
+For programs that store something for each message: a message is acknowledged after `acknowledge`, redelivered after
+`redeliver`, and published as a dead letter by `dead_letter`. Rules: messages that do not match are acknowledged at
+once. Those that cannot be decoded become dead letters, acknowledged when the broker has stored the letter. No more than
+`receiver_queue_size` messages are unsettled, and the broker is granted permits for as many. The stream never ends by an
+error of the broker: it reconnects. Nothing here blocks the loop; a plain function as a predicate runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.batch import metadata_of
+from pulsar_native.jobs.codecs import WriterSchema, decode
+from pulsar_native.jobs.failures import explain
+from pulsar_native.jobs.letters import LetterOptions, copied_options, letter_properties
+from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.message_event import DEFAULT_LIMIT_BYTES, PAYLOADS, event_of
+
+if TYPE_CHECKING:
+    from pulsar_native import Message
+    from pulsar_native.asyncio import Client, Consumer, Producer
+    from pulsar_native.jobs.interfaces import JobLog
+
+DECODERS = ("auto", "json", "text", "bytes")
+POSITIONS = ("latest", "earliest")
+Predicate = Callable[[Mapping[str, Any]], "bool | Awaitable[bool]"]
+
+# The loop is given to others after so many messages, even if more are there.
+_TURN = 32
+_CLOSE_SECONDS = 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_LOG_SECONDS = 10
+_REDELIVERY_MS = (1_000, 60_000)
+_NO_MATCH = object()
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """Subscription, decoding and events of a stream. Raises ValueError, with the name of the field.
+
+    :param subscription: name of the Shared subscription; created if it does not exist.
+    :param topics: topics, partitioned or not; exactly one of `topics` and `topic_pattern` is needed.
+    :param topic_pattern: regular expression for whole names; tenant and namespace literally.
+    :param initial_position: start of a new subscription: latest (default) or earliest.
+    :param decode: auto (default: the schema each message was published with), json, text or bytes.
+    :param payload: none, ids or value (default): see `message_event.event_of`.
+    :param payload_limit_bytes: limit of an event as JSON. Default 16384, at least 1024.
+    :param receiver_queue_size: limit of unsettled messages, and of prefetched ones. Default 200; 1 to 10000.
+    :param max_redeliver_count: redeliveries of a message whose predicate fails, before it becomes a dead letter.
+        Default 16.
+    :param dead_letter_topic: default `TOPIC-SUBSCRIPTION-DLQ`. It gets a subscription of the same name as the stream's.
+    :param properties: properties of the subscription, and of its consumer.
+    """
+
+    subscription: str
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    initial_position: str = "latest"
+    decode: str = "auto"
+    payload: str = "value"
+    payload_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    receiver_queue_size: int = 200
+    max_redeliver_count: int = 16
+    dead_letter_topic: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        validation.text("subscription", self.subscription)
+        if bool(self.topics) == bool(self.topic_pattern):
+            validation.refuse("exactly one of topic and topic_pattern is needed")
+        for topic in self.topics:
+            validation.text("topic", topic)
+        if self.topic_pattern is not None:
+            try:
+                re.compile(validation.text("topic_pattern", self.topic_pattern))
+            except re.error as error:
+                validation.refuse(f"topic_pattern={self.topic_pattern!r} is not a regular expression: {error}")
+        validation.choice("initial_position", self.initial_position, POSITIONS)
+        validation.choice("decode", self.decode, DECODERS)
+        validation.choice("payload", self.payload, PAYLOADS)
+        validation.number("payload_limit_bytes", self.payload_limit_bytes, 1024)
+        validation.number("receiver_queue_size", self.receiver_queue_size, 1, maximum=10_000)
+        validation.number("max_redeliver_count", self.max_redeliver_count, 0)
+        if self.dead_letter_topic is not None:
+            validation.text("dead_letter_topic", self.dead_letter_topic)
+
+    @property
+    def letters(self) -> LetterOptions:
+        """The topics of dead letters."""
+        return LetterOptions(self.subscription, self.dead_letter_topic, max_redeliver_count=self.max_redeliver_count)
+
+
+Key = tuple[int, int, int, int]
+
+
+@dataclass
+class Delivery:
+    """One message that is to be settled; the stream renews it when the broker delivers the message again."""
+
+    message: Message
+    consumer: Consumer[Any]
+
+    @property
+    def key(self) -> Key:
+        """The message's id in its cluster."""
+        return _key(self.message)
+
+
+class MatchingStream:
+    """Stream of the matching messages of one subscription. For one task at a time; settling may be another task's.
+
+    :param connect: returns a client for the running loop; called at every (re)connection.
+    :param match: conditions on messages; see `MessageMatch`.
+    :param predicate: called with the record of a message that fulfils `match` (the fields of a JSONL output:
+        value, encoding, key, properties, times, topic, message_id …); a false result is no match. May be a coroutine
+        function. A message for which it raises is redelivered, and becomes a dead letter in the end.
+    :param log: takes one line per connection and per failure, at most one of each in ten seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Client]],
+        options: StreamOptions,
+        log: JobLog,
+        match: MessageMatch | None = None,
+        predicate: Predicate | None = None,
+    ) -> None:
+        self._connect = connect
+        self._options = options
+        self._log = log
+        self._match = match or MessageMatch()
+        self._predicate = predicate
+        self._reads_value = options.payload == "value" or self._match.needs_value or predicate is not None
+        self._client: Client | None = None
+        self._producers: dict[str, Producer[Any]] = {}
+        self._unsettled: dict[Key, Delivery] = {}
+        self._room = asyncio.Event()
+        self._logged: dict[str, float] = {}
+
+    # ---- receiving ---------------------------------------------------------------------------------------------------
+
+    async def events(self) -> AsyncIterator[tuple[dict[str, Any] | None, Delivery]]:
+        """Yield the event of each matching message with its delivery, for ever; cancelling loses no message.
+
+        A cancelled call leaves the connection to `aclose`, so that what was stored by then can still be acknowledged.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            started = time.monotonic()
+            try:
+                async with aclosing(self._connected()) as received:
+                    async for pair in received:
+                        yield pair
+            except Exception as error:
+                # Whatever fails here, the watcher goes on: an ended one would lose events without anybody noticing.
+                text = explain(error, action=f"The subscription {self._options.subscription}", stage="receive")
+                self._warn("connection", "%s; the next attempt follows in %.0f s", text, pause)
+                await self._disconnect()
+            if time.monotonic() - started > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    async def _connected(self) -> AsyncGenerator[tuple[dict[str, Any] | None, Delivery], None]:
+        self._client = await self._connect()
+        consumer = await self._subscribe(self._client)
+        self._log.info(
+            "Receiving from %s by the subscription %s", ", ".join(consumer.topics()), self._options.subscription
+        )
+        handled = 0
+        while True:
+            await self._wait_for_room()
+            message = await consumer.receive()
+            if known := self._unsettled.get(_key(message)):
+                # Delivered again by a reconnection, while its event is being stored.
+                known.message, known.consumer = message, consumer
+                continue
+            event = await self._judged(message, consumer)
+            if event is not _NO_MATCH:
+                delivery = Delivery(message, consumer)
+                self._unsettled[delivery.key] = delivery
+                yield event, delivery
+            handled += 1
+            if handled % _TURN == 0:
+                await asyncio.sleep(0)
+
+    async def _wait_for_room(self) -> None:
+        while len(self._unsettled) >= self._options.receiver_queue_size:
+            self._room.clear()
+            await self._room.wait()
+
+    async def _subscribe(self, client: Client) -> Consumer[Any]:
+        from pulsar_native import ConsumerType, InitialPosition, MultiplierRedeliveryBackoff
+
+        options = self._options
+        topic: Any = list(options.topics) if options.topic_pattern is None else re.compile(options.topic_pattern)
+        return await client.subscribe(
+            topic,
+            options.subscription,
+            ConsumerType.Shared,
+            schema=WriterSchema() if self._reads_value and options.decode == "auto" else None,
+            initial_position=InitialPosition.Earliest
+            if options.initial_position == "earliest"
+            else InitialPosition.Latest,
+            receiver_queue_size=options.receiver_queue_size,
+            max_total_receiver_queue_size_across_partitions=options.receiver_queue_size,
+            properties=dict(options.properties),
+            subscription_properties=dict(options.properties),
+            # Of a batch entry only the messages that were not settled are delivered again.
+            batch_index_ack_enabled=True,
+            negative_ack_redelivery_backoff=MultiplierRedeliveryBackoff(
+                min_delay_ms=_REDELIVERY_MS[0], max_delay_ms=_REDELIVERY_MS[1]
+            ),
+        )
+
+    # ---- one message -------------------------------------------------------------------------------------------------
+
+    async def _judged(self, message: Message, consumer: Consumer[Any]) -> Any:
+        """Return the event of a message that matches, or `_NO_MATCH` for one that was settled here."""
+        if not self._match.matches_metadata(message):
+            await consumer.acknowledge(message)
+            return _NO_MATCH
+        decoded: tuple[Any, str] | None = None
+        try:
+            matched_value = None
+            if self._reads_value:
+                decoded = decode(message, self._options.decode)
+                matched_value = _matched(message, decoded) if self._match.needs_value else None
+            event = event_of(message, self._options.payload, decoded, self._options.payload_limit_bytes)
+        except Exception as error:
+            # A decoder may raise any exception for unexpected bytes.
+            await self._bury(message, consumer, error)
+            return _NO_MATCH
+        try:
+            matches = self._match.matches_value(matched_value) and await self._predicted(message, decoded)
+        except Exception as error:
+            await self._failed(message, consumer, error)
+            return _NO_MATCH
+        if not matches:
+            await consumer.acknowledge(message)
+            return _NO_MATCH
+        return event
+
+    async def _predicted(self, message: Message, decoded: tuple[Any, str] | None) -> bool:
+        if self._predicate is None:
+            return True
+        assert decoded is not None
+        record = {"value": decoded[0], "encoding": decoded[1], **metadata_of(message)}
+        if inspect.iscoroutinefunction(self._predicate):
+            return bool(await self._predicate(record))
+        return bool(await asyncio.to_thread(self._predicate, record))
+
+    async def _failed(self, message: Message, consumer: Consumer[Any], error: Exception) -> None:
+        if message.redelivery_count() >= self._options.max_redeliver_count:
+            await self._bury(message, consumer, error)
+            return
+        self._warn("match", "Matching %s failed; it is redelivered: %s", _place(message), _reason(error))
+        await consumer.negative_acknowledge(message)
+
+    async def _bury(self, message: Message, consumer: Consumer[Any], cause: Exception | None) -> None:
+        """Publish a message as a dead letter and acknowledge it; where that fails it is redelivered."""
+        from pulsar_native.exceptions import PulsarException
+
+        try:
+            topic = await self._publish_letter(message, cause)
+        except (PulsarException, OSError) as error:
+            text = explain(error, action=f"The dead letter of {_place(message)}", stage="publish")
+            self._warn("letter", "%s; the message is redelivered", text)
+            await consumer.negative_acknowledge(message)
+            return
+        why = "it was rejected" if cause is None else _reason(cause)
+        self._warn("buried", "%s went to %s: %s", _place(message), topic, why)
+        await consumer.acknowledge(message)
+
+    async def _publish_letter(self, message: Message, cause: Exception | None) -> str:
+        letters = self._options.letters
+        topic = letters.dead_topic(message.properties().get("REAL_TOPIC", message.topic_name()))
+        producer = self._producers.get(topic)
+        if producer is None:
+            producer = self._producers[topic] = await self._letter_producer(topic)
+        payload = None if message.has_null_value() else message.data()
+        parts = letter_properties(message, letters.subscription, cause)
+        await producer.send(payload, properties=parts, **copied_options(message))
+        return topic
+
+    async def _letter_producer(self, topic: str) -> Producer[Any]:
+        from pulsar_native import ConsumerType, InitialPosition
+
+        assert self._client is not None
+        # A broker without retention drops messages of a topic without a subscription.
+        subscription = await self._client.subscribe(
+            topic,
+            self._options.subscription,
+            ConsumerType.Shared,
+            initial_position=InitialPosition.Earliest,
+            receiver_queue_size=1,
+        )
+        await subscription.close()
+        return await self._client.create_producer(topic)
+
+    # ---- settling ----------------------------------------------------------------------------------------------------
+
+    async def acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge a message; does not wait for the broker. On a closed connection it will be redelivered."""
+        self._settled(delivery)
+        from pulsar_native.exceptions import PulsarException
+
+        with suppress(PulsarException):
+            await delivery.consumer.acknowledge(delivery.message)
+
+    async def redeliver(self, delivery: Delivery) -> None:
+        """Have a message redelivered after 1 s, later after up to a minute."""
+        self._settled(delivery)
+        from pulsar_native.exceptions import PulsarException
+
+        with suppress(PulsarException):
+            await delivery.consumer.negative_acknowledge(delivery.message)
+
+    async def dead_letter(self, delivery: Delivery, cause: Exception | None = None) -> None:
+        """Publish a message as a dead letter and acknowledge it."""
+        self._settled(delivery)
+        from pulsar_native.exceptions import PulsarException
+
+        with suppress(PulsarException):
+            await self._bury(delivery.message, delivery.consumer, cause)
+
+    def _settled(self, delivery: Delivery) -> None:
+        if self._unsettled.get(delivery.key) is delivery:
+            del self._unsettled[delivery.key]
+        self._room.set()
+
+    async def aclose(self) -> None:
+        """Close the connection; unsettled messages are redelivered to another consumer of the subscription."""
+        await self._disconnect()
+        self._unsettled.clear()
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        self._producers.clear()
+        if client is None:
+            return
+        try:
+            # Sends the last acknowledgements.
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await client.close(timeout=_CLOSE_SECONDS)
+        except Exception:
+            client.shutdown()
+
+    def _warn(self, kind: str, text: str, *args: object) -> None:
+        now = time.monotonic()
+        if now - self._logged.get(kind, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged[kind] = now
+            self._log.warning(text, *args)
+
+
+def _key(message: Message) -> Key:
+    found = message.message_id()
+    return found.ledger_id(), found.entry_id(), found.partition(), found.batch_index()
+
+
+def _matched(message: Message, decoded: tuple[Any, str]) -> Any:
+    """Return the value that a condition tests: without a schema of records, JSON in the message's text."""
+    value, encoding = decoded
+    return decode(message, "json")[0] if encoding in ("text", "base64") else value
+
+
+def _place(message: Message) -> str:
+    return f"the message {message.message_id()} of {message.topic_name()}"
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[:300]}"

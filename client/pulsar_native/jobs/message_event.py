@@ -1,0 +1,79 @@
+"""Description of a message as an event for another program: nothing, its ids and metadata, or also its value.
+
+Pure; no I/O. Rules: an event consists of JSON values that every encoder takes: no integer beyond 64 bits, no surrogate
+without its pair, no deep nesting. Its size is limited, and what was left out is said.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.jobs.batch import metadata_of
+
+if TYPE_CHECKING:
+    from pulsar_native import Message
+
+PAYLOADS = ("none", "ids", "value")
+DEFAULT_LIMIT_BYTES = 16 * 1024
+_DEPTH = 50
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def event_of(
+    message: Message, payload: str, decoded: tuple[Any, str] | None = None, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> dict[str, Any] | None:
+    """Return the event of a message, None for the payload `none`.
+
+    :param payload: `none`, `ids` (message id, topic, key, properties, times, producer, sequence id), or `value`, the
+        same with `value` and its `encoding` (json, text, base64 or null).
+    :param decoded: value and encoding, as `codecs.decode` returns them; for the payload `value`.
+    :param limit_bytes: limit of the event's size as JSON. A value beyond it is left out: `encoding` is then `omitted`
+        and `value_bytes` the size of the message's payload. Properties beyond it become their number,
+        `properties_omitted`, and a key beyond it `key_omitted`.
+    """
+    if payload == "none":
+        return None
+    event: dict[str, Any] = encodable(metadata_of(message))
+    if decoded is not None and payload == "value":
+        whole = event | {"value": encodable(decoded[0]), "encoding": decoded[1]}
+        if _size(whole) <= limit_bytes:
+            return whole
+        event |= {"value": None, "encoding": "omitted", "value_bytes": len(message)}
+    if _size(event) > limit_bytes:
+        event |= {"properties": {}, "properties_omitted": len(event["properties"])}
+    if _size(event) > limit_bytes:
+        event |= {"key": None, "key_omitted": True}
+        event.pop("ordering_key", None)
+    return event
+
+
+def encodable(value: Any, depth: int = _DEPTH) -> Any:
+    """Return a JSON value that every encoder takes.
+
+    Integers beyond 64 bits become text, a surrogate without its pair a question mark, and what is nested deeper than
+    `depth` its JSON text.
+    """
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int) and not _LEAST <= value <= _MOST:
+        return str(value)
+    if not isinstance(value, dict | list):
+        return value
+    if depth == 0:
+        return json.dumps(value)
+    if isinstance(value, list):
+        return [encodable(each, depth - 1) for each in value]
+    return {_text(name): encodable(each, depth - 1) for name, each in value.items()}
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode(errors="replace").decode()
+    return value
+
+
+def _size(event: object) -> int:
+    return len(json.dumps(event, separators=(",", ":")))

@@ -1,0 +1,112 @@
+"""Broker's side of a watcher's shared stream in ack mode: one consumer of one durable subscription.
+
+May be imported in a triggerer only. Rules: a message is acknowledged when every trigger of the stream is past it and
+its events are stored; it is redelivered where a trigger failed, or none was there; a rejected one becomes a dead
+letter. Every message is an advance lane of its own, so that none waits for another. An error of the broker never ends
+the stream: Airflow would start it again at once, for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from airflow.sdk.configuration import conf
+from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+
+from airflow_provider_pulsar.deployment import deployment_id
+from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+from airflow_provider_pulsar.triggers.msg_queue import ASSET, check_allowed, stream_options, subscription_name
+from pulsar_native.jobs.failures import explain
+from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 30
+
+
+class PulsarStreamProducer(SharedStreamProducer):
+    """Consumer of the subscription of a trigger's arguments; connects in `open_stream`."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = dict(arguments)
+        self._stream: MatchingStream | None = None
+
+    async def open_stream(self) -> AsyncGenerator[tuple[Any, Delivery], None]:
+        """Yield events with their deliveries, for ever; errors are logged, and the connection is made again."""
+        while self._stream is None:
+            try:
+                self._stream = await self._opened()
+            except Exception as error:
+                # Airflow's answer for connection or variable, or the import of a function, may come later.
+                text = explain(error, action=f"The watcher {self._arguments}", stage="settings")
+                log.warning("%s; the next attempt follows in %d s", text, _RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
+        async for pair in self._stream.events():
+            yield pair
+
+    async def _opened(self) -> MatchingStream:
+        arguments = self._arguments
+        hook = PulsarHook(arguments.get("pulsar_conn_id", "pulsar_default"))
+        await hook.aclient_config()
+        # Airflow's variables are read by a blocking call, which the loop of a triggerer refuses.
+        deployment = "" if arguments.get("subscription") else await asyncio.to_thread(_deployment, hook)
+        asset = arguments.get(ASSET)
+        options = stream_options(
+            {**arguments, "receiver_queue_size": _window(arguments)},
+            subscription_name(arguments, deployment),
+            {"created_by": "airflow", **({} if asset is None else {"asset": asset})},
+        )
+        path = arguments.get("match_function")
+        predicate = None if path is None else await asyncio.to_thread(_function, path)
+        return MatchingStream(
+            hook.get_async_client, options, log, MessageMatch(arguments.get("match")), predicate=predicate
+        )
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Acknowledge, redeliver or publish as a dead letter each message, by what the triggers did with it."""
+        assert self._stream is not None
+        for delivery, outcome in batch:
+            if outcome.rejected:
+                await self._stream.dead_letter(delivery)
+            elif outcome.is_clean:
+                await self._stream.acknowledge(delivery)
+            else:
+                await self._stream.redeliver(delivery)
+
+    async def acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge one message."""
+        assert self._stream is not None
+        await self._stream.acknowledge(delivery)
+
+    def get_advance_lane(self, broker_payload: Delivery) -> Any:
+        """Return the message's id: messages are acknowledged one by one."""
+        return broker_payload.key
+
+    async def aclose(self) -> None:
+        """Close the connection; unacknowledged messages go to the next consumer of the subscription."""
+        if self._stream is not None:
+            await self._stream.aclose()
+
+
+def _deployment(hook: PulsarHook) -> str:
+    return deployment_id(hook.deployment_id())
+
+
+def _window(arguments: Mapping[str, Any]) -> int:
+    """Return how many messages may be unsettled: Airflow fails a trigger whose queue overflows."""
+    limit: int = conf.getint("triggerer", "shared_stream_subscriber_queue_size", fallback=1024)
+    return max(1, min(limit, int(arguments.get("receiver_queue_size", 200))))
+
+
+def _function(path: str) -> Predicate:
+    check_allowed(path)
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    if not callable(found):
+        raise ValueError(f"match_function={path!r} is no function")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,392 @@
+"""Streams of matching messages on a real broker: matching, windows, failures, dead letters, reconnections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from pulsar_native import Client, ConnectError, Consumer, InitialPosition, Timeout
+from pulsar_native.asyncio import Client as AsyncClient
+from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.matching_stream import Delivery, MatchingStream, Predicate, StreamOptions
+from pulsar_native.schema import JsonSchema, Record, String
+from support.brokers import Broker, NewTopic
+from support.jobs import MemoryLog
+
+Event = dict[str, Any]
+
+
+class Stream:
+    """A stream under test, which receives from the beginning of its topic."""
+
+    def __init__(
+        self, broker: Broker, topic: str, match: object = None, predicate: Predicate | None = None, **options: Any
+    ) -> None:
+        self.log = MemoryLog()
+        self.connections = 0
+        self._url = broker.service_url
+        options = {"initial_position": "earliest", "subscription": "s"} | options
+        self.stream = MatchingStream(
+            self.connect, StreamOptions(topics=(topic,), **options), self.log, MessageMatch(match), predicate
+        )
+        self._events = self.stream.events()
+        self._waiting: asyncio.Future[Any] | None = None
+
+    async def connect(self) -> AsyncClient:
+        self.connections += 1
+        return AsyncClient(self._url)
+
+    async def next(self, seconds: float = 20) -> tuple[Event, Delivery]:
+        """Return the next event."""
+        self._waiting = self._waiting or asyncio.ensure_future(anext(self._events))
+        done, _ = await asyncio.wait([self._waiting], timeout=seconds)
+        if not done:
+            raise TimeoutError
+        waiting, self._waiting = self._waiting, None
+        event, delivery = waiting.result()
+        assert event is not None
+        return event, delivery
+
+    async def values(self, count: int) -> list[Any]:
+        """Return the values of the next messages, acknowledged."""
+        found = []
+        for _ in range(count):
+            event, delivery = await self.next()
+            found.append(event["value"])
+            await self.stream.acknowledge(delivery)
+        return found
+
+    async def nothing(self, seconds: float = 1) -> None:
+        """Check that no event comes."""
+        with pytest.raises(TimeoutError):
+            await self.next(seconds)
+
+    async def close(self) -> None:
+        """Cancel what waits, as Airflow does, and close the stream."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            await asyncio.wait([self._waiting])
+        await self.stream.aclose()
+
+
+@asynccontextmanager
+async def opened(*args: Any, **options: Any) -> AsyncIterator[Stream]:
+    """Give a stream, closed at the end."""
+    made = Stream(*args, **options)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture
+def client(broker: Broker) -> Any:
+    """Give a client of the shared broker."""
+    with Client(broker.service_url) as made:
+        yield made
+
+
+def publish(client: Client, topic: str, values: list[Any], **options: Any) -> list[str]:
+    """Publish values as JSON, bytes as they are; returns the ids."""
+    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
+    ids = []
+    for value in values:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        producer.send_async(data, lambda result, found: ids.append(str(found)), **options)
+    producer.flush()
+    producer.close()
+    return ids
+
+
+def backlog(broker: Broker, topic: str, subscription: str = "s") -> Any:
+    """Return the number of messages the broker holds for a subscription."""
+    path = topic.replace("://", "/")
+    stats: Any = broker.admin("GET", f"{path}/stats?getPreciseBacklog=true")
+    return stats["subscriptions"][subscription]
+
+
+def letters(client: Client, topic: str, count: int) -> list[tuple[bytes, dict[str, str]]]:
+    """Return the dead letters of a stream's topic."""
+    consumer: Consumer[Any] = client.subscribe(f"{topic}-s-DLQ", "s", initial_position=InitialPosition.Earliest)
+    found = []
+    for _ in range(count):
+        message = consumer.receive(timeout_millis=20_000)
+        found.append((message.data(), message.properties()))
+    with pytest.raises(Timeout):
+        consumer.receive(timeout_millis=300)
+    return found
+
+
+# ---- matching --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("K8")
+async def test_stream_rejects_10000_then_matches_one(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    await asyncio.to_thread(publish, client, name, [{"n": n} for n in range(10_000)] + [{"n": -1}])
+    async with opened(broker, name, {"jsonpath": "@.n < 0"}, decode="json") as made:
+        started = time.monotonic()
+        event, delivery = await made.next(60)
+        took = time.monotonic() - started
+        assert event["value"] == {"n": -1}
+        # The time of a busy machine; without other work it is under two seconds.
+        assert took < 30, took
+        await made.stream.acknowledge(delivery)
+        assert made.connections == 1
+    assert backlog(broker, name)["msgBacklog"] == 0
+
+
+@pytest.mark.proves("A15")
+async def test_stream_matches_key_properties_and_value(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [{"n": 1}, {"n": 5}], partition_key="a", properties={"kind": "x"})
+    publish(client, name, [{"n": 6}], partition_key="b", properties={"kind": "x"})
+    publish(client, name, [{"n": 7}], partition_key="a")
+    publish(client, name, [{"n": 8}], partition_key="a", properties={"kind": "x"})
+    match = {"key": "a", "properties": {"kind": "x"}, "jsonpath": "@.n > 4"}
+    async with opened(broker, name, match, decode="json") as made:
+        assert await made.values(2) == [{"n": 5}, {"n": 8}]
+
+
+class Order(Record):
+    """A record with a registered schema."""
+
+    status = String()
+
+
+async def test_stream_decodes_by_the_registered_schema(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    producer = client.create_producer(name, schema=JsonSchema(Order))
+    for status in ("open", "paid"):
+        producer.send(Order(status=status))
+    async with opened(broker, name, {"jsonpath": "@.status == 'paid'"}) as made:
+        event, _ = await made.next()
+        assert (event["value"], event["encoding"]) == ({"status": "paid"}, "json")
+
+
+@pytest.mark.parametrize("coroutine", [False, True])
+async def test_stream_predicate_selects(client: Client, broker: Broker, topic: NewTopic, coroutine: bool) -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    def plain(record: Mapping[str, Any]) -> bool:
+        seen.append(record)
+        # A plain function runs beside the loop, which goes on.
+        time.sleep(0.05)
+        return bool(record["value"]["n"] % 2)
+
+    async def waiting(record: Mapping[str, Any]) -> bool:
+        return plain(record)
+
+    name = topic()
+    publish(client, name, [{"n": n} for n in range(6)], properties={"a": "b"})
+    async with opened(broker, name, None, waiting if coroutine else plain, decode="json", payload="ids") as made:
+        for _ in range(3):
+            event, delivery = await made.next()
+            assert "value" not in event and event["properties"] == {"a": "b"}
+            await made.stream.acknowledge(delivery)
+    assert [record["value"]["n"] for record in seen] == list(range(6))
+
+
+async def test_stream_reads_a_pattern_and_partitions(client: Client, broker: Broker, topic: NewTopic) -> None:
+    first = topic("pattern", partitions=2)
+    stem = first.rpartition("/")[2]
+    publish(client, first, [1, 2, 3])
+    publish(client, f"persistent://public/default/{stem}-other", [4])
+    made = Stream(broker, first)
+    options = StreamOptions("p", topic_pattern=f"persistent://public/default/{stem}.*", initial_position="earliest")
+    stream = MatchingStream(made.connect, options, made.log)
+    async with aclosing(stream.events()) as events:  # type: ignore[type-var]
+        found = set()
+        for _ in range(4):
+            event, delivery = await asyncio.wait_for(anext(events), 20)
+            assert event is not None
+            found.add(event["value"])
+            await stream.acknowledge(delivery)
+    await stream.aclose()
+    assert found == {"1", "2", "3", "4"}
+
+
+# ---- settling --------------------------------------------------------------------------------------------------------
+
+
+async def test_stream_unsettled_messages_come_again(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, list(range(10)))
+    async with opened(broker, name) as made:
+        deliveries = [await made.next() for _ in range(10)]
+        for event, delivery in deliveries:
+            if event["value"] in ("2", "5"):
+                continue
+            await made.stream.acknowledge(delivery)
+    async with opened(broker, name) as made:
+        assert sorted(await made.values(2)) == ["2", "5"]
+        await made.nothing()
+
+
+async def test_stream_redelivers_what_failed(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b"a", b"b"])
+    async with opened(broker, name) as made:
+        first, delivery = await made.next()
+        await made.stream.redeliver(delivery)
+        assert await made.values(2) == ["b", "a"]
+        assert first["value"] == "a"
+
+
+@pytest.mark.proves("A21")
+async def test_stream_permits_are_the_free_window(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    producer = client.create_producer(name)
+    for number in range(100):
+        producer.send(b"%d" % number)
+    async with opened(broker, name, receiver_queue_size=10) as made:
+        unsettled = [(await made.next())[1] for _ in range(10)]
+        await made.nothing()
+        # Ten are unsettled, ten more may be prefetched; the broker keeps the others.
+        assert backlog(broker, name)["unackedMessages"] <= 20
+        for delivery in unsettled[:3]:
+            await made.stream.acknowledge(delivery)
+        unsettled = unsettled[3:] + [(await made.next())[1] for _ in range(3)]
+        await made.nothing()
+        for delivery in unsettled:
+            await made.stream.acknowledge(delivery)
+        assert sorted(await made.values(87), key=int) == [str(number) for number in range(13, 100)]
+
+
+# ---- what cannot be decoded or matched -------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A20", "K2")
+async def test_stream_undecodable_becomes_dead_letter(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    bad = [b"\xff\x00", b"[" * 100_000, b"1" + b"0" * 5000]
+    publish(client, name, [*bad, {"n": 1}], properties={"a": "b"})
+    async with opened(broker, name, {"jsonpath": "@.n"}, decode="json") as made:
+        assert await made.values(1) == [{"n": 1}]
+    found = await asyncio.to_thread(letters, client, name, 3)
+    assert [data for data, _ in found] == bad
+    assert [parts["EXCEPTION_TYPE"] for _, parts in found] == ["InvalidRecord", "RecursionError", "InvalidRecord"]
+    assert "not JSON" in found[0][1]["EXCEPTION_MESSAGE"]
+    assert all(parts["a"] == "b" and parts["REAL_TOPIC"] == name for _, parts in found)
+    assert backlog(broker, name)["msgBacklog"] == 0
+
+
+async def test_stream_ids_need_no_decoding(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b"\xff\x00", b"[" * 100_000], partition_key="k")
+    async with opened(broker, name, {"key": "k"}, decode="json", payload="ids") as made:
+        for _ in range(2):
+            event, delivery = await made.next()
+            assert event["key"] == "k"
+            await made.stream.acknowledge(delivery)
+
+
+async def test_stream_failing_predicate_redelivers_then_buries(
+    client: Client, broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._REDELIVERY_MS", (100, 100))
+    calls: list[str] = []
+    failures = {"bad": 100, "late": 1}
+
+    def predicate(record: Mapping[str, Any]) -> bool:
+        value = record["value"]
+        calls.append(value)
+        if calls.count(value) <= failures[value]:
+            raise KeyError("no such thing")
+        return True
+
+    name = topic()
+    publish(client, name, [b"bad"])
+    publish(client, name, [b"late"])
+    async with opened(broker, name, None, predicate, max_redeliver_count=2) as made:
+        assert await made.values(1) == ["late"]
+        ((data, parts),) = await drained(made, client, name)
+        assert (data, parts["EXCEPTION_TYPE"], parts["REAL_SUBSCRIPTION"]) == (b"bad", "KeyError", "s")
+        assert "Matching the message" in made.log.warnings[0]
+    assert (calls.count("bad"), calls.count("late")) == (3, 2)
+
+
+async def drained(made: Stream, client: Client, topic: str) -> list[tuple[bytes, dict[str, str]]]:
+    """Let the stream go on until its one dead letter is there."""
+    await made.nothing(3)
+    return await asyncio.to_thread(letters, client, topic, 1)
+
+
+async def test_stream_rejected_becomes_dead_letter(client: Client, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, [b"x"])
+    async with opened(broker, name, dead_letter_topic=f"{name}-dead") as made:
+        _, delivery = await made.next()
+        await made.stream.dead_letter(delivery)
+    with client.subscribe(f"{name}-dead", "s") as consumer:
+        assert consumer.receive(timeout_millis=10_000).data() == b"x"
+
+
+# ---- connections -----------------------------------------------------------------------------------------------------
+
+
+async def test_stream_goes_on_after_errors(
+    client: Client, broker: Broker, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_native.jobs.matching_stream._FIRST_PAUSE", 0.1)
+    name = topic()
+    publish(client, name, [b"a", b"b"])
+    async with opened(broker, name) as made:
+        connect, failures = made.connect, [ConnectError("nobody"), OSError("down")]
+
+        async def failing() -> AsyncClient:
+            if failures:
+                raise failures.pop()
+            return await connect()
+
+        made.stream._connect = failing
+        event, delivery = await made.next()
+        # The connection of the consumer is lost, and with it what was unsettled.
+        made.stream._client.shutdown()  # type: ignore[union-attr]
+        await made.stream.acknowledge(delivery)
+        assert event["value"] == "a" and made.connections == 1
+        assert sorted(await made.values(2)) in (["a", "b"], ["b", "b"])
+        assert made.connections == 2
+    assert "OSError: down" in made.log.warnings[0]
+
+
+async def test_stream_renews_deliveries_of_the_same_message(client: Client, broker: Broker, topic: NewTopic) -> None:
+    """A reconnection delivers unsettled messages again: they are no second event, and are acknowledged once settled."""
+    name = topic()
+    publish(client, name, [b"a"])
+    async with opened(broker, name) as made:
+        _, delivery = await made.next()
+        broker.admin("PUT", f"{name.replace('://', '/')}/unload")
+        await made.nothing(3)
+        await made.stream.acknowledge(delivery)
+        publish(client, name, [b"b"])
+        assert await made.values(1) == ["b"]
+    assert backlog(broker, name)["msgBacklog"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topics": ()}, "exactly one of topic and topic_pattern"),
+        ({"topic_pattern": "x"}, "exactly one of topic and topic_pattern"),
+        ({"topics": (" ",)}, "topic must be a text"),
+        ({"topics": (), "topic_pattern": "("}, "not a regular expression"),
+        ({"subscription": ""}, "subscription must be a text"),
+        ({"decode": "avro"}, "decode='avro' is not known"),
+        ({"payload": "all"}, "payload='all' is not known"),
+        ({"initial_position": "first"}, "initial_position='first' is not known"),
+        ({"payload_limit_bytes": 10}, "payload_limit_bytes must be a number of at least 1024"),
+        ({"receiver_queue_size": 0}, "receiver_queue_size must be a number of at least 1"),
+        ({"max_redeliver_count": -1}, "max_redeliver_count must be a number of at least 0"),
+        ({"dead_letter_topic": ""}, "dead_letter_topic must be a text"),
+    ],
+)
+def test_options_wrong_raise(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        StreamOptions(**({"subscription": "s", "topics": ("t",)} | options))
