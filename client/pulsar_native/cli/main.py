@@ -160,17 +160,37 @@ def _failed(console: Console, error: Exception) -> ExitCode:
     from pulsar_native.exceptions import PulsarException
     from pulsar_native.jobs.publishing import PublishIncomplete
 
+    text = _spelled(str(error).rstrip(".") or "no reason was given")
     if isinstance(error, PublishIncomplete):
-        console.error(str(error))
+        console.error(text)
         return ExitCode.FAILED if error.can_retry else ExitCode.PERMANENT
     if isinstance(error, ImportError):
         console.error(f"{error}; install pulsar-native[arrow,avro]")
         return ExitCode.PERMANENT
     if not isinstance(error, PulsarException | OSError):
         raise error
-    reason = str(error).rstrip(".") or "no reason was given"
-    console.error(f"{type(error).__name__}: {reason}")
+    console.error(f"{type(error).__name__}: {text}")
     return ExitCode.PERMANENT if _is_permanent(error) else ExitCode.FAILED
+
+
+# Arguments of jobs that errors name, as they are spelled here.
+_SPELLINGS = {
+    "deduplicate=True, but ": "",
+    "pass deduplicate='auto'": "pass --allow-duplicates",
+    "on_changed='republish'": "--on-changed republish",
+    "if_exists='append_part' or 'overwrite'": "--if-exists append_part or overwrite",
+    "on_error='skip', 'dead_letter' or 'retry_letter'": "--on-error skip or dead_letter",
+    "; create_topic=True makes it": "",
+    "create_subscription='NAME'": "--create-subscription NAME",
+    "choose subscription_type='Shared'": "choose --type shared",
+    "send_timeout_seconds": "--send-timeout",
+}
+
+
+def _spelled(text: str) -> str:
+    for theirs, ours in _SPELLINGS.items():
+        text = text.replace(theirs, ours)
+    return text
 
 
 def _is_permanent(error: Exception) -> bool:
