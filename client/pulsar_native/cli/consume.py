@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pulsar_native import Message
     from pulsar_native.cli.main import Command
-    from pulsar_native.jobs.matching import MessageMatch
+    from pulsar_native.jobs.message_filter import MessageFilter
 
 TYPES = ("exclusive", "shared", "failover", "key_shared")
 ON_ERROR = ("fail", "skip", "dead_letter")
@@ -123,7 +123,7 @@ def _tell(command: Command, manifest: Mapping[str, Any]) -> None:
         raise ConditionNotMet(f"there was no message for {command.options.subscription}")
 
 
-def _settings(command: Command, match: MessageMatch) -> ConsumeSettings:
+def _settings(command: Command, match: MessageFilter) -> ConsumeSettings:
     options = command.options
     chosen = format_of(options.output, options.output_format)
     _check(options, match, chosen)
@@ -147,7 +147,7 @@ def _settings(command: Command, match: MessageMatch) -> ConsumeSettings:
     )
 
 
-def _check(options: argparse.Namespace, match: MessageMatch, chosen: str) -> None:
+def _check(options: argparse.Namespace, match: MessageFilter, chosen: str) -> None:
     if not options.subscription.strip():
         raise UsageError("--subscription must not be blank")
     if options.wait and options.max_messages is options.max_bytes is options.max_seconds is None:
@@ -166,7 +166,7 @@ def _check(options: argparse.Namespace, match: MessageMatch, chosen: str) -> Non
         raise UsageError("Parquet has all messages as they were published: no filters, --decode or --on-error with it")
 
 
-def _handler(command: Command, match: MessageMatch) -> Any:
+def _handler(command: Command, match: MessageFilter) -> Any:
     """Return the function called with each message, None where nothing is to be done."""
     from pulsar_native.jobs.message_handling import MessageResult
 

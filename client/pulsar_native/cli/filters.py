@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pulsar_native.cli.errors import UsageError
-from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.message_filter import MessageFilter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--until", metavar="TIME", help="published before this time")
 
 
-def match_of(options: argparse.Namespace) -> MessageMatch:
+def match_of(options: argparse.Namespace) -> MessageFilter:
     """Return the filter of parsed options; raises `UsageError`."""
     properties: dict[str, list[str]] = {}
     for each in options.properties:
@@ -36,9 +36,9 @@ def match_of(options: argparse.Namespace) -> MessageMatch:
         "until": options.until,
     }
     try:
-        return MessageMatch.of(given)
+        return MessageFilter.of(given)
     except ValueError as error:
         text = str(error)
         for name in ("key_regex", "since", "until"):
-            text = text.replace(f"match[{name!r}]", f"--{name.replace('_', '-')}")
+            text = text.replace(f"filter[{name!r}]", f"--{name.replace('_', '-')}")
         raise UsageError(text) from error

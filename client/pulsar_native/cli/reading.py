@@ -17,7 +17,7 @@ from pulsar_native.jobs import validation
 if TYPE_CHECKING:
     from pulsar_native import Client, Message, MessageId, Reader
     from pulsar_native.cli.main import Command
-    from pulsar_native.jobs.matching import MessageMatch
+    from pulsar_native.jobs.message_filter import MessageFilter
 
 TAIL_EXAMPLES = """\
 examples:
@@ -127,7 +127,7 @@ class _Reading:
     def __init__(self, command: Command) -> None:
         self._command = command
         self._options = command.options
-        self._match: MessageMatch = filters.match_of(command.options)
+        self._match: MessageFilter = filters.match_of(command.options)
         self._render = records.render_of(command.options)
         self._needs_schema = command.options.format is None and command.options.shape == "jsonl"
         self.count = 0

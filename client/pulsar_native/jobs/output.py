@@ -261,7 +261,7 @@ def _local_name(path: Any) -> str:
 
 def _sync_folder(folder: str) -> None:
     # The rename must survive a power loss, since the messages will be acknowledged.
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder or os.curdir, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -9,10 +9,10 @@ import pytest
 
 from pulsar_native.cli.errors import UsageError
 from pulsar_native.cli.filters import add_arguments, match_of
-from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.message_filter import MessageFilter
 
 
-def match(*arguments: str) -> MessageMatch:
+def match(*arguments: str) -> MessageFilter:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return match_of(parser.parse_args(arguments))
@@ -27,7 +27,7 @@ def test_filter_of_options() -> None:
         "--key", "a", "--key", "b", "--key-regex", ".", "--property", "x=1", "--property", "x=2", "--property", "y",
         "--property", "z=", "--since", "1970-01-01T00:00:01Z", "--until", "2000",
     )  # fmt: skip
-    assert found == MessageMatch(("a", "b"), ".", (("x", ("1", "2")), ("y", ()), ("z", ("",))), 1000, 2000)
+    assert found == MessageFilter(("a", "b"), ".", (("x", ("1", "2")), ("y", ()), ("z", ("",))), 1000, 2000)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Condition on single messages by key, properties and publish time, for filters and sensors.
+"""Filter of single messages by key, properties and publish time.
 
 Pure: no I/O. Rules: all given parts must hold; a condition without parts matches every message. Arguments are JSON
-values, so that a condition can be carried to another process.
+values, so that a filter can be carried to another process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = ("key", "key_regex", "properties", "since", "until")
 
 
 @dataclass(frozen=True)
-class MessageMatch:
+class MessageFilter:
     """Checked condition; `of` makes it. Times are publish times in milliseconds, `since` included, `until` excluded."""
 
     keys: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class MessageMatch:
     until: int | None = None
 
     @staticmethod
-    def of(given: Mapping[str, Any] | None) -> MessageMatch:
+    def of(given: Mapping[str, Any] | None) -> MessageFilter:
         """Return the condition of a mapping with some of `PARTS`; raises ValueError naming the part.
 
         `key` and each value of `properties` are a text or a list of texts, of which one must be equal. An empty list
@@ -38,26 +38,26 @@ class MessageMatch:
         datetimes, ISO-8601 texts (UTC without zone) or milliseconds.
         """
         if given is None:
-            return MessageMatch()
+            return MessageFilter()
         if not isinstance(given, Mapping):
-            validation.refuse(f"match must be a dict with some of {', '.join(PARTS)}, not {type(given).__name__}")
-        validation.known("match", given, PARTS)
+            validation.refuse(f"filter must be a dict with some of {', '.join(PARTS)}, not {type(given).__name__}")
+        validation.known("filter", given, PARTS)
         regex = given.get("key_regex")
         if regex is not None:
             try:
-                re.compile(validation.text("match['key_regex']", regex))
+                re.compile(validation.text("filter['key_regex']", regex))
             except re.error as error:
-                validation.refuse(f"match['key_regex']={regex!r} is no regular expression: {error}")
+                validation.refuse(f"filter['key_regex']={regex!r} is no regular expression: {error}")
         properties = given.get("properties") or {}
         if not isinstance(properties, Mapping):
-            validation.refuse('match[\'properties\'] must be a dict such as {"region": "eu"}')
+            validation.refuse('filter[\'properties\'] must be a dict such as {"region": "eu"}')
         since, until = (
-            None if given.get(name) is None else validation.moment(f"match[{name!r}]", given[name])
+            None if given.get(name) is None else validation.moment(f"filter[{name!r}]", given[name])
             for name in ("since", "until")
         )
         if since is not None and until is not None and until <= since:
-            validation.refuse("match['until'] must be after match['since']: no message lies between them")
-        return MessageMatch(
+            validation.refuse("filter['until'] must be after filter['since']: no message lies between them")
+        return MessageFilter(
             () if given.get("key") is None else _texts("key", given["key"]),
             regex,
             tuple((str(name), _texts(f"properties[{name!r}]", value)) for name, value in sorted(properties.items())),
@@ -68,7 +68,7 @@ class MessageMatch:
     @property
     def is_empty(self) -> bool:
         """True if every message matches."""
-        return self == MessageMatch()
+        return self == MessageFilter()
 
     def as_json(self) -> dict[str, Any]:
         """Return the condition as JSON values, which `of` accepts."""
@@ -111,4 +111,4 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
         return (value,)
     if isinstance(value, Sequence) and not isinstance(value, bytes) and all(isinstance(each, str) for each in value):
         return tuple(value)
-    validation.refuse(f"match[{name!r}] must be a text or a list of texts, not {value!r}")
+    validation.refuse(f"filter[{name!r}] must be a text or a list of texts, not {value!r}")

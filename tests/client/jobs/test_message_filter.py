@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import Message
-from pulsar_native.jobs.matching import MessageMatch
+from pulsar_native.jobs.message_filter import MessageFilter
 from support.jobs import PUBLISHED, received
 
 
@@ -35,33 +35,33 @@ def message(key: str | None = None, **properties: str) -> Message:
         (None, [message(), message("a")], []),
     ],
 )
-def test_match_all_parts_must_hold(given: Any, matching: list[Message], others: list[Message]) -> None:
-    found = MessageMatch.of(given)
-    again = MessageMatch.of(json.loads(json.dumps(found.as_json())))
+def test_filter_all_parts_must_hold(given: Any, matching: list[Message], others: list[Message]) -> None:
+    found = MessageFilter.of(given)
+    again = MessageFilter.of(json.loads(json.dumps(found.as_json())))
     assert again == found
     assert all(map(found.matches, matching)) and not any(map(found.matches, others))
 
 
-def test_match_text_and_emptiness() -> None:
-    assert str(MessageMatch.of({})) == "any message" and MessageMatch.of({}).is_empty
-    found = MessageMatch.of({"key": "a", "since": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)})
+def test_filter_text_and_emptiness() -> None:
+    assert str(MessageFilter.of({})) == "any message" and MessageFilter.of({}).is_empty
+    found = MessageFilter.of({"key": "a", "since": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)})
     assert str(found) == "key=['a'], since=1000" and not found.is_empty
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("key=a", "match must be a dict with some of key, key_regex"),
-        ({"keys": "a"}, "match has no 'keys'; did you mean 'key'"),
-        ({"key": 5}, r"match\['key'\] must be a text or a list of texts, not 5"),
-        ({"key": [1]}, r"match\['key'\] must be"),
+        ("key=a", "filter must be a dict with some of key, key_regex"),
+        ({"keys": "a"}, "filter has no 'keys'; did you mean 'key'"),
+        ({"key": 5}, r"filter\['key'\] must be a text or a list of texts, not 5"),
+        ({"key": [1]}, r"filter\['key'\] must be"),
         ({"key_regex": "("}, "is no regular expression"),
-        ({"properties": ["a"]}, r"match\['properties'\] must be a dict"),
+        ({"properties": ["a"]}, r"filter\['properties'\] must be a dict"),
         ({"properties": {"a": 1}}, "must be a text or a list of texts, not 1"),
-        ({"since": "noon"}, r"match\['since'\]='noon'"),
-        ({"since": 5, "until": 5}, r"match\['until'\] must be after"),
+        ({"since": "noon"}, r"filter\['since'\]='noon'"),
+        ({"since": 5, "until": 5}, r"filter\['until'\] must be after"),
     ],
 )
-def test_match_wrong_part_raises(given: Any, words: str) -> None:
+def test_filter_wrong_part_raises(given: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        MessageMatch.of(given)
+        MessageFilter.of(given)
