@@ -86,7 +86,7 @@ class MessageSensor(WatchingSensor):
         """Return the watcher."""
         return MessageWatcher(MessageCondition.of(**self.condition()))
 
-    def completed(self, context: Context, found: dict[str, Any]) -> dict[str, Any]:
+    def completed(self, context: Context, found: Any) -> dict[str, Any]:
         """Acknowledge the message if wanted, and return it."""
         if self.acknowledge:
             from airflow_provider_pulsar.hooks.pulsar import PulsarHook

@@ -19,7 +19,7 @@ class SchemaSensor(WatchingSensor):
     :param pulsar_conn_id: the connection.
     :param poke_interval: seconds between two looks.
 
-    Returns topic, type and name of the schema.
+    Returns topic, type and version (from 0) of the schema.
     """
 
     template_fields: Sequence[str] = ("topic", "schema_type")

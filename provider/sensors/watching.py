@@ -110,7 +110,7 @@ class WatchingSensor(BaseSensorOperator):
     def keep(self, context: Context, *, is_done: bool) -> None:
         """Keep what a later process of this try continues from."""
 
-    def completed(self, context: Context, found: dict[str, Any]) -> Any:
+    def completed(self, context: Context, found: Any) -> Any:
         """Return the result of the task; called once, in the worker, when the condition holds."""
         return found
 

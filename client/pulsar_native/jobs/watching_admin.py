@@ -129,7 +129,7 @@ class SchemaWatcher(_AdminWatcher):
         self.wanted = wanted
 
     async def look(self, admin: AdminClient | None, /) -> dict[str, Any] | None:
-        """Return topic, type and name if there is such a schema, else None; raises as the other watcher."""
+        """Return topic, type and version if there is such a schema, else None; raises as the other watcher."""
         if admin is None:
             raise JobRefused(f"{self.wanted}: {NO_ADMIN}")
         info = await asyncio.to_thread(admin.get_schema, self.wanted.topic)
@@ -140,4 +140,4 @@ class SchemaWatcher(_AdminWatcher):
         self._saw(f"the schema is of the type {kind}")
         if self.wanted.schema_type not in (None, kind):
             return None
-        return {"topic": self.wanted.topic, "type": kind, "name": info.name}
+        return {"topic": self.wanted.topic, "type": kind, "version": info.version}

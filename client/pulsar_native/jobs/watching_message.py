@@ -27,7 +27,7 @@ TYPES = ("exclusive", "shared", "failover", "key_shared")
 DECODERS = ("auto", "json", "text", "bytes")
 UNMATCHED = ("keep", "acknowledge")
 # Limit of the wait for the next message of a look.
-_WAIT_MS = 1_000
+_WAIT_MS = 500
 # Messages checked before other tasks of the loop run, and acknowledged at once.
 _STEP = 100
 # Limit of the wait for the broker to drop the consumer that found the message.
