@@ -20,6 +20,7 @@ from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSe
 from pulsar_native.jobs.file_state import FileState, MemoryState
 from pulsar_native.jobs.formats import FORMATS, format_of
 from pulsar_native.jobs.letters import LetterOptions
+from pulsar_native.jobs.part_files import PartLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,6 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="FILE", help="a file instead of standard output, complete or not there; its manifest "
         "is _FILE.manifest.json beside it")  # fmt: skip
     add("--output-format", choices=FORMATS, help="default: parquet for a file that ends in .parquet, else jsonl")
+    add("--max-messages-per-file", metavar="N", type=int, help="divide it into files FILE.part-00000.EXT and so on")
+    add("--max-bytes-per-file", metavar="N", type=int, help="begin another such file at this size")
     add("--run", metavar="NAME", help="name of this run: a repetition under the same name has the same messages, and "
         "none twice (default: a new run each time)")  # fmt: skip
     add("--if-exists", choices=IF_EXISTS, default="fail", help="a file that is not of this run (default fail)")
@@ -140,11 +143,19 @@ def _settings(command: Command, match: MessageFilter) -> ConsumeSettings:
         path=options.output,
         format=chosen,
         if_exists=options.if_exists,
+        parts=_parts(options),
         on_error=options.on_error,
         letters=LetterOptions(options.subscription, dead_letter_topic=options.dead_letter_topic),
         progress_seconds=command.console.progress_seconds,
         consumer_name=f"cli/{options.run}" if options.run else None,
     )
+
+
+def _parts(options: argparse.Namespace) -> PartLimits | None:
+    found = PartLimits(options.max_messages_per_file, options.max_bytes_per_file)
+    if any(limit is not None and limit < 1 for limit in (found.messages, found.size)):
+        raise UsageError("--max-messages-per-file and --max-bytes-per-file must be at least 1")
+    return None if found == PartLimits() else found
 
 
 def _check(options: argparse.Namespace, match: MessageFilter, chosen: str) -> None:
@@ -157,7 +168,11 @@ def _check(options: argparse.Namespace, match: MessageFilter, chosen: str) -> No
     if match.is_empty and options.unmatched is not None:
         raise UsageError("--unmatched needs a filter")
     if options.output is None:
-        given = [name for name in ("output_format", "run", "json") if getattr(options, name)]
+        given = [
+            name
+            for name in ("output_format", "run", "json", "max_messages_per_file", "max_bytes_per_file")
+            if getattr(options, name)
+        ]
         if given:
             raise UsageError(f"--{given[0].replace('_', '-')} needs --output")
     elif options.shape != "jsonl" or options.format is not None:
