@@ -120,8 +120,8 @@ class ConsumeBatchOperator(BaseOperator):
     their XComs, so not after such a run was deleted, nor for runs of an earlier logical date: those hold it twice.
 
     Returns path, format, count, bytes, topics, subscription, partitions (count, first and last id each), stop_reason
-    (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; files (path, count and
-    size of each) if the output is divided; for JSONL errors (counts, and id, action and cause of the first 100 messages
+    (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; files (path, count,
+    size of each) if the output is divided; for JSONL errors (counts, and id, action, cause of the first 100 messages
     that are not in the output), and messages when inline. A failed try pushes the XCom consume_failure. Raises
     AirflowFailException where no retry can help: credentials, arguments, an output that exists or is lost.
     """

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from airflow.sdk import ObjectStoragePath
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.io import attach
+from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import parquet
 
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
@@ -52,6 +54,7 @@ def numbers_in(files: list[dict[str, Any]]) -> list[int]:
 def test_parts_hold_the_batch_and_the_manifest_tells_them(
     ending: str, where: str, client: Client, topic: NewTopic, tmp_path: Path
 ) -> None:
+    attach("memory", fs=MemoryFileSystem())
     name = topic()
     published(client, name, 100)
     folder = f"file://{tmp_path}" if where == "file" else f"memory://bucket/{tmp_path.name}"
