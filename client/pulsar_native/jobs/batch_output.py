@@ -110,8 +110,8 @@ class BatchOutput:
             return read_json(manifest_path(path), self._open_path)
         except ValueError as error:
             raise OutputExists(
-                f"{manifest_path(path)} cannot be used as the manifest of a batch ({error}): remove it, or choose another "
-                "path"
+                f"{manifest_path(path)} cannot be used as the manifest of a batch ({error}): remove it, or choose "
+                "another path"
             ) from error
 
     # ---- claiming ----------------------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from support.cli import run
         (["--unmatched", "keep"], "--unmatched needs a filter"),
         (["--run", "a"], "--run needs --output"),
         (["--json"], "--json needs --output"),
+        (["--max-messages-per-file", "5"], "--max-messages-per-file needs --output"),
+        (["-o", "x", "--max-bytes-per-file", "0"], "must be at least 1"),
         (["--output-format", "jsonl"], "--output-format needs --output"),
         (["-o", "x", "--as", "value"], "are for standard output"),
         (["-o", "x.parquet", "--key", "a", "--unmatched", "keep"], "Parquet has all messages"),
