@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
 from airflow_provider_pulsar.sensors.subscription import SubscriptionSensor
+from airflow_provider_pulsar.triggers.subscription import SubscriptionTrigger
 from pulsar_native import AdminClient, Client, InitialPosition
 from support.brokers import Broker, NewTopic
-from support.tasks import define_connection
+from support.tasks import context_of, define_connection
 from support.waiting import MODES, options_of, wait_with
 
 pytestmark = pytest.mark.usefixtures("pulsar_conn")
@@ -103,3 +105,14 @@ def test_template_is_checked_when_rendered() -> None:
     made.backlog = "none"
     with pytest.raises(ValueError, match="backlog must be a whole number of at least 1, not 'none'"):
         wait_with(made, "poke")
+
+
+def test_deferrable_in_reschedule_mode_keeps_its_time(client: Client, topic: NewTopic) -> None:
+    made = SubscriptionSensor(
+        task_id="a_task", topic=topic(), subscription="s", backlog=1, mode="reschedule", deferrable=True, timeout=500
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        made.execute(context_of())
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, SubscriptionTrigger) and trigger.end_time is not None
+    assert 400 < trigger.end_time - time.time() <= 500
