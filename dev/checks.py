@@ -35,7 +35,7 @@ def _types(what: str, env: str, *targets: str) -> Check:
     return Check(f"types of {what}", _tool("mypy", "--python-executable", str(python_of(env)), *targets))
 
 
-_ELSEWHERE = r"/(consuming|publish_tasks|stream_driver|spark_cluster)\.py$"
+_ELSEWHERE = r"/(consuming|publish_tasks|waiting|stream_driver|spark_cluster)\.py$"
 
 CHECKS = (
     Check("format", _tool("ruff", "format", "--check", "--output-format", "concise", ".")),
@@ -46,7 +46,13 @@ CHECKS = (
     # What imports Airflow or Spark is read with their packages.
     _types("dev and test support", "dev", "--exclude", _ELSEWHERE, "dev", "tests/support", "tests/conftest.py"),
     _types("compatibility programs", "dev", "tests/compat"),
-    _types("test support of Airflow", "airflow", "tests/support/consuming.py", "tests/support/publish_tasks.py"),
+    _types(
+        "test support of Airflow",
+        "airflow",
+        "tests/support/consuming.py",
+        "tests/support/publish_tasks.py",
+        "tests/support/waiting.py",
+    ),
     _types("test support of Spark", "spark", "tests/support/stream_driver.py", "tests/support/spark_cluster.py"),
     Check("imports", _tool("lint-imports", "--no-logo")),
     # Half a minute the first time; later only pages that changed are read.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
     from pulsar_native import Client
     from pulsar_native.jobs.consuming import ConsumeCallbacks, ConsumeJob, ConsumeSettings
+    from pulsar_native.jobs.part_files import PartLimits
 
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 DECODERS = ("auto", "json", "text", "bytes")
@@ -83,6 +84,10 @@ class ConsumeBatchOperator(BaseOperator):
     :param if_exists: what to do about an output that is not of this run: fail (default; before anything is received),
         overwrite it, or append_part: write `NAME-00001.EXT`, the next free number (a new run looks into the manifests
         of all parts for one of its own).
+    :param max_messages_per_file: divide the output into `NAME.part-00000.EXT` and so on, of so many messages. Default
+        None: one file. The manifest then lists the files.
+    :param max_bytes_per_file: begin another such file when one has this size; in Parquet a file may exceed it by a row
+        group. Default None.
     :param inline: return the messages in the manifest too. Default False.
     :param inline_limit_bytes: with `inline`, end the batch before the messages have more bytes as JSON. Default 49152.
         A message that alone has more goes by `on_error`.
@@ -115,10 +120,10 @@ class ConsumeBatchOperator(BaseOperator):
     their XComs, so not after such a run was deleted, nor for runs of an earlier logical date: those hold it twice.
 
     Returns path, format, count, bytes, topics, subscription, partitions (count, first and last id each), stop_reason
-    (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; for JSONL errors
-    (counts, and id, action and cause of the first 100 messages that are not in the output), and messages when inline.
-    A failed try pushes the XCom consume_failure. Raises AirflowFailException where no retry can help: credentials,
-    arguments, an output that exists or is lost.
+    (max_messages, max_bytes, max_seconds, inline_limit, end, idle), seconds, messages_per_second; files (path, count,
+    size of each) if the output is divided; for JSONL errors (counts, and id, action, cause of the first 100 messages
+    that are not in the output), and messages when inline. A failed try pushes the XCom consume_failure. Raises
+    AirflowFailException where no retry can help: credentials, arguments, an output that exists or is lost.
     """
 
     template_fields: Sequence[str] = (
@@ -153,6 +158,8 @@ class ConsumeBatchOperator(BaseOperator):
         path: str | None = None,
         format: str | None = None,
         if_exists: str = "fail",
+        max_messages_per_file: int | None = None,
+        max_bytes_per_file: int | None = None,
         inline: bool = False,
         inline_limit_bytes: int = 48 * 1024,
         process: Callable[..., object] | None = None,
@@ -190,6 +197,8 @@ class ConsumeBatchOperator(BaseOperator):
         self.path = path
         self.format = format
         self.if_exists = if_exists
+        self.max_messages_per_file = max_messages_per_file
+        self.max_bytes_per_file = max_bytes_per_file
         self.inline = inline
         self.inline_limit_bytes = inline_limit_bytes
         self.process = process
@@ -234,6 +243,11 @@ class ConsumeBatchOperator(BaseOperator):
         validation.number("retry_delay_seconds", self.retry_delay_seconds, 0)
         if self.max_errors is not None:
             validation.number("max_errors", self.max_errors, 0)
+        for name in ("max_messages_per_file", "max_bytes_per_file"):
+            if getattr(self, name) is not None:
+                validation.whole(name, getattr(self, name))
+                if self.path is None:
+                    validation.refuse(f"{name} needs a path")
 
     def _format(self) -> str:
         """Return the format of the output, whose path may be a template when the DAG is parsed."""
@@ -271,6 +285,12 @@ class ConsumeBatchOperator(BaseOperator):
             return re.compile(validation.text("topic_pattern", self.topic_pattern))
         except re.error as error:
             validation.refuse(f"topic_pattern={self.topic_pattern!r} is no regular expression: {error}")
+
+    def _parts(self) -> PartLimits | None:
+        from pulsar_native.jobs.part_files import PartLimits
+
+        limits = PartLimits(self.max_messages_per_file, self.max_bytes_per_file)
+        return None if limits == PartLimits() else limits
 
     def _settings(self, context: Context, hook: PulsarHook) -> ConsumeSettings:
         """Return the options of the job after rendering; raises ValueError for wrong results of templates.
@@ -314,6 +334,7 @@ class ConsumeBatchOperator(BaseOperator):
             path=self.path,
             format=self._format(),
             if_exists=self.if_exists.lower(),
+            parts=self._parts(),
             on_error=on_error,
             max_errors=self.max_errors,
             letters=LetterOptions(

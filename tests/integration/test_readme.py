@@ -14,7 +14,7 @@ from support.examples import PAGES, Example, examples, read_page
 
 @pytest.mark.parametrize("example", examples("client"), ids=str)
 def test_example_runs_and_prints(example: Example, broker: Broker) -> None:
-    program = example.program(broker.service_url)
+    program = example.program(broker.service_url, broker.admin_url)
     assert broker.service_url in program or "pulsar://" not in program
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False

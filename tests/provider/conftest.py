@@ -77,6 +77,7 @@ _WITH_AIRFLOW = (
     "operators/test_consume_stack.py",
     "operators/test_consume_topics.py",
     "operators/test_publish_airflow.py",
+    "sensors/test_start_airflow.py",
     "sensors/test_topic_airflow.py",
     "test_airflow_stack.py",
     "test_load_runs.py",

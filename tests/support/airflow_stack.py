@@ -49,6 +49,8 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, task
 from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
 from airflow_provider_pulsar.operators.publish import PublishOperator
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+from airflow_provider_pulsar.sensors.message import MessageSensor
+from airflow_provider_pulsar.sensors.subscription import SubscriptionSensor
 from airflow_provider_pulsar.sensors.topic import TopicSensor
 
 """

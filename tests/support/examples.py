@@ -21,7 +21,9 @@ PAGES = (
     ROOT / "spark" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 )
-_BLOCK = re.compile(r"(?:^<!-- (prints|not run): (.*?) -->\n+)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(?:^<!-- (prints|not run): ((?:(?!-->).)*?) -->\n+)?^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _SERVICE_URL = "pulsar://localhost:6650"
 _ADMIN_URL = "http://localhost:8080"
 

@@ -60,6 +60,9 @@ def dag_in(home: Path, dag_id: str, body: str) -> Any:
         "from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator\n"
         "from airflow_provider_pulsar.operators.publish import PublishOperator\n"
         "from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator\n"
+        "from airflow_provider_pulsar.sensors.message import MessageSensor\n"
+        "from airflow_provider_pulsar.sensors.schema import SchemaSensor\n"
+        "from airflow_provider_pulsar.sensors.subscription import SubscriptionSensor\n"
         "from airflow_provider_pulsar.sensors.topic import TopicSensor\n\n"
         f"with DAG({dag_id!r}, schedule=None, start_date=datetime.datetime(2026, 1, 1)) as dag:\n"
     )

@@ -25,6 +25,7 @@ from pulsar_native.jobs.output import (
     temporary_of,
     write_json,
 )
+from pulsar_native.jobs.part_files import part_path, remove_parts
 
 IF_EXISTS = ("fail", "overwrite", "append_part")
 RECEIVING, WRITTEN, CONSUMED, ACKNOWLEDGED = "receiving", "written", "consumed", "acknowledged"
@@ -56,8 +57,10 @@ class BatchOutput:
         *,
         if_exists: str = "fail",
         open_path: PathFactory = local_path,
+        in_parts: bool = False,
     ) -> None:
-        """Set the requested path; `run` identifies the run in all of its tries."""
+        """Set the requested path; `run` identifies the run in all of its tries, `in_parts` is for several files."""
+        self._in_parts = in_parts
         self.path = path
         self.token = uuid.uuid4().hex
         self._asked = path
@@ -107,7 +110,8 @@ class BatchOutput:
             return read_json(manifest_path(path), self._open_path)
         except ValueError as error:
             raise OutputExists(
-                f"{manifest_path(path)} is not the manifest of a batch: remove it, or choose another path"
+                f"{manifest_path(path)} cannot be used as the manifest of a batch ({error}): remove it, or choose "
+                "another path"
             ) from error
 
     # ---- claiming ----------------------------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ class BatchOutput:
         if self._if_exists == "overwrite" or self._is_own_claim(note):
             self._take_over(note)
             return
-        if note is None and not is_there(self.path, self._open_path) and self._create():
+        if note is None and not self._exists() and self._create():
             return
         raise OutputExists(self._refusal(self._read(self.path)))
 
@@ -137,7 +141,7 @@ class BatchOutput:
         number = numbers[-1] + 1 if numbers else 1
         while number <= _MOST_PARTS:
             self.path = self._part(number)
-            if not is_there(self.path, self._open_path) and self._create():
+            if not self._exists() and self._create():
                 return
             number += 1
         raise OutputExists(f"{self._asked} has {_MOST_PARTS} parts: choose another path")
@@ -147,7 +151,11 @@ class BatchOutput:
         if note is None or note.get("run") != self._run:
             return False
         # With a claim only, this run has no output: a file there is another's.
-        return note["state"] == WRITTEN or (note["state"] == RECEIVING and not is_there(self.path, self._open_path))
+        return note["state"] == WRITTEN or (note["state"] == RECEIVING and not self._exists())
+
+    def _exists(self) -> bool:
+        names = [self.path, part_path(self.path, 0)] if self._in_parts else [self.path]
+        return any(is_there(name, self._open_path) for name in names)
 
     def _create(self) -> bool:
         return create_json(manifest_path(self.path), self._note(RECEIVING), self._open_path)
@@ -159,6 +167,8 @@ class BatchOutput:
             remove(str(temporary_of(target, str(note.get("token", "")))), self._open_path)
             if note["state"] == WRITTEN:
                 remove(self.path, self._open_path)
+            if self._in_parts:
+                remove_parts(self.path, self._open_path, tag=str(note.get("token", "")))
         write_json(manifest_path(self.path), self._note(RECEIVING), self._open_path)
 
     def _refusal(self, note: Note | None) -> str:

@@ -26,6 +26,7 @@ from pulsar_native.jobs.id_ranges import describe
 from pulsar_native.jobs.letters import LetterOptions, Letters
 from pulsar_native.jobs.message_handling import ErrorPolicy, MessageHandler
 from pulsar_native.jobs.output import AtomicFile, Content, PathFactory, content_of, json_line, local_path
+from pulsar_native.jobs.part_files import PartFiles, PartLimits, content_of_parts
 from pulsar_native.jobs.receiver import BatchReceiver
 from pulsar_native.jobs.rereading import MessageRereader, MessagesGone
 
@@ -49,7 +50,8 @@ class ConsumeSettings:
     """Options of a consume job: topics, subscription, limits and output. All values are checked.
 
     `pattern` replaces `topics`. `run` identifies the run: the same in all of its tries, another one in every other run.
-    `path` is None if the batch is returned inline only, or handled message by message.
+    `path` is None if the batch is returned inline only, or handled message by message. `parts` divides the output into
+    files, whose manifest is that of `path`.
     """
 
     topics: Sequence[str]
@@ -73,6 +75,7 @@ class ConsumeSettings:
     allow_empty_pattern: bool = False
     process_once: bool = False
     concurrency: int = 1
+    parts: PartLimits | None = None
     progress_seconds: float = 5
     consumer_name: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -176,7 +179,11 @@ class ConsumeJob:
         output = None
         if settings.path is not None:
             output = BatchOutput(
-                settings.path, settings.run, if_exists=settings.if_exists, open_path=self._calls.open_path
+                settings.path,
+                settings.run,
+                if_exists=settings.if_exists,
+                open_path=self._calls.open_path,
+                in_parts=settings.parts is not None,
             )
             beside = output.find(None if note is None else note["manifest"]["path"])
             if beside is None and note is not None and note["asked"] == settings.path:
@@ -217,9 +224,10 @@ class ConsumeJob:
             output.claim()
             content = None
         else:
-            content = content_of(output.path, self._calls.open_path)
+            content = self._content(output, note)
         output.require_restorable()
-        same = (note["manifest"]["format"], note["decode"]) == (settings.format, settings.decode)
+        told = (note["manifest"]["format"], note["decode"], note.get("parts"))
+        same = told == (settings.format, settings.decode, _limits(settings))
         if content is not None and same and content == Content(note["size"], note["sha256"]):
             output.take_back(note["state"], _kept(note))
             return note
@@ -228,13 +236,16 @@ class ConsumeJob:
             "not there" if content is None else "not as this run wrote it", note["manifest"]["count"],
         )  # fmt: skip
         self.stage = "read again"
-        content = self._write_again(output, note)
+        content, files = self._write_again(output, note)
         manifest = {**note["manifest"], "path": output.path, "format": settings.format}
+        manifest.pop("files", None)
+        manifest.update({} if files is None else {"files": files})
         kept = {
             **_kept(note),
             "manifest": manifest,
             "asked": settings.path,
             "decode": settings.decode,
+            "parts": _limits(settings),
             "size": content.size,
             "sha256": content.sha256,
         }
@@ -244,8 +255,22 @@ class ConsumeJob:
         self._state.set(found)
         return found
 
-    def _write_again(self, output: BatchOutput, note: dict[str, Any]) -> Content:
-        file = AtomicFile(output.path, self._calls.open_path, output.token)
+    def _content(self, output: BatchOutput, note: Mapping[str, Any]) -> Content | None:
+        """Return size and digest of the output as it is, None if it is missing."""
+        files = note["manifest"].get("files")
+        if files is None:
+            return content_of(output.path, self._calls.open_path)
+        return content_of_parts([each["path"] for each in files], self._calls.open_path)
+
+    def _file(self, output: BatchOutput | None) -> AtomicFile | PartFiles:
+        if output is None:
+            return AtomicFile(None, self._calls.open_path)
+        if self._settings.parts is None:
+            return AtomicFile(output.path, self._calls.open_path, output.token)
+        return PartFiles(output.path, self._settings.parts, self._calls.open_path, output.token)
+
+    def _write_again(self, output: BatchOutput, note: dict[str, Any]) -> tuple[Content, list[dict[str, Any]] | None]:
+        file = self._file(output)
         try:
             file.open()
             count = self._copy(file, note)
@@ -255,7 +280,7 @@ class ConsumeJob:
             self._calls.check()
             output.require_restorable()
             file.commit()
-            return content
+            return content, _described(file)
         except MessagesGone as error:
             ids: dict[str, list[Any]] = {}
             for chunk in note["chunks"]:
@@ -271,7 +296,7 @@ class ConsumeJob:
         finally:
             file.discard()
 
-    def _copy(self, file: AtomicFile, note: dict[str, Any]) -> int:
+    def _copy(self, file: AtomicFile | PartFiles, note: dict[str, Any]) -> int:
         """Write the messages of a record, chunk by chunk, and return their number."""
         from pulsar_native.jobs.batch import record_of
 
@@ -438,7 +463,7 @@ class ConsumeJob:
         self.stage = "subscribe"
         self._consumers = self._subscribe()
         path = None if output is None else output.path
-        file = AtomicFile(path, self._calls.open_path, "" if output is None else output.token)
+        file = self._file(output)
         writer: BatchWriter = (
             ParquetWriter(file) if self._settings.format == "parquet" else JsonLinesWriter(file, self._handler())
         )
@@ -450,7 +475,7 @@ class ConsumeJob:
             self._calls.check()
             self.stage = "write"
             content = file.finish()
-            note = self._note(path, content)
+            note = self._note(path, content, _described(file))
             if output is not None:
                 output.keep(WRITTEN, {"manifest": _small(note["manifest"])})
                 self._calls.check()
@@ -475,7 +500,7 @@ class ConsumeJob:
         manifest: dict[str, Any] = note["manifest"]
         return manifest
 
-    def _note(self, path: str | None, content: Content) -> dict[str, Any]:
+    def _note(self, path: str | None, content: Content, files: list[dict[str, Any]] | None) -> dict[str, Any]:
         settings, batch = self._settings, self._batch
         seconds = time.monotonic() - self._started
         self.cut = batch.cut.as_json()
@@ -490,6 +515,8 @@ class ConsumeJob:
         }
         if settings.format == "jsonl":
             manifest["errors"] = self._policy.manifest()
+        if files is not None:
+            manifest["files"] = files
         return {
             "version": 1,
             "state": CONSUMED,
@@ -497,6 +524,7 @@ class ConsumeJob:
             "source": settings.source,
             "asked": settings.path,
             "decode": settings.decode,
+            "parts": _limits(settings),
             "size": content.size,
             "sha256": content.sha256,
             "chunks": batch.chunks(),
@@ -567,6 +595,15 @@ class ConsumeJob:
 def _kept(note: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the manifest beside the output that a record lacks."""
     return {name: value for name, value in note.items() if name not in ("version", "state", "run", "token")}
+
+
+def _described(file: AtomicFile | PartFiles) -> list[dict[str, Any]] | None:
+    return file.described() if isinstance(file, PartFiles) else None
+
+
+def _limits(settings: ConsumeSettings) -> list[int | None] | None:
+    """Return the limits of the files as JSON, None for one file."""
+    return None if settings.parts is None else [settings.parts.messages, settings.parts.size]
 
 
 def _small(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pulsar_native.jobs.batch import Batch
     from pulsar_native.jobs.message_handling import MessageHandler
     from pulsar_native.jobs.output import AtomicFile
+    from pulsar_native.jobs.part_files import PartFiles
     from pulsar_native.jobs.receiver import BatchReceiver, Part
 
 FORMATS = ("jsonl", "parquet")
@@ -54,7 +55,7 @@ class BatchWriter(Protocol):
 class JsonLinesWriter:
     """Writer of one JSON line per message."""
 
-    def __init__(self, output: AtomicFile, handler: MessageHandler) -> None:
+    def __init__(self, output: AtomicFile | PartFiles, handler: MessageHandler) -> None:
         self._output = output
         self._handler = handler
         self._lines: list[tuple[tuple[str, int, int, int], bytes, dict[str, Any]]] = []
@@ -105,7 +106,7 @@ class JsonLinesWriter:
 class ParquetWriter:
     """Writer of a Parquet file with one row per message."""
 
-    def __init__(self, output: AtomicFile) -> None:
+    def __init__(self, output: AtomicFile | PartFiles) -> None:
         self._output = output
         self._writer: Any = None
         self._waiting: list[Part] = []
@@ -134,18 +135,31 @@ class ParquetWriter:
         self._waiting, self._rows, self._bytes = [], 0, 0
 
     def write_rows(self, batches: list[pyarrow.RecordBatch]) -> None:
-        """Write rows as one row group; begins the file first."""
+        """Write rows as one row group, or one in each file they are divided into; begins the file first."""
         import pyarrow as pa
         from pyarrow import parquet
 
         from pulsar_native import arrow_schema
 
         schema = arrow_schema()
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(self._output.file, schema)
         table = pa.Table.from_batches(batches, schema)
-        if table.num_rows:
-            self._writer.write_table(table, row_group_size=table.num_rows)
+        while True:
+            if self._writer is None:
+                self._writer = parquet.ParquetWriter(self._output.file, schema)
+            piece = table.slice(0, self._output.room)
+            if piece.num_rows:
+                self._writer.write_table(piece, row_group_size=piece.num_rows)
+            table = table.slice(piece.num_rows)
+            is_full = self._output.add(piece.num_rows)
+            if not table.num_rows:
+                return
+            if is_full:
+                self._roll()
+
+    def _roll(self) -> None:
+        self._writer.close()
+        self._writer = None
+        self._output.roll()
 
     def finish(self, batch: Batch, check: Callable[[], None]) -> None:
         """Write the last rows and the footer."""

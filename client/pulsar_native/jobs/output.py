@@ -117,6 +117,19 @@ class AtomicFile:
         assert self._digesting is not None
         return self._digesting
 
+    @property
+    def room(self) -> int | None:
+        """Number of messages that the file still takes: None, no limit."""
+        return None
+
+    def add(self, count: int) -> bool:
+        """Count messages written; return False, as the file is never full."""
+        return False
+
+    def roll(self) -> None:
+        """Raise: there is one file."""
+        raise NotImplementedError
+
     def write(self, line: bytes) -> None:
         """Add a line."""
         if self._digesting is not None:
@@ -261,7 +274,7 @@ def _local_name(path: Any) -> str:
 
 def _sync_folder(folder: str) -> None:
     # The rename must survive a power loss, since the messages will be acknowledged.
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder or os.curdir, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

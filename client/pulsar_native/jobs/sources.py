@@ -52,19 +52,21 @@ class MessageParts(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageMapping:
-    """Mapping of a message's fields: from fields of its value, or from an envelope."""
+    """Mapping of a message's fields: from fields of its value, or from an envelope; `key` is the same for all."""
 
     envelope: bool = False
     key_field: str | None = None
     event_time_field: str | None = None
     property_fields: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
 
     def parts(self, item: Any) -> MessageParts:
         """Return the fields of one item; raises ValueError."""
         if self.envelope:
             return self._from_envelope(item)
-        key = event_time = None
+        key: str | bytes | None = self.key
+        event_time = None
         properties = dict(self.properties)
         if self.key_field is not None:
             found = _field(item, self.key_field)

@@ -45,6 +45,14 @@ def number(name: str, value: object, minimum: float, *, maximum: float = math.in
         refuse(f"{name} must be a number of at least {minimum:g}{upper}, not {value!r}")
 
 
+def whole(name: str, value: object) -> int:
+    """Return a whole number of at least 1, from a number or its text; raise for anything else."""
+    digits = str(value).strip()
+    if isinstance(value, bool | float) or not digits.isdigit() or int(digits) < 1:
+        refuse(f"{name} must be a whole number of at least 1, not {value!r}")
+    return int(digits)
+
+
 def text(name: str, value: object) -> str:
     """Return the text; raise for a blank one."""
     if not isinstance(value, str) or not value.strip():

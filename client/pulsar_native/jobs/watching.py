@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.failures import explain
@@ -54,7 +54,7 @@ class TopicCondition:
         if messages not in (None, "") and published_since not in (None, ""):
             validation.refuse("give messages or published_since, not both: they are two sensors")
         since = None if published_since in (None, "") else validation.moment("published_since", published_since)
-        count = None if messages in (None, "") else _whole(messages)
+        count = None if messages in (None, "") else validation.whole("messages", messages)
         if not name.is_persistent and (count is not None or since is not None):
             validation.refuse("a non-persistent topic stores no messages: only its existence can be waited for")
         return TopicCondition(name.full, count, since)
@@ -67,11 +67,28 @@ class TopicCondition:
         return f"the topic {self.topic}"
 
 
-def _whole(value: object) -> int:
-    text = str(value).strip()
-    if isinstance(value, bool | float) or not text.isdigit() or int(text) < 1:
-        validation.refuse(f"messages must be a whole number of at least 1, not {value!r}")
-    return int(text)
+class Watcher(Protocol):
+    """Repeated check of one condition. `uses` is what `look` needs: the asyncio client, or the admin client (or None).
+
+    `wanted` is the condition, whose text is for logs; `seen` describes the last result, `stage` the current stage.
+    """
+
+    seen: str
+    stage: str
+
+    @property
+    def uses(self) -> Literal["client", "admin"]:
+        """Name of the source."""
+
+    @property
+    def wanted(self) -> object:
+        """Condition."""
+
+    async def look(self, source: Any, /) -> dict[str, Any] | None:
+        """Return the result as JSON if the condition holds, else None; raises the client's errors."""
+
+    def failed(self, error: BaseException) -> None:
+        """Record a look that failed."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,8 @@ class TopicWatcher:
 
     `seen` describes the last result, `stage` is look-up, count or read.
     """
+
+    uses: ClassVar[Literal["client", "admin"]] = "client"
 
     wanted: TopicCondition
     seen: str = ""

@@ -97,7 +97,7 @@ def test_file_under_a_claim_is_not_replaced(tmp_path: Path) -> None:
 def test_manifest_that_is_none_is_refused(tmp_path: Path) -> None:
     for text in ("[]", "no json", ""):
         (tmp_path / "_a.manifest.json").write_text(text)
-        with pytest.raises(OutputExists, match="is not the manifest of a batch"):
+        with pytest.raises(OutputExists, match="cannot be used as the manifest of a batch"):
             output(tmp_path / "a").find()
 
 

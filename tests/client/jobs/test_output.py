@@ -215,3 +215,10 @@ def test_atomic_file_in_a_store_is_renamed() -> None:
     assert files == {"a": b"before", ".a.part": b"after"}
     file.commit()
     assert files == {"a": b"after"}
+
+
+def test_file_in_the_current_folder_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    output.write_json("state.json", {"a": 1})
+    assert create_json("other.json", {"b": 2})
+    assert (read_json("state.json"), read_json("other.json")) == ({"a": 1}, {"b": 2})

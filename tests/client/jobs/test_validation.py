@@ -88,3 +88,14 @@ def test_moment_before_1970_is_negative() -> None:
 def test_moment_other_values_raise(value: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         validation.moment("t", value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("given", "found"), [(1, 1), ("7", 7), (" 12 ", 12)])
+def test_whole_number_or_its_text(given: object, found: int) -> None:
+    assert validation.whole("n", given) == found
+
+
+@pytest.mark.parametrize("given", [0, "0", -1, "1.0", 1.0, True, "", None, "x"])
+def test_whole_number_wrong_raises(given: object) -> None:
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1, not"):
+        validation.whole("n", given)

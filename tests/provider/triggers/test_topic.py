@@ -104,7 +104,7 @@ async def test_trigger_permanent_errors_end_at_once(secure_broker: Standalone, m
 
 @pytest.mark.asyncio
 async def test_trigger_logs_every_change(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_provider_pulsar.triggers import topic as module
+    from airflow_provider_pulsar.triggers import watching as module
 
     name = topic()
     trigger = TopicTrigger(name, 3, poll_interval=0.1, end_time=time.time() + 30)
@@ -113,7 +113,7 @@ async def test_trigger_logs_every_change(client: Client, topic: NewTopic, monkey
     waiting = asyncio.create_task(event_of(trigger))
     await asyncio.sleep(1)
     assert told == [f"Waiting for 3 messages in {name}: the topic does not exist"], "the same is not told at every look"
-    monkeypatch.setattr(module, "_LOG_SECONDS", 0.3)
+    monkeypatch.setattr(module, "LOG_SECONDS", 0.3)
     await asyncio.sleep(1)
     assert 2 <= len(told) <= 6, "but after a while"
     await asyncio.to_thread(send, client, name, 2)

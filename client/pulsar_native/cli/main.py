@@ -1,0 +1,210 @@
+"""Parser and entry point of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO
+
+from pulsar_native.cli import connection as connections
+from pulsar_native.cli.errors import EXIT_CODES, ConditionNotMet, ExitCode, UsageError
+from pulsar_native.cli.progress import Console
+from pulsar_native.jobs.failures import is_permanent
+from pulsar_native.jobs.secrets import looks_secret
+
+if TYPE_CHECKING:
+    from pulsar_native import Client
+    from pulsar_native.cli.connection import Connection
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One command: its module, and the names of its functions and examples there."""
+
+    help: str
+    module: str
+    arguments: str = "add_arguments"
+    run: str = "run"
+    examples: str = "EXAMPLES"
+
+
+COMMANDS = {
+    "publish": _Entry("publish messages from arguments, files or standard input", "publish"),
+    "consume": _Entry("consume a bounded batch of a subscription to standard output or a file", "consume"),
+    "tail": _Entry("show the last messages of topics, and follow them", "reading", "add_tail_arguments", "tail",
+                   "TAIL_EXAMPLES"),
+    "peek": _Entry("show the first messages of topics, or the next ones of a subscription", "reading",
+                   "add_peek_arguments", "peek", "PEEK_EXAMPLES"),
+    "lag": _Entry("show the backlog of subscriptions", "lag"),
+    "check": _Entry("check the connection to a cluster stage by stage", "check"),
+}  # fmt: skip
+
+
+@dataclass
+class Command:
+    """One run of a command: its options, streams and connection."""
+
+    options: argparse.Namespace
+    stdin: BinaryIO
+    stdout: BinaryIO
+    console: Console
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def connection(self) -> Connection:
+        """The connection of the options; raises `UsageError`."""
+        found = connections.connection_of(self.options, self.environment)
+        self.console.redact = found.redact
+        return found
+
+    def client(self) -> Client:
+        """Return a client, for a `with` block."""
+        return self.connection.client()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors repeat nothing that looks like a secret."""
+
+    def error(self, message: str) -> NoReturn:
+        words = ("***" if looks_secret(word) else word for word in message.split(" "))
+        self.exit(ExitCode.USAGE, f"error: {' '.join(words)}\nsee {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    form = argparse.RawDescriptionHelpFormatter
+    made = _Parser(
+        prog="python -m pulsar_native",
+        description="Publish, consume and look at Apache Pulsar topics.",
+        epilog=f"{EXIT_CODES}\n{connections.ENVIRONMENT}\nEach command has --help with examples.",
+        formatter_class=form,
+        allow_abbrev=False,
+    )
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, entry in COMMANDS.items():
+        module: Any = import_module(f"pulsar_native.cli.{entry.module}")
+        one = commands.add_parser(
+            name,
+            help=entry.help,
+            description=f"{entry.help[0].upper()}{entry.help[1:]}.",
+            epilog=f"{getattr(module, entry.examples)}\n{EXIT_CODES}\n{connections.ENVIRONMENT}",
+            formatter_class=form,
+            allow_abbrev=False,
+        )
+        getattr(module, entry.arguments)(one)
+        connections.add_arguments(one)
+        one.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only on standard error")
+        one.add_argument("-v", "--verbose", action="store_true", help="progress as lines on standard error")
+        one.set_defaults(execute=getattr(module, entry.run))
+    return made
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    stdin: BinaryIO | None = None,
+    stdout: BinaryIO | None = None,
+    stderr: TextIO | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Run a command and return its exit code; defaults are those of the process.
+
+    Raises SystemExit for `--help` and for arguments that the parser rejects.
+    """
+    options = parser().parse_args(arguments)
+    console = Console(stderr or sys.stderr, quiet=options.quiet, verbose=options.verbose)
+    command = Command(
+        options,
+        stdin or sys.stdin.buffer,
+        stdout or sys.stdout.buffer,
+        console,
+        os.environ if environment is None else environment,
+    )
+    run: Callable[[Command], None] = options.execute
+    code = _run(command, run)
+    console.clear()
+    return code
+
+
+def _run(command: Command, run: Callable[[Command], None]) -> ExitCode:
+    console = command.console
+    try:
+        command.connection  # noqa: B018  # wrong options raise before anything else is looked at
+        run(command)
+        command.stdout.flush()
+    except KeyboardInterrupt:
+        console.error("interrupted")
+        _drop(command.stdout)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        _drop(command.stdout)
+        return ExitCode.BROKEN_PIPE
+    except (UsageError, ValueError) as error:
+        console.error(str(error))
+        return ExitCode.USAGE
+    except ConditionNotMet as error:
+        console.summary(str(error))
+        return ExitCode.NOT_MET
+    except Exception as error:
+        return _failed(console, error)
+    return ExitCode.DONE
+
+
+def _failed(console: Console, error: Exception) -> ExitCode:
+    """Show an error and return its exit code; errors that are nobody's to expect are raised."""
+    from pulsar_native.exceptions import PulsarException
+    from pulsar_native.jobs.publishing import PublishIncomplete
+
+    text = _spelled(str(error).rstrip(".") or "no reason was given")
+    if isinstance(error, PublishIncomplete):
+        console.error(text)
+        return ExitCode.FAILED if error.can_retry else ExitCode.PERMANENT
+    if isinstance(error, ImportError):
+        console.error(f"{error}; install pulsar-native[arrow,avro]")
+        return ExitCode.PERMANENT
+    if not isinstance(error, PulsarException | OSError):
+        raise error
+    console.error(f"{type(error).__name__}: {text}")
+    return ExitCode.PERMANENT if _is_permanent(error) else ExitCode.FAILED
+
+
+# Arguments of jobs that errors name, as they are spelled here.
+_SPELLINGS = {
+    "deduplicate=True, but ": "",
+    "pass deduplicate='auto'": "pass --allow-duplicates",
+    "on_changed='republish'": "--on-changed republish",
+    "if_exists='append_part' or 'overwrite'": "--if-exists append_part or overwrite",
+    "on_error='skip', 'dead_letter' or 'retry_letter'": "--on-error skip or dead_letter",
+    "; create_topic=True makes it": "",
+    "create_subscription='NAME'": "--create-subscription NAME",
+    "choose subscription_type='Shared'": "choose --type shared",
+    "send_timeout_seconds": "--send-timeout",
+}
+
+
+def _spelled(text: str) -> str:
+    for theirs, ours in _SPELLINGS.items():
+        text = text.replace(theirs, ours)
+    return text
+
+
+def _is_permanent(error: Exception) -> bool:
+    from pulsar_native.exceptions import SubscriptionNotFound, TopicNotFound
+
+    return is_permanent(error) or isinstance(error, TopicNotFound | SubscriptionNotFound)
+
+
+def _drop(stdout: BinaryIO) -> None:
+    """Point standard output to nowhere, so that the interpreter's last flush does not fail."""
+    try:
+        descriptor = stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

@@ -1,0 +1,123 @@
+"""Messages as bytes of the output: a JSON line, the bare value, or a format string as kcat's.
+
+Rules: every message is one record, whatever it holds; a value that cannot be decoded is shown as base64 with the
+reason. The output is flushed by its caller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pulsar_native.cli.errors import UsageError
+from pulsar_native.jobs.batch import record_of
+from pulsar_native.jobs.output import json_line
+
+if TYPE_CHECKING:
+    from pulsar_native import Message
+
+DECODERS = ("auto", "json", "text", "bytes")
+FORMATS = ("jsonl", "value")
+_TOKEN = re.compile(r"%(.)|\\(x[0-9a-fA-F]{2}|.)|([^%\\]+)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+Render = Callable[["Message"], bytes]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the output of messages."""
+    group = parser.add_argument_group("output")
+    add = group.add_argument
+    add("--as", dest="shape", choices=FORMATS, default="jsonl", help="jsonl: one JSON object a message (default); "
+        "value: the payload as it is, and the delimiter")  # fmt: skip
+    add("--format", metavar="TEXT", help=r"format of a message instead, as kcat's: %%s value, %%k key, %%t topic, "
+        r"%%p partition, %%i message id, %%T publish time and %%E event time in ms, %%h properties, %%n producer, "
+        r"%%S and %%K length of value and key in bytes; \n \t \r \0 \\ \xHH")  # fmt: skip
+    add("--delimiter", metavar="TEXT", default=r"\n", help=r"after each value with --as value (default \n)")
+    add("--decode", choices=DECODERS, default="auto", help="value in JSON lines: auto (default: by the schema the "
+        "message was published with; else text, or base64), json, text, bytes (base64)")  # fmt: skip
+
+
+def render_of(options: argparse.Namespace) -> Render:
+    """Return the function from a message to its bytes; raises `UsageError` for a wrong format or delimiter."""
+    if options.format is not None:
+        if options.shape != "jsonl":
+            raise UsageError("give --format or --as, not both")
+        return _formatted(options.format)
+    if options.shape == "value":
+        delimiter = unescaped("--delimiter", options.delimiter)
+        return lambda message: message.data() + delimiter
+    decoder: str = options.decode
+    return lambda message: json_line(safe_record(message, decoder))
+
+
+def safe_record(message: Message, decoder: str) -> dict[str, Any]:
+    """Return a message as a JSON object; one that cannot be decoded has base64 and the field `error`."""
+    from pulsar_native.schema import InvalidRecord
+
+    try:
+        return record_of(message, decoder)
+    except InvalidRecord as error:
+        return {**record_of(message, "bytes"), "error": str(error)}
+
+
+def unescaped(option: str, text: str) -> bytes:
+    r"""Return the bytes of a text with the escapes \n \t \r \0 \\ \xHH; raises `UsageError`."""
+    found = b""
+    for percent, escape, plain in _TOKEN.findall(text):
+        found += f"%{percent}".encode() if percent else _escaped(option, escape) if escape else plain.encode()
+    return found
+
+
+def _escaped(option: str, escape: str) -> bytes:
+    if escape[0] == "x" and len(escape) == 3:
+        return bytes([int(escape[1:], 16)])
+    if escape not in _ESCAPES:
+        raise UsageError(rf"{option}: there is no escape \{escape}; there are \n \t \r \0 \\ \xHH")
+    return _ESCAPES[escape]
+
+
+def _formatted(text: str) -> Render:
+    parts: list[bytes | Render] = []
+    if text.endswith("%") and not text.endswith("%%"):
+        raise UsageError("--format ends with a single %; write %% for a percent sign")
+    for percent, escape, plain in _TOKEN.findall(text):
+        if percent == "%":
+            parts.append(b"%")
+        elif percent:
+            if percent not in _FIELDS:
+                raise UsageError(
+                    f"--format: there is no %{percent}; there are {' '.join(f'%{each}' for each in _FIELDS)}"
+                )
+            parts.append(_FIELDS[percent])
+        else:
+            parts.append(_escaped("--format", escape) if escape else plain.encode())
+    return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
+
+
+def _key(message: Message) -> bytes:
+    if not message.has_key():
+        return b""
+    key = message.partition_key()
+    return base64.b64decode(key) if message.has_base64_encoded_key() else key.encode()
+
+
+def _text(value: object) -> bytes:
+    return str(value).encode(errors="surrogateescape")
+
+
+_FIELDS: dict[str, Render] = {
+    "s": lambda message: message.data(),
+    "k": _key,
+    "t": lambda message: _text(message.topic_name()),
+    "p": lambda message: _text(message.message_id().partition()),
+    "i": lambda message: _text(message.message_id()),
+    "T": lambda message: _text(message.publish_timestamp()),
+    "E": lambda message: _text(message.event_timestamp()),
+    "h": lambda message: _text(",".join(f"{name}={value}" for name, value in sorted(message.properties().items()))),
+    "n": lambda message: _text(message.producer_name()),
+    "S": lambda message: _text(len(message.data())),
+    "K": lambda message: _text(len(_key(message))),
+}

@@ -1,0 +1,214 @@
+"""Wait for a message of a subscription that matches, and hand it over.
+
+Rules: asyncio only, no thread. The subscription is the one place that knows which messages were handed over before: it
+is created if it does not exist, and stays. The message found is not acknowledged here but by `acknowledge_found`, once
+its receiver has it; until then the broker delivers it again to whoever consumes next. Messages that do not match are
+left unacknowledged, or acknowledged, as told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import explain
+from pulsar_native.jobs.matching import MessageMatch
+
+if TYPE_CHECKING:
+    from pulsar_native import Client as SyncClient
+    from pulsar_native import ConsumerType, Message
+    from pulsar_native.asyncio import Client, Consumer
+
+TYPES = ("exclusive", "shared", "failover", "key_shared")
+DECODERS = ("auto", "json", "text", "bytes")
+UNMATCHED = ("keep", "acknowledge")
+# Limit of the wait for the next message of a look.
+_WAIT_MS = 500
+# Messages checked before other tasks of the loop run, and acknowledged at once.
+_STEP = 100
+# Limit of the wait for the broker to drop the consumer that found the message.
+_BUSY_SECONDS = 30.0
+IDS = "ids"
+"""The field of a result that `acknowledge_found` needs."""
+
+
+@dataclass(frozen=True)
+class MessageCondition:
+    """Options of a wait for a message; `of` checks them. `match` is the description that `MessageMatch` takes."""
+
+    topic: str
+    subscription: str
+    match: Mapping[str, Any] | None = None
+    subscription_type: str = "exclusive"
+    initial_position: str = "earliest"
+    decode: str = "auto"
+    unmatched: str = "keep"
+    value_limit_bytes: int = 48 * 1024
+
+    @staticmethod
+    def of(
+        topic: object,
+        subscription: object,
+        match: Mapping[str, Any] | None = None,
+        subscription_type: object = "exclusive",
+        initial_position: object = "earliest",
+        decode: object = "auto",
+        unmatched: object = "keep",
+        value_limit_bytes: int = 48 * 1024,
+    ) -> MessageCondition:
+        """Return the checked condition of rendered templates; raises ValueError naming the argument."""
+        from pulsar_native.topic import TopicName
+
+        MessageMatch(match)
+        validation.number("value_limit_bytes", value_limit_bytes, 0)
+        return MessageCondition(
+            TopicName.parse(validation.text("topic", topic)).full,
+            validation.text("subscription", subscription),
+            match,
+            validation.choice("subscription_type", subscription_type, TYPES),
+            validation.choice("initial_position", initial_position, ("earliest", "latest")),
+            validation.choice("decode", decode, DECODERS),
+            validation.choice("unmatched", unmatched, UNMATCHED),
+            value_limit_bytes,
+        )
+
+    def __str__(self) -> str:
+        what = f" that matches {dict(self.match)}" if self.match else ""
+        return f"a message{what} in {self.topic}, as {self.subscription!r}"
+
+
+class MessageWatcher:
+    """Repeated check of a subscription; the consumer stays open between checks of one client."""
+
+    uses: Literal["client", "admin"] = "client"
+
+    def __init__(self, wanted: MessageCondition) -> None:
+        self.wanted = wanted
+        self.seen = ""
+        self.stage = "subscribe"
+        self._match = MessageMatch(wanted.match)
+        self._owner: Client | None = None
+        self._consumer: Consumer[Any] | None = None
+        self._checked = 0
+
+    async def look(self, client: Client, /) -> dict[str, Any] | None:
+        """Return the first message that matches as JSON, else None; raises the client's errors.
+
+        The result has the fields of a line of a consumed file, and `IDS` for `acknowledge_found`.
+        """
+        from pulsar_native.exceptions import Timeout
+
+        self.stage = "subscribe"
+        consumer = await self._opened(client)
+        self.stage = "receive"
+        unmatched: list[Message] = []
+        try:
+            while True:
+                try:
+                    message = await consumer.receive(_WAIT_MS)
+                except Timeout:
+                    break
+                self._checked += 1
+                if (found := self._found(message)) is not None:
+                    self.seen = f"{message.message_id()} matches, after {self._checked - 1:,} others"
+                    return found
+                unmatched.append(message)
+                if len(unmatched) >= _STEP:
+                    await self._leave(consumer, unmatched)
+        finally:
+            await self._leave(consumer, unmatched)
+        self.seen = f"none of {self._checked:,} messages matches" if self._checked else "there is no message"
+        return None
+
+    def failed(self, error: BaseException) -> None:
+        """Record a check that failed; the last result stays part of the text."""
+        before = f" (before: {self._checked:,} messages, none matched)" if self._checked else ""
+        self.seen = explain(error, action=f"looking at {self.wanted.topic}", stage=self.stage) + before
+
+    async def _opened(self, client: Client) -> Consumer[Any]:
+        from pulsar_native import InitialPosition
+        from pulsar_native.jobs.codecs import WriterSchema
+
+        if self._consumer is None or self._owner is not client:
+            wanted = self.wanted
+            earliest = wanted.initial_position == "earliest"
+            self._consumer = await client.subscribe(
+                wanted.topic,
+                wanted.subscription,
+                consumer_type=_consumer_type(wanted.subscription_type),
+                initial_position=InitialPosition.Earliest if earliest else InitialPosition.Latest,
+                schema=WriterSchema(),
+                batch_index_ack_enabled=True,
+            )
+            self._owner, self._checked = client, 0
+        return self._consumer
+
+    async def _leave(self, consumer: Consumer[Any], unmatched: list[Message]) -> None:
+        if unmatched and self.wanted.unmatched == "acknowledge":
+            await consumer.acknowledge(list(unmatched))
+        unmatched.clear()
+        # Messages that are queued here never wait: without this the loop would not run others.
+        await asyncio.sleep(0)
+
+    def _found(self, message: Message) -> dict[str, Any] | None:
+        from pulsar_native.jobs.batch import record_of
+        from pulsar_native.jobs.id_ranges import IdRanges
+        from pulsar_native.schema import InvalidRecord
+
+        if not self._match.matches_metadata(message):
+            return None
+        try:
+            record = record_of(message, self.wanted.decode)
+        except InvalidRecord as error:
+            # A message without a readable value can still match by key and properties, and is handed over as bytes.
+            record = {**record_of(message, "bytes"), "error": str(error)}
+        if self._match.needs_value and not ("error" not in record and self._match.matches_value(record["value"])):
+            return None
+        if len(message) > self.wanted.value_limit_bytes:
+            record.update(value=None, encoding="left_out", value_bytes=len(message))
+        ids = IdRanges()
+        ids.add(message)
+        return {**record, IDS: ids.as_json()}
+
+
+def _consumer_type(name: str) -> ConsumerType:
+    from pulsar_native import ConsumerType
+
+    return {
+        "exclusive": ConsumerType.Exclusive,
+        "shared": ConsumerType.Shared,
+        "failover": ConsumerType.Failover,
+        "key_shared": ConsumerType.KeyShared,
+    }[name]
+
+
+def acknowledge_found(client: SyncClient, wanted: MessageCondition, found: Mapping[str, Any]) -> None:
+    """Acknowledge a message that was found; blocks for the broker's receipt.
+
+    The consumer that found it must be closed, or is waited for up to 30 s; then `ConsumerBusy` is raised.
+    """
+    from pulsar_native.exceptions import ConsumerBusy
+    from pulsar_native.jobs.batch import acknowledge
+
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            consumer = client.subscribe(
+                str(found["topic"]),
+                wanted.subscription,
+                consumer_type=_consumer_type(wanted.subscription_type),
+                receiver_queue_size=0,
+                batch_index_ack_enabled=True,
+                ack_receipt_enabled=True,
+            )
+            break
+        except ConsumerBusy:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+    acknowledge([consumer], [found[IDS]])
+    consumer.close()

@@ -1,0 +1,223 @@
+"""Base of sensors that look at a condition of a topic: poke, reschedule, deferrable, or started in the triggerer.
+
+Rules: all modes share the watchers of `pulsar_native.jobs`. Each look is logged. A broker that does not answer is
+waited for until the time-out, whose error names the stage; refused credentials, a missing permission and a wrong name
+fail at once and without retries. Arguments that no template can change are checked when the DAG file is parsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
+from airflow.triggers.base import StartTriggerArgs
+
+from airflow_provider_pulsar.exceptions import staged
+from pulsar_native.jobs import validation
+from pulsar_native.jobs.failures import is_permanent
+from pulsar_native.jobs.interval import is_template
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
+
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+    from pulsar_native.jobs.watching import Watcher
+
+# The trigger ends by itself with a reason; Airflow's own limit is later, for a triggerer that does not respond.
+_GRACE_SECONDS = 60
+
+
+class WatchingSensor(BaseSensorOperator):
+    """Wait until a condition holds; a subclass has the condition.
+
+    :param deferrable: wait in the triggerer.
+    :param start_from_trigger: begin in the triggerer, without a worker for the first look; needs `deferrable`.
+    :param pulsar_conn_id: the connection.
+    :param poke_interval: seconds between two looks.
+    """
+
+    ui_color = "#d5e8fb"
+    start_trigger_args = StartTriggerArgs(
+        trigger_cls="", trigger_kwargs={}, next_method="execute_complete", next_kwargs=None, timeout=None
+    )
+    start_from_trigger = False
+    # Class path of the trigger, whose arguments have the names of the sensor's.
+    trigger_class = ""
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        start_from_trigger: bool = False,
+        pulsar_conn_id: str = "pulsar_default",
+        poke_interval: timedelta | float = 10,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.deferrable = deferrable
+        self.pulsar_conn_id = pulsar_conn_id
+        self.start_from_trigger = start_from_trigger
+        self._watch: Watcher | None = None
+        self._deadline: float | None = None
+        if start_from_trigger and not deferrable:
+            validation.refuse("start_from_trigger=True needs deferrable=True: the triggerer takes the task over")
+
+    # ---- the condition -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def condition(self) -> dict[str, Any]:
+        """Return the arguments of the condition, which are those of the trigger too."""
+
+    @abstractmethod
+    def watcher(self) -> Watcher:
+        """Return the watcher of the condition; raises ValueError naming a wrong argument."""
+
+    def prepare(self) -> None:
+        """Check the condition at parse time unless it has templates, and set up the start in the triggerer.
+
+        The last call of a subclass's constructor.
+        """
+        given = self.condition()
+        if not any(_has_template(given[name]) for name in self.template_fields if name in given):
+            self.watcher()
+        if self.start_from_trigger:
+            # Replaced, since the class attribute belongs to all tasks.
+            self.start_trigger_args = dataclasses.replace(
+                self.start_trigger_args,
+                trigger_cls=self.trigger_class,
+                trigger_kwargs={**given, **self._trigger_options(), "timeout_seconds": self.timeout},
+                timeout=timedelta(seconds=self.timeout + _GRACE_SECONDS),
+            )
+
+    def restore(self, context: Context) -> None:
+        """Continue from an earlier process of this try."""
+
+    def keep(self, context: Context, *, is_done: bool) -> None:
+        """Keep what a later process of this try continues from."""
+
+    def completed(self, context: Context, found: Any) -> Any:
+        """Return the result of the task; called once, in the worker, when the condition holds."""
+        return found
+
+    # ---- poke and reschedule -----------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> Any:
+        """Wait, and return the result of the check."""
+        with staged(f"Waiting for {self.condition()['topic']}", "arguments"):
+            self._watch = self.watcher()
+        self.restore(context)
+        # In reschedule mode each check is a process of its own, and the base class knows the total time.
+        is_rescheduled = self.reschedule and not self.deferrable
+        self._deadline = None if is_rescheduled else time.monotonic() + self.timeout
+        if self.deferrable:
+            found = self._first_look(context)
+            if found:
+                return self.completed(context, found.xcom_value)
+            self._defer()
+        try:
+            found_value: Any = super().execute(context)
+        except AirflowSensorTimeout as error:
+            raise AirflowSensorTimeout(f"{error} Waited for {self._watch.wanted}; last: {self._watch.seen}") from error
+        return self.completed(context, found_value)
+
+    def _first_look(self, context: Context) -> PokeReturnValue:
+        """Check before deferring; errors that other modes ignore in a check are ignored here too."""
+        try:
+            return self.poke(context)
+        except AirflowException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(f"Skipped as soft_fail or never_fail says: {error}") from error
+            raise
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Check once. Raises permanent errors only."""
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+        from pulsar_native import PulsarException
+
+        assert self._watch is not None
+        left = max(1.0, (self._deadline - time.monotonic()) if self._deadline is not None else self.timeout)
+        try:
+            found = asyncio.run(_look(self._watch, PulsarHook(self.pulsar_conn_id), left))
+        except (PulsarException, OSError) as error:
+            self._watch.failed(error)
+            self.keep(context, is_done=False)
+            if is_permanent(error):
+                raise AirflowFailException(self._watch.seen) from error
+            self.log.warning("%s", self._watch.seen)
+            return PokeReturnValue(False)
+        self.log.info("Waiting for %s: %s", self._watch.wanted, self._watch.seen)
+        self.keep(context, is_done=found is not None)
+        return PokeReturnValue(found is not None, found)
+
+    # ---- deferrable --------------------------------------------------------------------------------------------------
+
+    def _trigger_options(self) -> dict[str, Any]:
+        return {"poll_interval": self.poke_interval, "pulsar_conn_id": self.pulsar_conn_id}
+
+    def trigger(self, end_time: float) -> BaseTrigger:
+        """Return the trigger that continues this wait."""
+        module, _, name = self.trigger_class.rpartition(".")
+        kind: type[BaseTrigger] = getattr(import_module(module), name)
+        return kind(**self.condition(), **self._trigger_options(), end_time=end_time)
+
+    def _defer(self) -> None:
+        self.defer(
+            trigger=self.trigger(time.time() + max(1.0, (self._deadline or 0) - time.monotonic())),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout + _GRACE_SECONDS),
+        )
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
+        """Return the trigger's result, or raise its error."""
+        if event is None or "status" not in event:
+            raise AirflowException(f"The trigger waiting for {self.condition()['topic']} sent no event")
+        if event["status"] == "found":
+            self.log.info("Found %s", {name: value for name, value in event["found"].items() if name != "value"})
+            return self.completed(context, dict(event["found"]))
+        if event["status"] == "timeout":
+            raise AirflowSensorTimeout(event["message"])
+        raise AirflowFailException(event["message"]) if event.get("permanent") else AirflowException(event["message"])
+
+
+def _has_template(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_template, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_template, value))
+    return is_template(value)
+
+
+async def _look(watch: Watcher, hook: PulsarHook, seconds: float) -> dict[str, Any] | None:
+    from pulsar_native.asyncio import Client
+
+    config = await hook.aclient_config()
+    if watch.uses == "admin":
+        async with asyncio.timeout(seconds):
+            return await watch.look(await hook.aget_admin())
+    client = Client.from_config(
+        config.replace(operation_timeout_seconds=min(config.operation_timeout_seconds, seconds))
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            found = await watch.look(client)
+            await client.close()
+            return found
+    except BaseException:
+        # A broker that does not answer would not answer closing commands either.
+        client.shutdown()
+        raise

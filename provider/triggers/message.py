@@ -1,0 +1,58 @@
+"""Message trigger: waits for a message of a subscription that matches; the task that resumes acknowledges it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_pulsar.triggers.watching import WatchingTrigger
+from pulsar_native.jobs.watching_message import MessageCondition, MessageWatcher
+
+if TYPE_CHECKING:
+    from pulsar_native.jobs.watching import Watcher
+
+
+class MessageTrigger(WatchingTrigger):
+    """Wait for a message by a `MessageCondition`; further arguments and the event are those of `WatchingTrigger`."""
+
+    def __init__(
+        self,
+        topic: str,
+        subscription: str,
+        match: Mapping[str, Any] | None = None,
+        subscription_type: str = "exclusive",
+        initial_position: str = "earliest",
+        decode: str = "auto",
+        unmatched: str = "keep",
+        value_limit_bytes: int = 48 * 1024,
+        poll_interval: float = 10,
+        end_time: float | None = None,
+        pulsar_conn_id: str = "pulsar_default",
+        timeout_seconds: float | None = None,
+    ) -> None:
+        super().__init__(poll_interval, end_time, pulsar_conn_id, timeout_seconds)
+        self.topic = topic
+        self.subscription = subscription
+        self.match = match
+        self.subscription_type = subscription_type
+        self.initial_position = initial_position
+        self.decode = decode
+        self.unmatched = unmatched
+        self.value_limit_bytes = value_limit_bytes
+
+    def condition(self) -> dict[str, Any]:
+        """Return the arguments of the condition."""
+        return {
+            "topic": self.topic,
+            "subscription": self.subscription,
+            "match": self.match,
+            "subscription_type": self.subscription_type,
+            "initial_position": self.initial_position,
+            "decode": self.decode,
+            "unmatched": self.unmatched,
+            "value_limit_bytes": self.value_limit_bytes,
+        }
+
+    def watcher(self) -> Watcher:
+        """Return the watcher."""
+        return MessageWatcher(MessageCondition.of(**self.condition()))

@@ -1,0 +1,157 @@
+"""Base of triggers that look at a condition again and again on the triggerer's event loop.
+
+Rules: one asyncio client for the trigger's life, replaced after a failure. No thread of our own, and nothing that
+blocks the loop. Events have JSON values only, since anything else stops the whole triggerer. The trigger always ends
+with an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from pulsar_native.jobs.failures import explain, is_permanent
+
+if TYPE_CHECKING:
+    from pulsar_native.asyncio import Client
+    from pulsar_native.jobs.watching import Watcher
+
+# Interval of log records for an unchanged result, in seconds.
+LOG_SECONDS = 60
+
+
+class WatchingTrigger(BaseTrigger):
+    """Look every `poll_interval` seconds until the condition holds, or `end_time` (seconds since 1970) passes.
+
+    `timeout_seconds` is the limit from the first look of this process, for a task that is started in the triggerer.
+    Sends one event: {"status": "found", "found": {…}}, {"status": "timeout", "message": …}, or {"status": "error",
+    "message": …, "permanent": True if no retry helps}.
+    """
+
+    def __init__(
+        self,
+        poll_interval: float = 10,
+        end_time: float | None = None,
+        pulsar_conn_id: str = "pulsar_default",
+        timeout_seconds: float | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.poll_interval = poll_interval
+        self.end_time = end_time
+        self.pulsar_conn_id = pulsar_conn_id
+        self.timeout_seconds = timeout_seconds
+        self._logged: tuple[str, float] | None = None
+
+    @abstractmethod
+    def watcher(self) -> Watcher:
+        """Return the watcher of the condition, after rendering; raises ValueError for wrong arguments."""
+
+    @abstractmethod
+    def condition(self) -> dict[str, Any]:
+        """Return the arguments of the condition, as JSON."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        arguments = {
+            "poll_interval": self.poll_interval,
+            "end_time": self.end_time,
+            "pulsar_conn_id": self.pulsar_conn_id,
+            "timeout_seconds": self.timeout_seconds,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", {**self.condition(), **arguments}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait and send the event."""
+        watch: Watcher | None = None
+        if self.end_time is None and self.timeout_seconds is not None:
+            self.end_time = time.time() + self.timeout_seconds
+        try:
+            watch = self.watcher()
+            yield _event(await self._wait(watch))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # Any other exception would end the task without a reason.
+            wanted = self.condition().get("topic") if watch is None else watch.wanted
+            text = explain(error, action=f"Waiting for {wanted}", stage=watch.stage if watch else "arguments")
+            permanent = is_permanent(error) or (watch is None and isinstance(error, ValueError))
+            yield _event({"status": "error", "message": text, "permanent": permanent})
+
+    async def _wait(self, watch: Watcher) -> dict[str, Any]:
+        from pulsar_native.exceptions import PulsarException
+
+        client: Client | None = None
+        try:
+            while True:
+                try:
+                    if watch.uses == "client":
+                        client = client or await self._client()
+                    source: Any = client if watch.uses == "client" else await self._admin()
+                    async with asyncio.timeout(self._for_one_look()):
+                        found = await watch.look(source)
+                    if found is not None:
+                        self.log.info("Waiting for %s: %s", watch.wanted, watch.seen)
+                        await _release(client)
+                        return {"status": "found", "found": found}
+                except (PulsarException, OSError) as error:
+                    if is_permanent(error):
+                        raise
+                    watch.failed(error)
+                    if client is not None:
+                        client.shutdown()
+                        client = None
+                self._tell(watch)
+                left = self._left()
+                if left is not None and left <= 0:
+                    text = f"The time is over. Waited for {watch.wanted}; last: {watch.seen}"
+                    return {"status": "timeout", "message": text}
+                await asyncio.sleep(self.poll_interval if left is None else min(self.poll_interval, left))
+        finally:
+            if client is not None:
+                client.shutdown()
+
+    def _tell(self, watch: Watcher) -> None:
+        """Log the last result if it changed or nothing was logged for a minute."""
+        now = time.monotonic()
+        if self._logged is None or self._logged[0] != watch.seen or now - self._logged[1] >= LOG_SECONDS:
+            self._logged = (watch.seen, now)
+            self.log.info("Waiting for %s: %s", watch.wanted, watch.seen)
+
+    async def _client(self) -> Client:
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        return await PulsarHook(self.pulsar_conn_id).get_async_client()
+
+    async def _admin(self) -> Any:
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        return await PulsarHook(self.pulsar_conn_id).aget_admin()
+
+    def _for_one_look(self) -> float | None:
+        # The last check may begin when the time is over.
+        left = self._left()
+        return None if left is None else max(1.0, left)
+
+    def _left(self) -> float | None:
+        return None if self.end_time is None else self.end_time - time.time()
+
+
+async def _release(client: Client | None) -> None:
+    """Close what the look opened, so that the broker gives a message that was found to the task that resumes."""
+    from pulsar_native.exceptions import PulsarException
+
+    if client is not None:
+        try:
+            await client.close()
+        except PulsarException:
+            # The connections are dropped next, which has the same effect a little later.
+            client.shutdown()
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]

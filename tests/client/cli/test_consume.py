@@ -1,0 +1,39 @@
+"""Arguments of `consume` that do not go together. Batches themselves: tests/integration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from support.cli import run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--wait"], "--wait needs --max-messages, --max-bytes or --max-seconds"),
+        (["--key", "a"], "say --unmatched acknowledge or --unmatched keep"),
+        (["--unmatched", "keep"], "--unmatched needs a filter"),
+        (["--run", "a"], "--run needs --output"),
+        (["--json"], "--json needs --output"),
+        (["--max-messages-per-file", "5"], "--max-messages-per-file needs --output"),
+        (["-o", "x", "--max-bytes-per-file", "0"], "must be at least 1"),
+        (["--output-format", "jsonl"], "--output-format needs --output"),
+        (["-o", "x", "--as", "value"], "are for standard output"),
+        (["-o", "x.parquet", "--key", "a", "--unmatched", "keep"], "Parquet has all messages"),
+        (["-o", "x.parquet", "--decode", "json"], "Parquet has all messages"),
+        (["-n", "0"], "max_messages must be a number of at least 1, not 0"),
+        (["--format", "%z"], "there is no %z"),
+    ],
+)
+def test_consume_wrong_arguments_exit_with_2(arguments: Sequence[str], words: str) -> None:
+    found = run("consume", "t", "-s", "s", *arguments, "--url", "pulsar://127.0.0.1:1")
+    assert found.code == 2
+    assert re.search(words, found.err), found.err
+
+
+def test_consume_blank_subscription_exits_with_2() -> None:
+    found = run("consume", "t", "-s", " ")
+    assert (found.code, found.err) == (2, "error: --subscription must not be blank\n")

@@ -1,0 +1,128 @@
+"""Parser, streams and exit codes of the command line."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from pulsar_native.cli import main as module
+from pulsar_native.cli.errors import ConditionNotMet, ExitCode, UsageError
+from pulsar_native.cli.main import COMMANDS, main, parser
+from pulsar_native.exceptions import AuthenticationError, ConnectError, SubscriptionNotFound, TopicNotFound
+from pulsar_native.jobs.publishing import PublishIncomplete
+from support.cli import run
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_has_examples_exit_codes_and_variables(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main([command, "--help"])
+    told = capsys.readouterr().out
+    assert raised.value.code == 0
+    assert f"python -m pulsar_native {command} " in told and "exit codes:" in told and "PULSAR_SERVICE_URL" in told
+    assert "--token " not in told and "--auth-params " not in told
+
+
+def test_examples_of_the_help_can_be_parsed() -> None:
+    import shlex
+    from importlib import import_module
+
+    count = 0
+    for entry in COMMANDS.values():
+        text = getattr(import_module(f"pulsar_native.cli.{entry.module}"), entry.examples)
+        for line in text.splitlines():
+            if "python -m pulsar_native " in line:
+                words = shlex.split(line.partition("python -m pulsar_native ")[2], comments=True)
+                end = next((at for at, word in enumerate(words) if word in ("|", "||")), len(words))
+                parser().parse_args(words[:end])
+                count += 1
+    assert count >= 14
+
+
+def test_unknown_argument_with_a_secret_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["tail", "t", "--tokn", "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl"])
+    told = capsys.readouterr().err
+    assert raised.value.code == ExitCode.USAGE
+    assert "unrecognized arguments: --tokn ***" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UsageError("give one"), ExitCode.USAGE, "error: give one"),
+        (ValueError("no number"), ExitCode.USAGE, "error: no number"),
+        (ConditionNotMet("none"), ExitCode.NOT_MET, "none"),
+        (ConnectError("refused"), ExitCode.FAILED, "error: ConnectError: refused"),
+        (FileNotFoundError(2, "No such file", "x"), ExitCode.FAILED, "FileNotFoundError"),
+        (AuthenticationError("refused"), ExitCode.PERMANENT, "AuthenticationError"),
+        (TopicNotFound("t"), ExitCode.PERMANENT, "TopicNotFound"),
+        (SubscriptionNotFound("s"), ExitCode.PERMANENT, "SubscriptionNotFound"),
+        (PublishIncomplete("two failed", {}, can_retry=True), ExitCode.FAILED, "error: two failed"),
+        (PublishIncomplete("two failed", {}, can_retry=False), ExitCode.PERMANENT, "error: two failed"),
+        (ImportError("No module named 'pyarrow'"), ExitCode.PERMANENT, r"install pulsar-native"),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted"),
+        (BrokenPipeError(), ExitCode.BROKEN_PIPE, ""),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, BaseException) else None,
+)
+def test_exit_code_of_an_error(
+    error: BaseException, code: ExitCode, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(command: module.Command) -> None:
+        raise error
+
+    monkeypatch.setattr("pulsar_native.cli.check.run", fail)
+    found = run("check")
+    assert found.code == code
+    assert words in found.err and found.out == b""
+
+
+def test_error_of_a_bug_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(command: module.Command) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr("pulsar_native.cli.check.run", fail)
+    with pytest.raises(AssertionError, match="a bug"):
+        run("check")
+
+
+def test_secret_in_an_error_is_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(command: module.Command) -> None:
+        raise ConnectError("refused the.very.secret")
+
+    monkeypatch.setattr("pulsar_native.cli.check.run", fail)
+    monkeypatch.setenv("PULSAR_TOKEN", "the.very.secret")
+    assert "the.very.secret" not in run("check", PULSAR_TOKEN="the.very.secret").err
+
+
+def test_wrong_connection_fails_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setattr("pulsar_native.cli.check.run", lambda command: called.append(1))
+    assert run("check", "--url", "kafka://a:1").code == ExitCode.USAGE
+    assert called == []
+
+
+def test_import_of_the_package_leaves_the_command_line_out() -> None:
+    program = (
+        "import sys, pulsar_native; "
+        "print([m for m in sys.modules if m.startswith(('pulsar_native.cli', 'pulsar_native.jobs'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_streams_default_to_the_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def write(command: module.Command) -> None:
+        command.stdout.write(b"out")
+        command.console.summary("err")
+
+    monkeypatch.setattr("pulsar_native.cli.check.run", write)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    assert main(["check"], environment={}) == ExitCode.DONE
+    buffer = sys.stdout.buffer
+    assert isinstance(buffer, io.BytesIO) and buffer.getvalue() == b"out"
+    assert capsys.readouterr().err == "err\n"

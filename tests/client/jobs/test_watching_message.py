@@ -1,0 +1,91 @@
+"""Waiting for a message of a subscription: conditions, looks on one client, and acknowledging what was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pulsar_native import Client, InitialPosition
+from pulsar_native.asyncio import Client as AsyncClient
+from pulsar_native.exceptions import ConnectError, Timeout
+from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
+from support.brokers import Broker, NewTopic
+from support.jobs import TOPIC
+
+
+def test_message_condition_of_rendered_templates() -> None:
+    made = MessageCondition.of("t", "s", {"key": "a"}, "Shared", "Latest", "JSON", "Acknowledge", 5)
+    assert made == MessageCondition(TOPIC, "s", {"key": "a"}, "shared", "latest", "json", "acknowledge", 5)
+    assert str(made) == f"a message that matches {{'key': 'a'}} in {TOPIC}, as 's'"
+    assert str(MessageCondition.of("t", "s")) == f"a message in {TOPIC}, as 's'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"topic": ""}, "topic must be a text"),
+        ({"subscription": None}, "subscription must be a text"),
+        ({"match": ["a"]}, "match must be a mapping"),
+        ({"subscription_type": "x"}, "subscription_type='x' is not known"),
+        ({"initial_position": "x"}, "initial_position='x' is not known"),
+        ({"decode": "x"}, "decode='x' is not known"),
+        ({"unmatched": "x"}, "unmatched='x' is not known"),
+        ({"value_limit_bytes": "x"}, "value_limit_bytes must be a number"),
+    ],
+)
+def test_message_condition_wrong_raises(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        MessageCondition.of(**{"topic": "t", "subscription": "s", **arguments})
+
+
+async def test_message_watcher_looks_go_on_where_the_last_ended(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    watch = MessageWatcher(MessageCondition.of(name, "s", {"key": "a"}))
+    async with AsyncClient(broker.service_url) as client:
+        assert await watch.look(client) is None and watch.seen == "there is no message"
+        producer = await client.create_producer(name)
+        await producer.send(b"x", partition_key="b")
+        for _ in range(2):
+            assert await watch.look(client) is None and watch.seen == "none of 1 messages matches"
+        watch.failed(ConnectError("lost"))
+        assert "ConnectError: lost" in watch.seen and "1 messages, none matched" in watch.seen
+        await producer.send(b"y", partition_key="a")
+        found = await watch.look(client)
+    assert found is not None and found["value"] == "y" and "after 1 others" in watch.seen
+    # Another client has a consumer of its own, which gets everything that is not acknowledged.
+    async with AsyncClient(broker.service_url) as client:
+        again = await watch.look(client)
+    assert again is not None and again["message_id"] == found["message_id"]
+
+
+async def test_acknowledge_found_leaves_the_rest_of_the_batch(broker: Broker, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    watch = MessageWatcher(MessageCondition.of(name, "s", {"properties": {"n": "1"}}))
+    with Client(broker.service_url) as client:
+        producer = client.create_producer(name)
+        for number in range(3):
+            producer.send_async(b"%d" % number, None, partition_key="k", properties={"n": str(number)})
+        producer.flush()
+        async with AsyncClient(broker.service_url) as loop_client:
+            found = await watch.look(loop_client)
+        assert found is not None and found[IDS]
+        acknowledge_found(client, watch.wanted, found)
+        consumer = client.subscribe(name, "s", initial_position=InitialPosition.Earliest)
+        assert [consumer.receive(5000).data(), consumer.receive(5000).data()] == [b"0", b"2"]
+        with pytest.raises(Timeout):
+            consumer.receive(300)
+
+
+async def test_message_watcher_acknowledges_others_if_told(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    watch = MessageWatcher(MessageCondition.of(name, "s", {"key": "a"}, unmatched="acknowledge"))
+    with Client(broker.service_url) as client:
+        producer = client.create_producer(name)
+        for _ in range(3):
+            producer.send(b"x", partition_key="b")
+        async with AsyncClient(broker.service_url) as loop_client:
+            assert await watch.look(loop_client) is None
+        consumer = client.subscribe(name, "s")
+        with pytest.raises(Timeout):
+            consumer.receive(500)

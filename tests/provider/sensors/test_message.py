@@ -1,0 +1,184 @@
+"""MessageSensor on the real broker: matching, handing over, acknowledging on success, in every mode."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, TaskDeferred
+
+from airflow_provider_pulsar.sensors.message import MessageSensor
+from pulsar_native import AdminClient, Client, InitialPosition, Message
+from pulsar_native.exceptions import Timeout
+from pulsar_native.schema import AvroSchema
+from support.brokers import NewTopic
+from support.tasks import context_of
+from support.waiting import MODES, complete, options_of, wait_with
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+
+
+def sensor(topic: str, mode: str = "poke", **options: Any) -> MessageSensor:
+    options = {"poke_interval": 0.2, "timeout": 20, **options_of(mode), **options}
+    return MessageSensor(task_id="a_task", topic=topic, subscription="s", **options)
+
+
+def publish(client: Client, topic: str, *messages: tuple[str | None, bytes], batch: bool = True) -> None:
+    producer = client.create_producer(topic, batching_enabled=batch, block_if_queue_full=True)
+    for key, value in messages:
+        producer.send_async(value, None, partition_key=key, properties={"region": "eu" if key == "a" else "us"})
+    producer.flush()
+    producer.close()
+
+
+def left_in(client: Client, topic: str, subscription: str = "s") -> list[bytes]:
+    """Consume what the subscription still has."""
+    consumer = client.subscribe(topic, subscription, initial_position=InitialPosition.Earliest)
+    found: list[Message] = []
+    try:
+        while True:
+            found.append(consumer.receive(500))
+    except Timeout:
+        return sorted(message.data() for message in found)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.proves("A16")
+@pytest.mark.parametrize("mode", MODES)
+def test_matching_message_is_handed_over_and_acknowledged(mode: str, client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    client.subscribe(name, "s", initial_position=InitialPosition.Earliest).close()
+    publish(client, name, ("b", b"other"), ("b", b"another"))
+    later = threading.Timer(1, publish, (client, name, ("a", b"the one"), ("a", b"later")))
+    later.start()
+    found = wait_with(sensor(name, mode, match={"key": ["a", "z"], "properties": {"region": "eu"}}), mode)
+    later.join()
+    assert (found["value"], found["key"], found["encoding"]) == ("the one", "a", "text") and "ids" not in found
+    assert found["topic"].startswith(name) and found["properties"] == {"region": "eu"}
+    assert left_in(client, name) == [b"another", b"later", b"other"]
+
+
+@pytest.mark.parametrize("mode", ["poke", "deferrable"])
+def test_message_not_acknowledged_stays(mode: str, client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, ("a", b"1"), ("a", b"2"))
+    for _ in range(2):
+        assert wait_with(sensor(name, mode, acknowledge=False), mode)["value"] == "1"
+    assert left_in(client, name) == [b"1", b"2"]
+
+
+def test_each_run_gets_the_next_message(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, ("a", b"1"), ("b", b"x"), ("a", b"2"))
+    taken = [wait_with(sensor(name, mode, match={"key": "a"}), mode)["value"] for mode in ("poke", "deferrable")]
+    assert taken == ["1", "2"]
+    with pytest.raises(AirflowSensorTimeout, match=r"that matches \{'key': 'a'\} .*last: none of \d+ messages matches"):
+        wait_with(sensor(name, match={"key": "a"}, timeout=3), "poke")
+    assert left_in(client, name) == [b"x"]
+
+
+def test_unmatched_messages_are_acknowledged_if_told(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, *[("b", b"%d" % number) for number in range(250)], ("a", b"a"), ("b", b"last"))
+    found = wait_with(sensor(name, match={"key": "a"}, unmatched="acknowledge"), "poke")
+    assert found["value"] == "a" and left_in(client, name) == [b"last"]
+
+
+@pytest.mark.proves("A15")
+def test_match_on_the_decoded_value(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    definition = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    producer = client.create_producer(name, schema=AvroSchema(None, definition))
+    for number in range(5):
+        producer.send({"id": number})
+    found = wait_with(sensor(name, match={"jsonpath": "@.id >= 3"}), "poke")
+    assert (found["value"], found["encoding"]) == ({"id": 3}, "json")
+
+
+def test_undecodable_message_matches_by_key_only(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, ("a", b"\xff\x00"), ("a", b'{"id": 1}'))
+    by_value = sensor(name, match={"key": "a", "jsonpath": "$.id"}, decode="json", acknowledge=False)
+    assert wait_with(by_value, "poke")["value"] == {"id": 1}
+    found = wait_with(sensor(name, match={"key": "a"}, decode="json"), "deferrable")
+    assert (found["value"], found["encoding"]) == ("/wA=", "base64") and "not JSON" in found["error"]
+
+
+def test_large_value_is_left_out(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, ("a", b"x" * 1000))
+    found = wait_with(sensor(name, value_limit_bytes=999), "poke")
+    assert (found["value"], found["encoding"], found["value_bytes"]) == (None, "left_out", 1000)
+
+
+def test_resume_that_fails_keeps_the_message(client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = topic()
+    publish(client, name, ("a", b"1"))
+    made = sensor(name, "start_from_trigger")
+
+    def broken(*_: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr("airflow_provider_pulsar.sensors.message.acknowledge_found", broken)
+    with pytest.raises(
+        AirflowException, match=r"Acknowledging .* failed at the stage 'acknowledge': OSError: no route"
+    ):
+        wait_with(made, "start_from_trigger")
+    monkeypatch.undo()
+    assert left_in(client, name) == [b"1"]
+
+
+@pytest.mark.proves("K8")
+def test_filter_passes_ten_thousand_misses_in_seconds(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    publish(client, name, *[("b", b"x")] * 10_000, ("a", b"hit"))
+    started = time.monotonic()
+    made = sensor(name, "deferrable", match={"key": "a"}, timeout=60)
+    assert wait_with(made, "deferrable")["value"] == "hit"
+    assert time.monotonic() - started < 30
+
+
+def test_trigger_keeps_its_consumer_between_looks(client: Client, topic: NewTopic, admin: AdminClient) -> None:
+    name = topic()
+    publish(client, name, ("b", b"x"))
+    made = sensor(name, "deferrable", match={"key": "a"})
+    context = context_of()
+    with pytest.raises(TaskDeferred) as deferred:
+        made.execute(context)
+    later = threading.Timer(1, publish, (client, name, ("a", b"hit")))
+    later.start()
+    assert complete(made, deferred.value.trigger, context)["value"] == "hit"
+    later.join()
+    assert admin.stats(name)["subscriptions"]["s"].get("consumers", []) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"match": {"keys": "a"}}, "match has no 'keys'; did you mean 'key'"),
+        ({"match": {"key": 5}}, "must be a text or a list of texts"),
+        ({"match": {"jsonpath": "$["}}, "is not valid in RFC 9535"),
+        ({"unmatched": "drop"}, "unmatched='drop' is not known"),
+        ({"subscription_type": "none"}, "subscription_type='none' is not known"),
+        ({"initial_position": "middle"}, "initial_position='middle' is not known"),
+        ({"decode": "xml"}, "decode='xml' is not known"),
+        ({"value_limit_bytes": -1}, "value_limit_bytes must be a number of at least 0"),
+    ],
+)
+def test_wrong_argument_fails_when_parsed(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        sensor("t", **options)
+
+
+@pytest.mark.parametrize("mode", ["poke", "start_from_trigger"])
+def test_missing_permission_fails_at_once(mode: str, secure_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from support.tasks import define_connection
+
+    url, guest = secure_broker.service_url, secure_broker.token("guest")
+    define_connection(monkeypatch, "guest", service_url=url, auth_method="token", token=guest)
+    with pytest.raises(AirflowFailException) as raised:
+        wait_with(sensor("persistent://public/default/secret", mode, pulsar_conn_id="guest", timeout=60), mode)
+    assert guest not in str(raised.value)

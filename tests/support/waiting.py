@@ -1,0 +1,58 @@
+"""Sensors in each of their modes, without processes of Airflow: what worker and triggerer call, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+
+from support.tasks import StateStore, context_of
+
+MODES = ("poke", "reschedule", "deferrable", "start_from_trigger")
+MOST_LOOKS = 60
+
+
+def options_of(mode: str) -> dict[str, Any]:
+    """Return a sensor's options for a mode."""
+    if mode in ("poke", "reschedule"):
+        return {"mode": mode}
+    return {"deferrable": True, "start_from_trigger": mode == "start_from_trigger"}
+
+
+async def event_of(trigger: Any) -> dict[str, Any]:
+    """Return the only event of a trigger as it looks after the way through Airflow's database."""
+    events = [event.payload async for event in trigger.run()]
+    assert len(events) == 1
+    found: dict[str, Any] = json.loads(json.dumps(events[0]))
+    return found
+
+
+def through_database(trigger: Any) -> Any:
+    """Return the trigger as the triggerer makes it of its serialized form."""
+    path, arguments = trigger.serialize()
+    assert path == f"{type(trigger).__module__}.{type(trigger).__name__}"
+    return type(trigger)(**json.loads(json.dumps(arguments)))
+
+
+def complete(sensor: Any, trigger: Any, context: Any) -> Any:
+    """Run a trigger to its event, and resume the task with it."""
+    return sensor.execute_complete(context, asyncio.run(event_of(through_database(trigger))))
+
+
+def wait_with(sensor: Any, mode: str) -> Any:
+    """Run a sensor to its end in the way of its mode, and return its result or raise its error."""
+    context = context_of(store=StateStore())
+    if mode == "start_from_trigger":
+        module, _, name = sensor.start_trigger_args.trigger_cls.rpartition(".")
+        kind = getattr(__import__(module, fromlist=[name]), name)
+        return complete(sensor, kind(**json.loads(json.dumps(sensor.start_trigger_args.trigger_kwargs))), context)
+    for _ in range(MOST_LOOKS):
+        try:
+            return sensor.execute(context)
+        except AirflowRescheduleException:
+            continue
+        except TaskDeferred as deferred:
+            return complete(sensor, deferred.trigger, context)
+    raise AssertionError(f"the sensor looked {MOST_LOOKS} times")
