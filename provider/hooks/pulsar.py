@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -110,6 +111,34 @@ class PulsarHook(BaseHook):
             if found and name in found and found["method"] != "tls":
                 mask_secret(found[name])
         return found
+
+    # --- lineage --------------------------------------------------------------------------------------------------
+
+    def report_lineage(self, *, read: Sequence[str] = (), written: Sequence[str] = ()) -> None:
+        """Report topics to Airflow's hook lineage, for tasks that use this hook's clients themselves.
+
+        The operators call it. Without a reader of lineage, such as OpenLineage's provider, it has no effect.
+
+        :param read: names of topics the task has read, in any spelling.
+        :param written: names of topics the task has written to.
+
+        Blocks like `client_config`. Raises `AirflowException` for a wrong topic name.
+        """
+        from airflow.sdk.lineage import get_hook_lineage_collector
+
+        from airflow_provider_pulsar.assets.pulsar import topic_uri
+
+        url = self.service_url()
+        try:
+            sources = [topic_uri(url, topic) for topic in read]
+            targets = [topic_uri(url, topic) for topic in written]
+        except ValueError as error:
+            raise AirflowException(f"No lineage can be reported: {error}") from error
+        collector = get_hook_lineage_collector()
+        for uri in sources:
+            collector.add_input_asset(self, uri=uri)
+        for uri in targets:
+            collector.add_output_asset(self, uri=uri)
 
     # --- test -----------------------------------------------------------------------------------------------------
 

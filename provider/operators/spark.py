@@ -24,12 +24,15 @@ from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
+from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.spark_options import source_options
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
 
 if TYPE_CHECKING:
     import jinja2
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 VALUE_FORMATS = ("json", "avro", "raw")
@@ -37,16 +40,6 @@ _VARIABLE = "PULSAR_CREDENTIALS"
 _STATE = "pulsar_load"
 # Exit codes of the load application without retries: wrong request or refused credentials, and data loss.
 _FINAL = {2: "the request or the credentials were refused", 3: "data the interval needs is no longer in the topic"}
-
-# Fields of the connection that are options of the data source.
-_OPTIONS = {
-    "service_url": "service.url",
-    "admin_url": "admin.url",
-    "listener_name": "pulsar.client.listenerName",
-    "tls_trust_certs_file_path": "pulsar.client.tlsTrustCertsFilePath",
-    "tls_allow_insecure_connection": "pulsar.client.tlsAllowInsecureConnection",
-    "tls_validate_hostname": "pulsar.client.tlsHostnameVerificationEnable",
-}
 _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 
 
@@ -164,6 +157,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self._load_hook: SparkLoadHook | None = None
         self._credentials_file: Path | None = None
         self._identity: Mapping[str, Any] = {}
+        self._lineage = TaskLineage()
         self._check_secrets()
         self._bounds(is_rendered=False)
 
@@ -193,7 +187,17 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             self._remove_credentials()
         result = self._verified_result()
         self._forget_job(context, state)
+        self._report(context, result)
         return result
+
+    def _report(self, context: Context, result: Mapping[str, Any]) -> None:
+        """Report topic and output; the load is done, so no error of reporting may fail the task."""
+        hook = PulsarHook(self.pulsar_conn_id)
+        try:
+            self._lineage.begin(hook)
+            self._lineage.succeed(self, context, hook, result, read=[self.topic])
+        except AirflowException as error:
+            self.log.warning("The lineage of the load could not be reported: %s", error)
 
     # ---- request -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +243,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         return bounds.options(is_rendered=is_rendered)
 
     def _request(self, options: Mapping[str, object], reference: str | None) -> dict[str, Any]:
-        source = {**_source_options(options), "topic": self.topic, **self.source_options}
+        source = {**source_options(options), "topic": self.topic, **self.source_options}
         source.update(self._bounds(is_rendered=True))
         if reference:
             source["credentialsRef"] = reference
@@ -398,6 +402,37 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         if self._load_hook is not None:
             self._load_hook.forget_variable(_VARIABLE)
 
+    # ---- OpenLineage -------------------------------------------------------------------------------------------------
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return topic and output as OpenLineage's datasets; called by its provider."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets with the number of rows; called by OpenLineage's provider."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets without counts: a failed load leaves its output as it was."""
+        return self._openlineage()
+
+    def _openlineage(self) -> OperatorLineage[Any, Any]:
+        from airflow_provider_pulsar import openlineage
+
+        url = self._lineage.service_url or PulsarHook(self.pulsar_conn_id).service_url()
+        result = self._lineage.result
+        fields: list[tuple[str, str]] = []
+        if self.value_schema:
+            fields = (openlineage.avro_fields if self.value_format == "avro" else openlineage.ddl_fields)(
+                self.value_schema
+            )
+        return openlineage.lineage(
+            self.pulsar_conn_id,
+            result,
+            inputs=[openlineage.input_dataset(openlineage.topic_name(url, self.topic), result, fields)],
+            outputs=[openlineage.output_dataset(openlineage.path_name(self.output_path), result, fields)],
+        )
+
     def on_kill(self) -> None:
         """Stop the load and remove its credentials."""
         try:
@@ -405,20 +440,3 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
                 super().on_kill()
         finally:
             self._remove_credentials()
-
-
-def _source_options(connection: Mapping[str, object]) -> dict[str, str]:
-    """Return the options of `format("pulsar")` for a connection's fields, as texts."""
-    found = {}
-    for field, option in _OPTIONS.items():
-        value = connection.get(field)
-        if value not in (None, ""):
-            found[option] = str(value).lower() if isinstance(value, bool) else str(value)
-    # Spark may reach the brokers at other addresses than Airflow.
-    for field, option in (("spark_service_url", "service.url"), ("spark_admin_url", "admin.url")):
-        if connection.get(field):
-            found[option] = str(connection[field])
-    timeout = connection.get("operation_timeout_seconds")
-    if isinstance(timeout, int | float):
-        found["pulsar.client.operationTimeoutMs"] = str(int(timeout * 1000))
-    return found

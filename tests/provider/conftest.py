@@ -37,8 +37,21 @@ SETTINGS = {
     # Without it operators would ask Airflow for a variable, which those run alone cannot.
     "AIRFLOW__PULSAR__DEPLOYMENT_ID": "tests",
 }
+# OpenLineage's listener reads these when Airflow is imported. Only DAGs named openlineage_… write events.
+OPENLINEAGE_EVENTS = HOME / "openlineage.jsonl"
+OPENLINEAGE = {
+    "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": json.dumps(
+        [
+            {"scope": {}, "controls": {"emit": False}},
+            {"scope": {"dag_id": "openlineage_.*"}, "match_mode": "regex", "controls": {"emit": True}},
+        ]
+    ),
+    "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+        {"type": "file", "log_file_path": str(OPENLINEAGE_EVENTS), "append": True}
+    ),
+}
 os.environ.update(
-    SETTINGS,
+    SETTINGS | OPENLINEAGE,
     AIRFLOW_HOME=str(HOME),
     AIRFLOW__CORE__DAGS_FOLDER=str(DAGS),
     AIRFLOW__LOGGING__BASE_LOG_FOLDER=str(HOME / "logs"),
@@ -131,6 +144,17 @@ def _airflow_tidied(request: pytest.FixtureRequest) -> Iterator[None]:
     if "airflow" in request.fixturenames:
         stack: AirflowStack = request.getfixturevalue("airflow")
         stack.tidy()
+
+
+@pytest.fixture
+def openlineage_events() -> Callable[[str], list[dict[str, Any]]]:
+    """Give a function that returns the events of a DAG's tasks, in the order they were written."""
+
+    def read(dag_id: str) -> list[dict[str, Any]]:
+        events = [json.loads(line) for line in OPENLINEAGE_EVENTS.read_text().splitlines()]
+        return [event for event in events if event["job"]["name"].startswith(f"{dag_id}.")]
+
+    return read
 
 
 @pytest.fixture
