@@ -6,21 +6,16 @@ from there, which needs no connection. It holds no credentials. Without a place 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import attrs
 from airflow.sdk import BaseOperatorLink
 
-from pulsar_native.topic import TopicName
+from airflow_provider_pulsar.topic_url import topic_url
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
-
-FIELDS = ("domain", "tenant", "namespace", "topic", "full_name")
-_FIELD = re.compile(r"{([^{}]*)}")
 
 
 @attrs.define()
@@ -58,34 +53,3 @@ def topic_link(operator: Any) -> str:
     hook = PulsarHook(operator.pulsar_conn_id)
     template = hook.topic_url_template()
     return "" if template is None else topic_url(template, hook.topic_name(topic))
-
-
-def topic_url(template: str, topic: str) -> str:
-    """Return the URL of a topic's page.
-
-    :param template: a URL with {domain}, {tenant}, {namespace}, {topic} and {full_name}, which are percent-encoded.
-    :param topic: the topic, in any spelling.
-
-    Raises ValueError for another name in braces.
-    """
-    name = TopicName.parse(topic)
-    values = {
-        "domain": name.domain,
-        "tenant": name.tenant,
-        "namespace": name.namespace_portion,
-        "topic": name.local_name,
-        "full_name": name.full,
-    }
-    check_template(template)
-    return _FIELD.sub(lambda match: quote(values[match[1]], safe=""), template)
-
-
-def check_template(template: str) -> None:
-    """Raise ValueError for a template that is no web address or has unknown names in braces."""
-    if not template.startswith(("http://", "https://")):
-        raise ValueError("must begin with http:// or https://")
-    for found in _FIELD.findall(template):
-        if found not in FIELDS:
-            raise ValueError(
-                f"has the unknown name {{{found}}}; there are {', '.join(f'{{{each}}}' for each in FIELDS)}"
-            )

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_pulsar.context import TaskIdentity, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from pulsar_native.jobs import validation
@@ -135,6 +136,7 @@ class ConsumeBatchOperator(BaseOperator):
         "retry_letter_topic",
     )
     ui_color = "#d5e8fb"
+    operator_extra_links = (PulsarTopicLink(),)
 
     def __init__(
         self,
@@ -254,7 +256,7 @@ class ConsumeBatchOperator(BaseOperator):
                 validation.refuse("on_error= is for JSONL and inline: for Parquet nothing is decoded that could fail")
         return chosen
 
-    def _topics(self) -> list[str]:
+    def _topics(self, hook: PulsarHook) -> list[str]:
         from pulsar_native.topic import TopicName
 
         if self.topic_pattern is not None:
@@ -262,7 +264,7 @@ class ConsumeBatchOperator(BaseOperator):
         given = [self.topic] if isinstance(self.topic, str) else self.topic
         if not isinstance(given, Sequence) or not given:
             validation.refuse("topic must be a name or a list of names")
-        names = [TopicName.parse(name).full for name in given]
+        names = [TopicName.parse(hook.topic_name(name)).full for name in given]
         if len(set(names)) < len(names):
             validation.refuse("topic names the same topic twice")
         return names
@@ -288,7 +290,7 @@ class ConsumeBatchOperator(BaseOperator):
         validation.text("subscription", self.subscription)
         if self.path is not None:
             validation.text("path", self.path)
-        topics, pattern = self._topics(), self._pattern()
+        topics, pattern = self._topics(hook), self._pattern()
         limits = BatchLimits.of(
             self.max_messages, self.max_bytes, self.max_seconds, self.inline_limit_bytes if self.inline else None
         )
@@ -436,9 +438,10 @@ class ConsumeBatchOperator(BaseOperator):
         from airflow_provider_pulsar import openlineage
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
-        url = self._lineage.service_url or PulsarHook(self.pulsar_conn_id).service_url()
+        hook = PulsarHook(self.pulsar_conn_id)
+        url = self._lineage.service_url or hook.service_url()
         result = self._lineage.result
-        topics = list(result.get("topics") or self._topics())
+        topics = list(result.get("topics") or self._topics(hook))
         # A manifest counts by partition over all topics: with several, no count belongs to one.
         counted = result if len(topics) == 1 else None
         path = result.get("path") or self.path

@@ -27,6 +27,7 @@ from airflow.sdk.exceptions import (
 from airflow_provider_pulsar.context import TaskIdentity, call_with_context, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
 from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from pulsar_native.jobs import validation
@@ -138,6 +139,7 @@ class PublishOperator(BaseOperator):
     )
     template_fields_renderers = {"messages": "json", "op_kwargs": "json", "schema_definition": "json"}  # noqa: RUF012
     ui_color = "#d5e8fb"
+    operator_extra_links = (PulsarTopicLink(),)
 
     def __init__(
         self,
@@ -335,7 +337,8 @@ class PublishOperator(BaseOperator):
     def _job(self, hook: PulsarHook, context: Context) -> PublishJob:
         from pulsar_native.topic import TopicName
 
-        topic = TopicName.parse(validation.text("topic", self.topic))
+        self.topic = hook.topic_name(validation.text("topic", self.topic))
+        topic = TopicName.parse(self.topic)
         if not topic.is_persistent:
             self._check_not_persistent()
         mapping, codec = self._shape(), self._codec()
@@ -376,13 +379,14 @@ class PublishOperator(BaseOperator):
         from airflow_provider_pulsar import openlineage
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
-        url = self._lineage.service_url or PulsarHook(self.pulsar_conn_id).service_url()
+        hook = PulsarHook(self.pulsar_conn_id)
+        url, topic = self._lineage.service_url or hook.service_url(), hook.topic_name(self.topic)
         result, fields = self._lineage.result, openlineage.avro_fields(self.schema_definition)
         return openlineage.lineage(
             self.pulsar_conn_id,
             result,
             inputs=[] if self.file is None else [openlineage.input_dataset(openlineage.path_name(self.file))],
-            outputs=[openlineage.output_dataset(openlineage.topic_name(url, self.topic), result, fields)],
+            outputs=[openlineage.output_dataset(openlineage.topic_name(url, topic), result, fields)],
         )
 
     def on_kill(self) -> None:

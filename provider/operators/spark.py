@@ -25,6 +25,7 @@ from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
 from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
 from airflow_provider_pulsar.spark_options import source_options
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
@@ -83,6 +84,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
     seconds. Wrong requests, refused credentials and lost data fail without retries.
     """
 
+    operator_extra_links = (*SparkSubmitOperator.operator_extra_links, PulsarTopicLink(), SparkUILink())
     template_fields: Sequence[str] = (
         *SparkSubmitOperator.template_fields,
         "topic",
@@ -158,6 +160,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self._credentials_file: Path | None = None
         self._identity: Mapping[str, Any] = {}
         self._lineage = TaskLineage()
+        self._context: Context | None = None
         self._check_secrets()
         self._bounds(is_rendered=False)
 
@@ -174,8 +177,11 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             from pyspark_pulsar.load import application
 
             self.application = application()
+        # As the api-server shows it: a short name is one of the connection's default namespace.
+        self.topic = PulsarHook(self.pulsar_conn_id).topic_name(self.topic)
         state = TaskState(context, _STATE)
         self._identity = self._identify(context, state)
+        self._context = context
         self.log.info("Loading %s into %s", self.topic, self.output_path)
         try:
             super().execute(context)
@@ -361,6 +367,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         """Return the hook with the request. The base class calls this after adding its own options to `conf`."""
         if self._load_hook is None:
             hook = SparkLoadHook.of(super()._get_hook(), self._process_env())
+            hook.on_ui_url = self._push_ui_url
             self._load_hook = hook
             pulsar = PulsarHook(self.pulsar_conn_id)
             options = pulsar.connection_options()
@@ -369,6 +376,12 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             reference = str(own) if own else self._hand_over(hook, pulsar.credentials())
             hook.set_arguments(["--request", json.dumps(self._request(options, reference))])
         return self._load_hook
+
+    def _push_ui_url(self, url: str) -> None:
+        """Make the link work while the load runs: Airflow itself stores links when a task has ended."""
+        ti: Any = None if self._context is None else self._context.get("ti")
+        if ti is not None:
+            ti.xcom_push(key=SparkUILink().xcom_key, value=url)
 
     def _process_env(self) -> dict[str, str]:
         if not self.spark_environment:
@@ -419,7 +432,8 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
     def _openlineage(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_pulsar import openlineage
 
-        url = self._lineage.service_url or PulsarHook(self.pulsar_conn_id).service_url()
+        hook = PulsarHook(self.pulsar_conn_id)
+        url, topic = self._lineage.service_url or hook.service_url(), hook.topic_name(self.topic)
         result = self._lineage.result
         fields: list[tuple[str, str]] = []
         if self.value_schema:
@@ -429,7 +443,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         return openlineage.lineage(
             self.pulsar_conn_id,
             result,
-            inputs=[openlineage.input_dataset(openlineage.topic_name(url, self.topic), result, fields)],
+            inputs=[openlineage.input_dataset(openlineage.topic_name(url, topic), result, fields)],
             outputs=[openlineage.output_dataset(openlineage.path_name(self.output_path), result, fields)],
         )
 
