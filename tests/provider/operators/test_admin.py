@@ -183,7 +183,7 @@ def test_policies_hold_when_the_task_ends(
         "retention_mb": -1,
         "message_ttl_seconds": 60,
         "backlog_quota_bytes": 1_000_000,
-        "backlog_quota_seconds": 600,
+        "backlog_quota_seconds": 300,
         "backlog_quota_policy": "producer_exception",
         "deduplication": True,
     }
@@ -195,7 +195,7 @@ def test_policies_hold_when_the_task_ends(
         "deduplication": True,
         "backlog_quota": {
             "destination_storage": [1_000_000, "producer_exception"],
-            "message_age": [600, "producer_exception"],
+            "message_age": [300, "producer_exception"],
         },
     }
     assert (admin.get_retention(place), admin.get_message_ttl(place)) == ((10, -1), 60)
@@ -257,7 +257,9 @@ def test_admin_operators_as_setup_and_teardown(
             PulsarCreateSubscriptionOperator, PulsarCreateTopicOperator, PulsarDeleteTopicOperator,
         )
 
-        create = PulsarCreateTopicOperator(task_id="create", topic="{{{{ params.topic }}}}", params={{"topic": {name!r}}})
+        create = PulsarCreateTopicOperator(
+            task_id="create", topic="{{{{ params.topic }}}}", params={{"topic": {name!r}}}
+        )
         subscribe = PulsarCreateSubscriptionOperator(task_id="subscribe", topic={name!r}, subscription="s")
         delete = PulsarDeleteTopicOperator(task_id="delete", topic={name!r}, force=True)
         create.as_setup() >> subscribe >> delete.as_teardown(setups=create)
