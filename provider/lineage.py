@@ -44,17 +44,19 @@ class TaskLineage:
         *,
         read: Sequence[str] = (),
         written: Sequence[str] = (),
+        partitions: Mapping[str, Any] | None = None,
     ) -> None:
         """Report the topics read and written, and give the operator's outlets the result as extra.
 
         :param result: the operator's manifest; with "count" and "partitions", or "rows" instead of "count".
         :param read: names of the topics read.
         :param written: names of the topics written to.
+        :param partitions: first and last message id by partition, where `result` has only their number.
         """
         self.result = result
         try:
             hook.report_lineage(read=read, written=written)
-            self._fill_outlets(operator, context, event_extra(result), written)
+            self._fill_outlets(operator, context, event_extra(result, partitions), written)
         except Exception:
             _log.warning("The lineage of %s could not be reported whole", operator.task_id, exc_info=True)
 
@@ -80,16 +82,17 @@ class TaskLineage:
                 accessor.extra = {**extra, **accessor.extra}
 
 
-def event_extra(result: Mapping[str, Any]) -> dict[str, Any]:
+def event_extra(result: Mapping[str, Any], partitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the extra of an asset event: count, ids (first and last of each partition) and manifest."""
-    partitions = result.get("partitions")
+    if partitions is None:
+        partitions = result.get("partitions")
     ids = {}
     if isinstance(partitions, Mapping):
         ids = {name: {"first": part["first"], "last": part["last"]} for name, part in partitions.items()}
     manifest = {name: value for name, value in result.items() if name not in _LARGE}
     if len(ids) > _MOST_PARTITIONS:
         ids = dict(list(ids.items())[:_MOST_PARTITIONS])
-        manifest["partitions"] = len(result["partitions"])
+        manifest["partitions"] = len(partitions or {})
     return {"count": result.get("count", result.get("rows")), "ids": ids, "manifest": manifest}
 
 

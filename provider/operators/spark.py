@@ -201,9 +201,18 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         hook = PulsarHook(self.pulsar_conn_id)
         try:
             self._lineage.begin(hook)
-            self._lineage.succeed(self, context, hook, result, read=[self.topic])
+            ids = self._ids(result) if self.outlets else None
+            self._lineage.succeed(self, context, hook, result, read=[self.topic], partitions=ids)
         except AirflowException as error:
             self.log.warning("The lineage of the load could not be reported: %s", error)
+
+    def _ids(self, result: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return first and last message id by partition, None if the manifest cannot be read from here."""
+        try:
+            parts = json.loads(storage_path(str(result.get("manifest"))).read_text())["partitions"]
+            return {part["topic"]: part for part in parts if part.get("first")}
+        except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError):
+            return None
 
     # ---- request -----------------------------------------------------------------------------------------------------
 

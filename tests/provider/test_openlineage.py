@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_pulsar import openlineage
+from airflow_provider_pulsar.lineage import event_extra
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from support.brokers import Broker, NewTopic
 from support.tasks import dag_in, states_of, xcom_of
@@ -134,3 +135,17 @@ def test_openlineage_avro_fields() -> None:
     )
     assert openlineage.avro_fields(definition) == [("t", "timestamp-millis"), ("l", "array")]
     assert openlineage.avro_fields("{broken") == openlineage.avro_fields(None) == []
+
+
+def test_event_extra_of_a_load_has_ids_of_its_manifest() -> None:
+    result = {"rows": 3, "partitions": 2, "manifest": "/m.json", "path": "/p"}
+    ids = {"t-partition-0": {"first": "1:0", "last": "1:2", "rows": 3}}
+    extra = event_extra(result, ids)
+    assert extra == {"count": 3, "ids": {"t-partition-0": {"first": "1:0", "last": "1:2"}}, "manifest": result}
+    assert event_extra(result)["ids"] == {}
+
+
+def test_event_extra_is_bounded() -> None:
+    parts = {str(number): {"count": 1, "first": "1:0", "last": "1:0"} for number in range(1500)}
+    extra = event_extra({"count": 1500, "partitions": parts, "messages": [1] * 1500, "errors": {"count": 0}})
+    assert len(extra["ids"]) == 1000 and extra["manifest"] == {"count": 1500, "partitions": 1500}
