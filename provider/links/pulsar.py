@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from airflow.sdk import BaseOperatorLink
 
 from airflow_provider_pulsar.topic_url import topic_url
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 
-@attrs.define()
 class PulsarTopicLink(BaseOperatorLink):
     """Link "Pulsar topic": the page that `topic_url_template` of the connection gives for the task's topic."""
 
@@ -29,7 +27,6 @@ class PulsarTopicLink(BaseOperatorLink):
         return topic_link(operator)
 
 
-@attrs.define()
 class SparkUILink(BaseOperatorLink):
     """Link "Spark UI": the address of the web interface that the load's driver has logged, or its tracking URL."""
 

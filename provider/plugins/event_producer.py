@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -73,9 +72,11 @@ class Options:
     @staticmethod
     def configured() -> Options:
         """Return what Airflow's configuration says."""
+        from airflow.utils.net import get_hostname
+
         return Options(
             pulsar_conn_id=conf.get(SECTION, "pulsar_conn_id", fallback="") or "pulsar_default",
-            source=conf.get(SECTION, "source", fallback="") or socket.gethostname(),
+            source=conf.get(SECTION, "source", fallback="") or get_hostname(),
             topic_check_timeout=conf.getfloat(SECTION, "topic_check_timeout", fallback=10),
             topic_check_retry_interval=conf.getfloat(SECTION, "topic_check_retry_interval", fallback=60),
         )
@@ -162,7 +163,7 @@ class EventPublisher:
             client = self._opened()
             self._require(topic)
             # A full queue raises, so that one topic does not hold up the other.
-            found = client.create_producer(topic, block_if_queue_full=False, batching_max_publish_delay_ms=10)
+            found = client.create_producer(topic, block_if_queue_full=False, batching_enabled=True)
             self._producers[topic] = found
             _log.info("Events go to %s as %s", topic, self._options.source)
         return found
