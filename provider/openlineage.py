@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import attrs
 from airflow.providers.openlineage.extractors import OperatorLineage
 from openlineage.client.event_v2 import InputDataset, OutputDataset
-from openlineage.client.facet_v2 import DatasetFacet, RunFacet, schema_dataset
+from openlineage.client.facet_v2 import DatasetFacet, InputDatasetFacet, OutputDatasetFacet, RunFacet, schema_dataset
 from openlineage.client.generated.input_statistics_input_dataset import InputStatisticsInputDatasetFacet
 from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
 
@@ -69,7 +69,7 @@ def input_dataset(
     name: tuple[str, str], result: Mapping[str, Any] | None = None, fields: Sequence[tuple[str, str]] = ()
 ) -> InputDataset:
     """Return a dataset that was read, with statistics once there is a result."""
-    facets = {}
+    facets: dict[str, InputDatasetFacet] = {}
     if result:
         rows, size = _number(result, "count", "rows"), _number(result, "bytes")
         facets["inputStatistics"] = InputStatisticsInputDatasetFacet(rowCount=rows, size=size)
@@ -80,7 +80,7 @@ def output_dataset(
     name: tuple[str, str], result: Mapping[str, Any] | None = None, fields: Sequence[tuple[str, str]] = ()
 ) -> OutputDataset:
     """Return a dataset that was written, with statistics once there is a result."""
-    facets = {}
+    facets: dict[str, OutputDatasetFacet] = {}
     if result:
         rows, size = _number(result, "stored", "count", "rows"), _number(result, "bytes")
         facets["outputStatistics"] = OutputStatisticsOutputDatasetFacet(rowCount=rows, size=size)

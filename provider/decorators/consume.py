@@ -58,10 +58,11 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
         )
         self._returned: object = None
 
-    def _processor(self, context: Context) -> Callable[[dict[str, Any]], object]:
-        def process(manifest: dict[str, Any]) -> None:
+    def _processor(self, context: Context) -> Callable[[Mapping[str, Any]], object]:
+        def process(manifest: Mapping[str, Any]) -> None:
             batch = {"messages": manifest.get("messages"), "manifest": manifest}
-            found = call_with_context(original(self.python_callable), {**context, **batch}, self.op_kwargs or {})
+            values: Any = {**context, **batch}  # type: ignore[typeddict-item]  # a context with more names
+            found = call_with_context(original(self.python_callable), values, self.op_kwargs or {})
             self._returned = asyncio.run(_result(found)) if inspect.isawaitable(found) else found
 
         return process

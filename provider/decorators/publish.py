@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class _PublishDecoratedOperator(DecoratedOperator, PublishOperator):
+class _PublishDecoratedOperator(DecoratedOperator, PublishOperator):  # type: ignore[misc]  # both have op_kwargs
     """PublishOperator whose messages are what the decorated function returns."""
 
     template_fields: Sequence[str] = tuple(

@@ -26,7 +26,7 @@ GIVEN = ("spark", "pulsar")
 _VARIABLE = "PULSAR_CREDENTIALS"
 
 
-class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):
+class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: ignore[misc]  # both have op_kwargs
     """PySparkOperator that also gives its function the options of a Pulsar connection."""
 
     template_fields: Sequence[str] = tuple(
@@ -82,7 +82,7 @@ class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):
             # The base class calls this attribute, and checks nothing any more.
             self.python_callable = call
             try:
-                return super().execute_callable()
+                return super().execute_callable()  # type: ignore[no-untyped-call]
             finally:
                 self.python_callable = whole
 

@@ -145,8 +145,8 @@ class PulsarHook(BaseHook):
 
         url = self.service_url()
         try:
-            sources = [topic_uri(url, topic) for topic in read]
-            targets = [topic_uri(url, topic) for topic in written]
+            sources = [topic_uri(url, self.topic_name(topic)) for topic in read]
+            targets = [topic_uri(url, self.topic_name(topic)) for topic in written]
         except ValueError as error:
             raise AirflowException(f"No lineage can be reported: {error}") from error
         collector = get_hook_lineage_collector()

@@ -67,9 +67,10 @@ class PulsarNotifier(BaseNotifier):
         """Publish the message and wait for its receipt."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
-        with staged(self._action(), "publish"), PulsarHook(self.pulsar_conn_id).get_client() as client:
-            options = {"send_timeout_millis": int(self.send_timeout_seconds * 1000), "batching_enabled": False}
-            with client.create_producer(self.topic, **options) as producer:
+        hook = PulsarHook(self.pulsar_conn_id)
+        with staged(self._action(), "publish"), hook.get_client() as client:
+            topic, millis = hook.topic_name(self.topic), int(self.send_timeout_seconds * 1000)
+            with client.create_producer(topic, send_timeout_millis=millis, batching_enabled=False) as producer:
                 content, fields = self._built(context)
                 message_id = producer.send(content, **fields)
         self.log.info("%s: %s", self._action(), message_id)
@@ -78,10 +79,13 @@ class PulsarNotifier(BaseNotifier):
         """Publish the message from within the triggerer's loop, without a thread."""
         from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 
+        hook = PulsarHook(self.pulsar_conn_id)
         with staged(self._action(), "publish"):
-            async with await PulsarHook(self.pulsar_conn_id).get_async_client() as client:
-                options = {"send_timeout_millis": int(self.send_timeout_seconds * 1000), "batching_enabled": False}
-                async with await client.create_producer(self.topic, **options) as producer:
+            async with await hook.get_async_client() as client:
+                # The connection is read by now: this does not ask Airflow, which would block the loop.
+                topic, millis = hook.topic_name(self.topic), int(self.send_timeout_seconds * 1000)
+                made = client.create_producer(topic, send_timeout_millis=millis, batching_enabled=False)
+                async with await made as producer:
                     content, fields = self._built(context)
                     message_id = await producer.send(content, **fields)
         self.log.info("%s: %s", self._action(), message_id)

@@ -414,7 +414,7 @@ class ConsumeBatchOperator(BaseOperator):
             open_path=storage_path,
         )
 
-    def _processor(self, context: Context) -> Callable[[dict[str, Any]], object] | None:
+    def _processor(self, context: Context) -> Callable[[Mapping[str, Any]], object] | None:
         """Return the function of the manifest to call before anything is acknowledged."""
         return None if self.process is None else _bound(self.process, "manifest", context)
 

@@ -74,9 +74,10 @@ class Options:
         """Return what Airflow's configuration says."""
         from airflow.utils.net import get_hostname
 
+        host: str = get_hostname()  # type: ignore[no-untyped-call]
         return Options(
             pulsar_conn_id=conf.get(SECTION, "pulsar_conn_id", fallback="") or "pulsar_default",
-            source=conf.get(SECTION, "source", fallback="") or get_hostname(),
+            source=conf.get(SECTION, "source", fallback="") or host,
             topic_check_timeout=conf.getfloat(SECTION, "topic_check_timeout", fallback=10),
             topic_check_retry_interval=conf.getfloat(SECTION, "topic_check_retry_interval", fallback=60),
         )
@@ -163,7 +164,7 @@ class EventPublisher:
             client = self._opened()
             self._require(topic)
             # A full queue raises, so that one topic does not hold up the other.
-            found = client.create_producer(topic, block_if_queue_full=False, batching_enabled=True)
+            found = client.create_producer(self._name(topic), block_if_queue_full=False, batching_enabled=True)
             self._producers[topic] = found
             _log.info("Events go to %s as %s", topic, self._options.source)
         return found
@@ -185,10 +186,14 @@ class EventPublisher:
         assert self._hook is not None and self._client is not None
         admin = self._hook.get_admin()
         if admin is None:
-            self._client.get_partition_count(topic)
+            self._client.get_partition_count(self._name(topic))
             return
         with admin:
-            admin.partitions(topic)
+            admin.partitions(self._name(topic))
+
+    def _name(self, topic: str) -> str:
+        assert self._hook is not None
+        return self._hook.topic_name(topic)
 
     def _on_receipt(self, topic: str) -> Callable[..., None]:
         def receipt(result: Any, message_id: object) -> None:
