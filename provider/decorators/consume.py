@@ -61,7 +61,7 @@ class _ConsumeDecoratedOperator(DecoratedOperator, ConsumeBatchOperator):
     def _processor(self, context: Context) -> Callable[[Mapping[str, Any]], object]:
         def process(manifest: Mapping[str, Any]) -> None:
             batch = {"messages": manifest.get("messages"), "manifest": manifest}
-            values: Any = {**context, **batch}  # type: ignore[typeddict-item]  # a context with more names
+            values: Any = {**context, **batch}
             found = call_with_context(original(self.python_callable), values, self.op_kwargs or {})
             self._returned = asyncio.run(_result(found)) if inspect.isawaitable(found) else found
 
