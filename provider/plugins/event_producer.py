@@ -360,16 +360,17 @@ def enabled_listeners() -> list[object]:
     return [*found, LifecycleListener(sender)]
 
 
-class PulsarEventProducerPlugin(AirflowPlugin):
-    """Plugin that publishes the state changes of DAG runs and task instances; see `[pulsar_event_producer]`."""
-
-    name = SECTION
-    listeners = enabled_listeners()
-
-
 def _topic(option: str) -> str:
     return str(conf.get(SECTION, option, fallback="") or "airflow.events")
 
 
 def _text(value: object) -> str:
     return "" if value is None else value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+class PulsarEventProducerPlugin(AirflowPlugin):
+    """Plugin that publishes the state changes of DAG runs and task instances; see `[pulsar_event_producer]`."""
+
+    name = SECTION
+    # Airflow imports this module once; what is switched on later needs its processes to start again.
+    listeners = enabled_listeners()

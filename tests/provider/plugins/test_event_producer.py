@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -146,6 +148,19 @@ def test_forked_process_publishes_itself(
 def test_plugin_has_no_listeners_by_default(configure: Configure) -> None:
     assert PulsarEventProducerPlugin.listeners == [] == configure()
     assert PulsarEventProducerPlugin.name == get_provider_info()["plugins"][0]["name"]
+
+
+@pytest.mark.proves("A24")
+def test_plugin_imported_with_options_has_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("DAG_RUN", "TASK_INSTANCE"):
+        monkeypatch.setenv(f"AIRFLOW__PULSAR_EVENT_PRODUCER__{kind}_EVENTS_ENABLED", "True")
+    spec = importlib.util.spec_from_file_location("a_second_copy", event_producer.__file__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "a_second_copy", module)
+    spec.loader.exec_module(module)
+    kinds = [type(each).__name__ for each in module.PulsarEventProducerPlugin.listeners]
+    assert kinds == ["DagRunListener", "TaskInstanceListener", "LifecycleListener"]
 
 
 @pytest.mark.parametrize(
