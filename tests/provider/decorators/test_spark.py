@@ -73,6 +73,7 @@ def wait_listening(port: int, server: subprocess.Popen[bytes], log: Path) -> Non
 
 @pytest.mark.spark
 @pytest.mark.proves("A7")
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("pulsar_conn")
 def test_task_spark_reads_topic_with_connection(

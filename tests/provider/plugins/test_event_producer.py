@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from airflow_provider_pulsar.plugins.event_producer import (
 from pulsar_native import AdminClient
 from support.brokers import Broker, NewTopic
 from support.publish_tasks import read_all
+from support.tasks import dag_in
 
 TI = SimpleNamespace(dag_id="d", task_id="t", run_id="r", try_number=2, map_index=-1)
 RUN = SimpleNamespace(dag_id="d", run_id="r", run_type="manual")
@@ -76,6 +78,56 @@ def test_listeners_publish_to_their_topics(
     # One run's events are in one partition.
     assert {each.partition_key() for each in messages} == {"d/r"}
     assert len({each.message_id().partition() for each in messages}) == 1
+
+
+@pytest.mark.proves("A24")
+@pytest.mark.usefixtures("pulsar_conn")
+def test_listeners_called_by_airflow_in_a_run(
+    configure: Configure, airflow_home: Path, broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    from airflow.listeners.listener import get_listener_manager as of_scheduler
+    from airflow.sdk.listener import get_listener_manager as of_tasks
+
+    name = topic()
+    admin.create_topic(name)
+    switched_on = {"dag_run_events_enabled": True, "task_instance_events_enabled": True}
+    listeners = configure(**switched_on, dagrun_topic=name, task_instance_topic=name)
+    managers = {id(manager): manager for manager in (of_scheduler(), of_tasks())}.values()
+    dag = dag_in(
+        airflow_home,
+        "listened_to",
+        """
+        @task
+        def good():
+            pass
+
+        @task
+        def bad():
+            raise RuntimeError("no more")
+
+        good() >> bad()
+        """,
+    )
+    try:
+        for manager in managers:
+            for listener in listeners:
+                manager.add_listener(listener)
+        run = dag.test()
+    finally:
+        for manager in managers:
+            for listener in listeners:
+                manager.pm.unregister(listener)
+    listeners[-1].before_stopping(component=None)
+    told = [json.loads(each.data()) for each in read_all(broker, name)]
+    assert {each["run_id"] for each in told} == {run.run_id}
+    assert [(each["event"], each.get("task_id")) for each in told if "task_id" in each] == [
+        ("task_instance.running", "good"),
+        ("task_instance.success", "good"),
+        ("task_instance.running", "bad"),
+        ("task_instance.failed", "bad"),
+    ]
+    (ended,) = [each for each in told if each["event"] == "dag_run.failed"]
+    assert ended["run_type"] == "manual" and ended["start_date"] and ended["logical_date"]
 
 
 @pytest.mark.proves("A24")
