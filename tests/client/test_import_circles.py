@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import grimp
 
-# Helpers of one class that it creates and that read its attributes; all other modules have an order.
+# A helper of one class that reads its attributes; all other modules have an order.
 KNOWN = [
-    {
-        "engine.consumer.ack_grouping_tracker",
-        "engine.consumer.chunk_assembler",
-        "engine.consumer.close",
-        "engine.consumer.consumer",
-        "engine.consumer.dead_letter",
-        "engine.consumer.entry_decoder",
-        "engine.consumer.permits",
-        "engine.consumer.receiver_queue",
-        "engine.consumer.redeliver_all",
-        "engine.consumer.seek",
-    },
     {"engine.producer.close", "engine.producer.producer"},
 ]
 

@@ -46,7 +46,7 @@ def used(client: Any) -> int:
 
 def queue_size(consumer: Any) -> int:
     inner = getattr(consumer, "target", consumer)._inner
-    size: int = inner.children[0].permits.size
+    size: int = inner.children[0].core.permits.size
     return size
 
 

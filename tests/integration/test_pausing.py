@@ -239,7 +239,7 @@ def test_who_waits_goes_on_waiting(
 
 def _taken(consumer: Any) -> bytes | None:
     inner = getattr(consumer, "target", consumer)._inner
-    last = inner.children[0].last_message
+    last = inner.children[0].position.last_message
     data: bytes | None = last and last.data()
     return data
 

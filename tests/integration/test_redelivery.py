@@ -98,7 +98,7 @@ def test_redelivery_of_all_starts_over(
     (child,) = (consumer.target if api.name == "asyncio" else consumer)._inner.children
     for _ in range(3):
         assert numbers(consumer, 15) == list(range(15))
-        eventually(lambda: len(child._messages) + len(child._deliveries) == 35)
+        eventually(lambda: child.queued_messages() == 35)
         consumer.redeliver_unacknowledged_messages()
     received = [consumer.receive(10_000) for _ in range(50)]
     assert [int(message.data()) for message in received] == list(range(50))

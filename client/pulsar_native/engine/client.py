@@ -115,10 +115,10 @@ class ClientCore:
             self.pool.meter = self.lookup.meter = self._instruments
         return self._instruments
 
-    def count_dead_letter(self, consumer: PartitionConsumer) -> None:
-        """Count a message sent to the consumer's dead-letter topic."""
+    def count_dead_letter(self, topic: TopicName, subscription_name: str) -> None:
+        """Count a message of a subscription that was sent to the dead-letter topic."""
         if self._instruments is not None:
-            self._instruments.dead_letter(consumer)
+            self._instruments.dead_letter(topic, subscription_name)
 
     def producer_recorder(self, topic: TopicName) -> ProducerRecorder | None:
         """Return the recorder of a new producer, None when recording is off."""

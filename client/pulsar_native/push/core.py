@@ -19,6 +19,7 @@ from typing import Any
 
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy
 from pulsar_native.engine.client import ClientCore
+from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.loop import generation
 from pulsar_native.enums import ConsumerType, InitialPosition, SubscriptionMode
@@ -294,29 +295,29 @@ class PushConsumerCore:
         where = self.config.consume_from_where
         if not self._broadcasting:
             if where is ConsumeFromWhere.TIMESTAMP and not poller.is_retry:
-                _, mark = await child.position.last_and_mark()
+                _, mark = await seek.last_and_mark(child)
                 if mark.entry_id() < 0:
                     # Nothing was acknowledged yet: the group has no offset here.
-                    await child.position.seek(None, self._start_time())
+                    await seek.seek(child, None, self._start_time())
             return
         kept = self._offsets.get(child.topic.full)
         if kept is not None:
             await self._place_kept(poller, kept)
         elif where is ConsumeFromWhere.TIMESTAMP:
-            await child.position.seek(None, self._start_time())
+            await seek.seek(child, None, self._start_time())
         elif where is ConsumeFromWhere.LAST_OFFSET:
-            last = await child.position.last_message_id()
+            last = await seek.last_message_id(child)
             # Stored from now on: messages published while this member is down are not missed.
             poller.start = last if last.entry_id() >= 0 else MessageId.earliest
             if poller.start != MessageId.earliest:
-                await child.position.seek(poller.start)
+                await seek.seek(child, poller.start)
 
     def _start_time(self) -> int:
         return self.config.start_time_ms(time.time_ns() // 1_000_000)
 
     async def _place_kept(self, poller: PartitionPoller, kept: MessageId) -> None:
         child = poller.child
-        last = await child.position.last_message_id()
+        last = await seek.last_message_id(child)
         if (kept.ledger_id(), kept.entry_id()) > (last.ledger_id(), last.entry_id()):
             _log.warning(
                 "%s: there is no position %s, the last is %s; in %g s the partition is read from its beginning",
@@ -328,7 +329,7 @@ class PushConsumerCore:
             return
         poller.start = kept
         if kept != MessageId.earliest:
-            await child.position.seek(kept)
+            await seek.seek(child, kept)
 
     async def _persist_regularly(self) -> None:
         while True:

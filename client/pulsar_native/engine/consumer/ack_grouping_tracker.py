@@ -12,12 +12,15 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
 
 from pulsar_native.arrow.batch import EntryRange
 from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_receipts import AckReceipts, Done
+from pulsar_native.engine.consumer.consumer_context import ConsumerContext
+from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
 from pulsar_native.enums import ConsumerType
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -43,10 +46,6 @@ from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
 from pulsar_native.wire.entry import EntryKey
 
-if TYPE_CHECKING:
-    from pulsar_native.engine.connection import Connection
-    from pulsar_native.engine.consumer.consumer import PartitionConsumer
-
 _log = logging.getLogger("pulsar_native.consumer")
 
 # With a longer group time, or smaller groups, a full group must be sent immediately, and each message is counted.
@@ -57,10 +56,27 @@ _QUICK_GROUP_SIZE = 1000
 BY_ENTRY = (ConsumerType.Shared, ConsumerType.KeyShared)
 
 
-class AckGroupingTracker:
-    """Ack grouping tracker of one `PartitionConsumer`."""
+class AckingConsumer(ConsumerContext, Protocol):
+    """Consumer of a partition whose messages are acknowledged and redelivered."""
 
-    def __init__(self, consumer: PartitionConsumer, config: ConsumerConfig, chunks: ChunkAssembly) -> None:
+    failure: PulsarException | None
+    on_redelivery: Callable[[str, list[EntryKey]], None] | None
+
+    def size_of(self, key: EntryKey) -> int: ...
+    def redeliver(self, entries: list[EntryKey] | None) -> None: ...
+    def drop_messages_of(self, entries: Collection[EntryKey]) -> None: ...
+
+
+class AckGroupingTracker:
+    """Ack grouping tracker of a partition's consumer."""
+
+    def __init__(
+        self,
+        consumer: AckingConsumer,
+        config: ConsumerConfig,
+        chunks: ChunkAssembly,
+        dead_letter_router: DeadLetterRouter | None,
+    ) -> None:
         self._consumer = consumer
         self._chunks = chunks
         self._config = config
@@ -86,9 +102,9 @@ class AckGroupingTracker:
         self.late = (
             UnackedMessageRedeliveryTracker(backoff) if backoff is not None and self.unacked is not None else None
         )
-        self._dead_letter_router = consumer.dead_letter_router
-        if self._dead_letter_router is not None:
-            self._dead_letter_router.acks = self
+        self._dead_letter_router = dead_letter_router
+        if dead_letter_router is not None:
+            dead_letter_router.acks = self
         # Requests that get no response once the broker has closed the consumer.
         self._in_transactions: set[asyncio.Future[Any]] = set()
         # One check per acknowledgement for features most consumers do not use.
@@ -162,6 +178,11 @@ class AckGroupingTracker:
         """Return the number of acknowledgements not sent yet. Acquires the lock."""
         with self._consumer.lock:
             return len(self.group)
+
+    def watch(self, key: EntryKey) -> None:
+        """Have an entry redelivered that is not acknowledged in time. Called under the lock."""
+        if self.unacked is not None:
+            self.unacked.add(key)
 
     def catch_up(self) -> None:
         """Gather the fast path, and send the group when it is full. Called under the lock."""

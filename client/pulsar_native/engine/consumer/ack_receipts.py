@@ -10,39 +10,22 @@ on the loop.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.exceptions import NotConnected, PulsarException
 from pulsar_native.protocol.ack_grouping import AckGroup
-from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire.commands import AckItem
-
-if TYPE_CHECKING:
-    from pulsar_native.engine.client_context import ClientContext
-    from pulsar_native.engine.connection import Connection
-    from pulsar_native.engine.loop import Engine
 
 Done = Callable[[PulsarException | None], None]
 """Callback for the broker's response, with its error or None; on the loop, or immediately in the caller's thread."""
 
 # Older brokers ignore the request id and send no response.
 _FIRST_VERSION_WITH_RECEIPTS = 17
-
-
-class ReceiptConsumer(Protocol):
-    """Consumer of one partition whose acknowledgements have receipts."""
-
-    engine: Engine
-    topic: TopicName
-    consumer_id: int
-    lock: contextlib.AbstractContextManager[bool]
-
-    @property
-    def client(self) -> ClientContext: ...
 
 
 class _Sent:
@@ -61,7 +44,7 @@ class _Sent:
 class AckReceipts:
     """Pending receipts of one `PartitionConsumer`."""
 
-    def __init__(self, consumer: ReceiptConsumer, group: AckGroup) -> None:
+    def __init__(self, consumer: ConsumerContext, group: AckGroup) -> None:
         self._consumer = consumer
         self._group = group
         self._open: list[Done] = []
@@ -142,7 +125,7 @@ class AckReceipts:
         _notify(self._consumer, waiters, error)
 
 
-def _notify(consumer: ReceiptConsumer, waiters: list[Done], error: PulsarException | None) -> None:
+def _notify(consumer: ConsumerContext, waiters: list[Done], error: PulsarException | None) -> None:
     # Not under the lock held by the caller: the application may act on the outcome immediately.
     if waiters:
         consumer.engine.call(consumer.engine.loop.call_soon, _notify_all, waiters, error)

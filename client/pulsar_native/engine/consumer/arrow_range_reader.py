@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pulsar_native.arrow.columns import ALL_COLUMNS, EntryRows, nbytes, record_batch, rows
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
+from pulsar_native.engine.consumer.seek import last_message_id, seek
 from pulsar_native.exceptions import ChecksumError, CryptoError, InvalidConfiguration
 from pulsar_native.message_id import MessageId
 
@@ -71,7 +72,7 @@ class ArrowRangeReader:
         self._parts: dict[PartitionConsumer, _Part] = {}
         self._undecrypted = {child: child.decoder.undecrypted_count for child in consumer.children}
         self._discarded = {child: child.decoder.discarded_count for child in consumer.children}
-        self._begun = {child: child.position.dequeued_entry() for child in consumer.children}
+        self._begun = {child: child.dequeued_entry() for child in consumer.children}
         for child in consumer.children:
             child.chunks.keep_all()
         # Start positions of further passes for messages that began before the range, the next one last.
@@ -98,7 +99,7 @@ class ArrowRangeReader:
         """Begin a further pass over partitions that need one. On the loop."""
         while self._going_back:
             child, position = self._going_back[-1]
-            await child.position.seek(position)
+            await seek(child, position)
             self._going_back.pop()
 
     def _passed(self, child: PartitionConsumer) -> None:
@@ -124,7 +125,7 @@ class ArrowRangeReader:
         await self.go_back()
         for child in self.open_children():
             self._check_discarded(child)
-            last = await child.position.last_message_id()
+            last = await last_message_id(child)
             end = self._ends[child]
             if end is None:
                 # Exclusive end behind the current last message: messages published later are not waited for.

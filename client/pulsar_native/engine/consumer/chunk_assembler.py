@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
+from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.protocol.chunk_assembly import ChunkAssembly, ChunkedMessage
 from pulsar_native.wire.entry import EntryKey, ParsedEntry
-
-if TYPE_CHECKING:
-    from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -34,20 +32,28 @@ def assembly_of(config: ConsumerConfig) -> ChunkAssembly:
 
 
 class ChunkAssembler:
-    """Chunk assembler of a `PartitionConsumer`."""
+    """Chunk assembler of a partition's consumer. `has_undecoded` tells whether a delivery is not decoded yet."""
 
-    def __init__(self, consumer: PartitionConsumer, assembly: ChunkAssembly, acks: AckGroupingTracker) -> None:
+    def __init__(
+        self,
+        consumer: ConsumerContext,
+        assembly: ChunkAssembly,
+        acks: AckGroupingTracker,
+        has_undecoded: Callable[[], bool],
+    ) -> None:
         self._consumer = consumer
         self._assembly = assembly
         self._acks = acks
+        self._has_undecoded = has_undecoded
+        # A reader acknowledges nothing.
+        self._is_reader = consumer.config.subscription_mode is SubscriptionMode.NonDurable
         self._timer_armed = False
 
     def assemble(self, entry: EntryKey, parsed: ParsedEntry, piece: bytes | memoryview) -> ChunkedMessage | None:
         """Add a chunk and return its message when it is complete. Called under the lock."""
         chunks = self._assembly
         message = chunks.add(entry, parsed, piece, time.monotonic(), time.time_ns() // 1_000_000)
-        if message is not None and not self._consumer.is_reader:
-            # A reader acknowledges nothing.
+        if message is not None and not self._is_reader:
             chunks.give(message)
         self._pass_on_unusable()
         if not self._timer_armed and (due := chunks.next_expiry()) is not None:
@@ -64,9 +70,8 @@ class ChunkAssembler:
         chunks = self._assembly
         if chunks.acknowledge:
             self._acks.add_left_over(chunks.acknowledge)
-        if self._acks.unacked is not None:
-            for key in chunks.unusable:
-                self._acks.unacked.add(key)
+        for key in chunks.unusable:
+            self._acks.watch(key)
         chunks.acknowledge, chunks.unusable = [], []
 
     def _timer(self) -> None:
@@ -75,7 +80,7 @@ class ChunkAssembler:
         with consumer.lock:
             now = time.monotonic()
             # An undecoded delivery may be the missing chunk: nothing expires before it is decoded.
-            if not consumer.has_undecoded and (count := chunks.expire(now)):
+            if not self._has_undecoded() and (count := chunks.expire(now)):
                 _log.warning(
                     "%s: %d chunked messages received no further chunk in time: dropped", consumer.describe(), count
                 )

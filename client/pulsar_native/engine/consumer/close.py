@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
-
-if TYPE_CHECKING:
-    from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 _Counts = pb.CommandConsumerStatsResponse
 
@@ -47,7 +45,7 @@ async def unsubscribe(consumer: PartitionConsumer, *, force: bool) -> None:
     consumer.abandon()
 
 
-async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerClose:
+async def close(consumer: PartitionConsumer, timeout: float | None = None) -> ConsumerClose:
     """Send acknowledgements and close the consumer; the subscription stays at the broker.
 
     Limited to `timeout` seconds, else the operation time-out; with `timeout` a lost connection is waited for as long as
@@ -59,7 +57,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     loop = consumer.engine.loop
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
     # Counted from here: reconnecting sends acknowledgements, too.
-    before = consumer.acks_sent
+    before = consumer.acks.sent
     if timeout is not None and consumer.connection is None and consumer.acks.unsent():
         with contextlib.suppress(PulsarException):
             await consumer.ready(timeout)
@@ -71,7 +69,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None) -> ConsumerC
     if connection is not None and connection.is_open:
         counts = await _say_goodbye(consumer, connection, deadline)
         connection.remove_consumer(consumer.consumer_id)
-    report = _report(consumer, consumer.acks_sent - before, counts)
+    report = _report(consumer, consumer.acks.sent - before, counts)
     consumer.abandon()
     return report
 
@@ -132,7 +130,7 @@ def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Calla
     ids, frames = _goodbye(consumer)
     waiting: list[asyncio.Future[Any]] = []
     try:
-        before = consumer.acks_sent
+        before = consumer.acks.sent
         if not consumer.begin_to_close_inline(connection):
             return None
         _send_acks(consumer)
@@ -148,7 +146,7 @@ def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Calla
         counts = _counts(waiting[0]) if waiting else None
     else:
         counts = consumer.engine.run(_answered_on_loop(connection, ids, (waiting[0], waiting[1])))
-    report = _report(consumer, consumer.acks_sent - before, counts)
+    report = _report(consumer, consumer.acks.sent - before, counts)
     if consumer.uses_loop:
         consumer.stop()
         consumer.engine.call(_end, consumer, connection, then)

@@ -1,31 +1,32 @@
-"""Consumer of one topic or partition: deliveries, messages and acknowledgements.
+"""Consumer of one topic or partition: drives its `ConsumerCore` with a lock, a connection and timers.
 
-Rules: the loop only appends whole deliveries; the thread that receives decodes them, under the consumer's lock (see
-`receiver_queue`). Messages the application has not dequeued when the connection is lost are dropped, since the broker
-redelivers them. Acknowledgements are grouped and outlive the connection.
+Rules: the loop only appends whole deliveries; the thread that receives decodes them. Every call of the core is under
+the consumer's lock, and its commands are written before the lock is released. Messages the application has not dequeued
+when the connection is lost are dropped, since the broker redelivers them. Acknowledgements are grouped and outlive the
+connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from pulsar_native.arrow.batch import EntryRange
+from pulsar_native.arrow.columns import EntryRows
+from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.ack_grouping_tracker import BY_ENTRY, AckGroupingTracker
 from pulsar_native.engine.consumer.ack_receipts import Done
-from pulsar_native.engine.consumer.chunk_assembler import assembly_of
-from pulsar_native.engine.consumer.close import close, unsubscribe
+from pulsar_native.engine.consumer.chunk_assembler import ChunkAssembler, assembly_of
 from pulsar_native.engine.consumer.dead_letter import DeadLetterClient, DeadLetterRouter
 from pulsar_native.engine.consumer.entry_decoder import EntryDecoder
-from pulsar_native.engine.consumer.permits import Permits, ScaledPermits, permits_of
-from pulsar_native.engine.consumer.receiver_queue import ReceiverQueue
 from pulsar_native.engine.consumer.redeliver_all import RedeliverAll
-from pulsar_native.engine.consumer.seek import ConsumerPosition
-from pulsar_native.engine.handler import State
+from pulsar_native.engine.handler import Handler, State
 from pulsar_native.engine.metrics.statistics import ConsumerRecorder
 from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import (
@@ -36,9 +37,9 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.entry_decoder import Delivery
+from pulsar_native.protocol.consumer import Arriving, ConsumerCore
+from pulsar_native.protocol.consumer_position import ConsumerPosition
 from pulsar_native.service_url import Address
-from pulsar_native.stats import ConsumerClose
 from pulsar_native.topic import TopicName
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
@@ -53,7 +54,7 @@ class ConsumerClient(DeadLetterClient, Protocol):
     def consumer_recorder(self) -> ConsumerRecorder | None: ...
 
 
-class PartitionConsumer(ReceiverQueue):
+class PartitionConsumer(Handler):
     """Engine side of a consumer. Dequeuing and acknowledging are thread-safe and never block; everything else is on the
     loop.
     """
@@ -77,55 +78,77 @@ class PartitionConsumer(ReceiverQueue):
         self.config = config
         self.consumer_id = client.next_consumer_id()
         self.name = name
-        self.schema = schema
+        self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
         self.reached_end = False
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
         self.on_activity: Callable[[bool, int], None] | None = None
-        self.queued = False
+        # Called with the entries to be redelivered, and why, when there are interceptors.
+        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
+        # True while it is in the ring of its `MultiTopicsConsumer`, and while a seek is in progress.
+        self.queued = self.is_seeking = False
         self._create_topic = create_topic
         self._wire_schema = wire_schema
         self._on_arrival = on_arrival
-        self._scaled = ScaledPermits(self, queue_size) if config.auto_scaled_receiver_queue_size_enabled else None
-        self.permits = self._scaled or Permits(self, queue_size)
-        self._tells_arrivals = self._scaled is not None
-        self._epoch = 0
+        self._durable = config.subscription_mode is SubscriptionMode.Durable
+        # None while recording is off; called per entry, never per message.
+        self.stats = client.consumer_recorder()
+        self.position = ConsumerPosition(
+            topic.full,
+            topic.partition,
+            config.start_message_id,
+            inclusive=config.start_message_id_inclusive,
+            is_durable=self._durable,
+        )
         policy = config.dead_letter_policy
         self.dead_letter_router = DeadLetterRouter(self, policy) if policy is not None else None
-        self.stats = client.consumer_recorder()
         self.chunks = assembly_of(config)
-        self._acks = AckGroupingTracker(self, config, self.chunks)
-        self.decoder = EntryDecoder(self, self.chunks, self._acks)
-        self._watches_entries = self.dead_letter_router is not None or self._acks.late is not None
-        self._durable = config.subscription_mode is SubscriptionMode.Durable
-        self.position = ConsumerPosition(self, config)
-        # Called with the entries to be redelivered, and why, when there are interceptors.
-        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
-        # The last entry received since the broker's cursor was last moved.
-        self.newest: pb.MessageIdData | None = None
-        # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
-        # progress.
-        rewinds = config.consumer_type not in BY_ENTRY and topic.is_persistent
-        self._redeliver_all = RedeliverAll(self) if rewinds else None
+        self.acks = AckGroupingTracker(self, config, self.chunks, self.dead_letter_router)
+        self.decoder = EntryDecoder(
+            self,
+            schema,
+            self.chunks,
+            ChunkAssembler(self, self.chunks, self.acks, has_undecoded=lambda: self.core.has_undecoded),
+            self.acks,
+            self.dead_letter_router,
+            self.stats,
+            on_key_fetched=lambda: self.core.on_key_fetched(),
+        )
+        by_entry = config.consumer_type in BY_ENTRY
+        self.core = ConsumerCore(
+            self.consumer_id,
+            queue_size,
+            self.position,
+            self.decoder,
+            scaled_within=client.memory if config.auto_scaled_receiver_queue_size_enabled else None,
+            redelivers_entries=by_entry and topic.is_persistent,
+            # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
+            # progress.
+            rewinds=not by_entry and topic.is_persistent,
+        )
+        self._redeliver_all = RedeliverAll(self, self.core)
+        self._unacked = self.acks.unacked
 
     def describe(self) -> str:
         """Return a short name for logs."""
         return f"Consumer {self.name} of {self.topic} ({self.config.subscription_name})"
+
+    def write_outgoing(self) -> None:
+        """Write the commands of the core. Called under the lock."""
+        frames, self.core.outgoing = self.core.outgoing, []
+        if frames and self.connection is not None:
+            self.connection.write(frames)
 
     # --- connection -----------------------------------------------------------------------------------------------
 
     async def attach(self, connection: Connection) -> None:
         """Subscribe, send pending acknowledgements, and grant the first permits."""
         with self.lock:
-            self.reclaim_prefetched()
-            start = self.position.start_message_id()
-            self._drop_queued()
+            start = self.core.begin_attachment()
             if self._durable:
                 # They are redelivered, or go to another consumer. A reader continues behind its last message: its
                 # chunks may be before that.
                 self.chunks.drop_incomplete()
-            self.attachment += 1
-            self.newest = None
         request_id = self.client.next_request_id()
         frame = commands.subscribe(
             self.config,
@@ -136,14 +159,14 @@ class PartitionConsumer(ReceiverQueue):
             # For a chunked message, from its first chunk: without it the others cannot be assembled.
             start=start and (start.first_chunk_message_id() or start),
             schema=self._wire_schema,
-            epoch=self._epoch,
+            epoch=self.core.epoch,
             create_topic=self._create_topic,
         )
         connection.add_consumer(self.consumer_id, self)
         try:
             await self.ask(request_id, frame, connection, pb.CommandSuccess)
             if start == MessageId.latest:
-                await self.position.pin_latest(connection)
+                self.position.pin_latest(await self.ask_last(connection))
         except BaseException as error:
             connection.remove_consumer(self.consumer_id)
             if isinstance(error, Timeout | asyncio.CancelledError):
@@ -158,33 +181,27 @@ class PartitionConsumer(ReceiverQueue):
             raise NotConnected("The consumer was closed, or the connection lost, meanwhile", topic=self.topic.full)
         with self.lock:
             self.connection = connection
-            self._acks.reattached()
+            self.acks.reattached()
             # Before the permits, so that the broker does not redeliver acknowledged messages.
-            self._acks.send()
-            # Permits of a paused consumer collect until it resumes.
-            self.permits.begin()
-        self._acks.start_unacked_timer()
-        if self.permits.on_demand:
+            self.acks.send()
+            self.core.attached()
+            self.write_outgoing()
+        self.acks.start_unacked_timer()
+        if self.core.permits.on_demand:
             # With a queue of 0 a waiting receiver requests its permit again.
             self._on_arrival(self)
-
-    async def open(self) -> None:
-        """Subscribe for the first time, within one operation time-out."""
-        steps_back = self.position.starts_at_latest and self.config.start_message_id_inclusive
-        await super().open()
-        if steps_back:
-            await self.position.step_back()
 
     def detached(self) -> None:
         """Forget the connection."""
         with self.lock:
             super().detached()
+            self.core.detached()
             self.is_active = None
-            self._acks.detached()
+            self.acks.detached()
 
     def on_closed_by_broker(self, connection: Connection, assigned: Address | None) -> None:
         """Reconnect, unless the broker closed the consumer for a seek, which resubscribes by itself."""
-        if self.position.is_seeking and connection is self.connection:
+        if self.is_seeking and connection is self.connection:
             self.detached()
             return
         super().on_closed_by_broker(connection, assigned)
@@ -192,25 +209,37 @@ class PartitionConsumer(ReceiverQueue):
     def gave_up(self, error: PulsarException) -> None:
         """Wake those who wait for messages: they receive the error."""
         self.state = State.FAILED
-        self._acks.stop()
+        self.acks.stop()
         self.leave()
         self._on_arrival(self)
+
+    async def ask_last(self, connection: Connection) -> MessageId:
+        """Return the id of the topic's last deliverable message, requested on this connection."""
+        request_id = self.client.next_request_id()
+        frame = commands.get_last_message_id(self.consumer_id, request_id)
+        answer = await self.ask(request_id, frame, connection, pb.CommandGetLastMessageIdResponse)
+        if answer.HasField("consumer_mark_delete_position"):
+            self.position.mark_delete = commands.message_id(answer.consumer_mark_delete_position)
+        return commands.message_id(answer.last_message_id, partition=self.topic.partition, topic=self.topic.full)
 
     # --- deliveries (loop) ----------------------------------------------------------------------------------------
 
     def on_message(self, message: pb.CommandMessage, payload: bytes, connection: Connection) -> None:
         """Queue a delivery undecoded."""
-        self.newest = message.message_id
-        if message.HasField("consumer_epoch") and message.consumer_epoch < self._epoch:
-            # Sent before our last request to redeliver everything: the same message follows.
-            self._give_back_unread(Delivery(message, payload, self.attachment))
+        core = self.core
+        if core.is_outdated(message):
+            with self.lock:
+                core.return_outdated(message, payload)
+                self.write_outgoing()
+            if core.permits.on_demand:
+                self._on_arrival(self)
             return
-        delivery = Delivery(message, payload, self.attachment)
-        self.all_deliveries.append(delivery)
-        if self._tells_arrivals:
-            self.permits.on_delivery(delivery)
-            if self.permits.held:
-                return
+        core.append(message, payload)
+        if core.is_held:
+            with self.lock:
+                core.hand_back(latest_only=True)
+                self.write_outgoing()
+            return
         self._on_arrival(self)
 
     def on_active_change(self, is_active: bool) -> None:
@@ -224,37 +253,176 @@ class PartitionConsumer(ReceiverQueue):
         self.reached_end = True
         self._on_arrival(self)
 
-    def _give_back_unread(self, delivery: Delivery) -> None:
-        with self.lock:
-            self._grant(permits_of(delivery))
-        if self.permits.on_demand:
-            self._on_arrival(self)
-
     def look_again(self) -> None:
         """Wake those who wait for messages. On the loop."""
         self._on_arrival(self)
 
-    def forget_deliveries(self) -> None:
-        """Drop all deliveries and acknowledgements: the position has moved. Called under the lock."""
-        self.chunks.clear()
-        self._acks.forget()
-        self._drop_queued()
-        self.reached_end = False
-
-    @property
-    def is_reader(self) -> bool:
-        """True if the broker stores no position for this subscription."""
-        return not self._durable
+    def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
+        """Drop all deliveries and acknowledgements: the subscription was moved. Acquires the lock."""
+        with self.lock:
+            self.core.reclaim_prefetched()
+            self.chunks.clear()
+            self.acks.forget()
+            self.core.on_seek(position, sought, inclusive=inclusive)
+            self.reached_end = False
 
     def note(self, name: str, number: int = 1) -> None:
         """Count a rare event, when recording is on. Thread-safe."""
         if self.stats is not None:
             self.stats.count(name, number)
 
+    # --- dequeue (any thread) ---------------------------------------------------------------------------------------
+
+    def dequeue(self, prefetch: bool = False) -> Message | None:
+        """Return the next message, None when there is none yet; the following ones may be prefetched. Thread-safe."""
+        core = self.core
+        with self.lock:
+            message = core.dequeue(prefetch)
+            if core.outgoing:
+                self.write_outgoing()
+            if self._unacked is not None and message is not None:
+                self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
+            return message
+
+    def dequeue_rows(self) -> EntryRows | None:
+        """Return the rest of the current entry, or the next one, for columns; None when there is none yet."""
+        entry_slice = self.dequeue_slice()
+        if entry_slice is None:
+            return None
+        if entry_slice.entry.decryption_failed:
+            # Not possible as columns; the range reader detects by this that the range is incomplete.
+            self.decoder.undecrypted_count += 1
+        return entry_slice.part
+
+    def dequeue_slice(self, budget: BatchBudget | None = None) -> EntrySlice | None:
+        """Return as much of the current entry, or of the next one, as the budget allows; None when there is none.
+
+        Without a budget all of it. With one, an entry that cannot be decrypted is None. Thread-safe.
+        """
+        with self.lock:
+            found = self.core.dequeue_slice(budget)
+            self.write_outgoing()
+            if found is None:
+                return None
+            self.acks.watch(found[0].key)
+        return EntrySlice(*found)
+
+    def enable_prefetch(self) -> None:
+        """Fill the prefetch buffer from now on, unless each dequeued message needs processing."""
+        if self._unacked is None:
+            self.core.enable_prefetch()
+
+    def disable_prefetch(self) -> None:
+        """Stop filling the prefetch buffer, and reclaim its messages. Thread-safe."""
+        with self.lock:
+            self.core.disable_prefetch()
+            self.write_outgoing()
+
+    def count_dequeued(self) -> None:
+        """Update the position to what was dequeued from the prefetch buffer. Thread-safe."""
+        with self.lock:
+            self.core.count_dequeued()
+            self.write_outgoing()
+
+    def dequeued_entry(self) -> tuple[int, int]:
+        """Return ledger id and entry id of the last dequeued message, (-1, -1) before the first. Thread-safe."""
+        self.count_dequeued()
+        last = self.position.last_dequeued_message_id
+        return (-1, -1) if last is None else (last.ledger_id(), last.entry_id())
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Put messages back at the head of the queue: the application did not receive them. Thread-safe."""
+        with self.lock:
+            if self.is_alive:
+                self.core.put_back(messages)
+
+    def on_receive_wait(self) -> None:
+        """Process a waiting receiver: with a queue of 0 grant a permit for it. Thread-safe."""
+        with self.lock:
+            self.core.permits.on_receive_wait(self.core.is_empty())
+            self.write_outgoing()
+
+    def show_arrivals(self, arriving: Arriving) -> None:
+        """Pass all messages to `arriving` on arrival, from `open_arrived` or dequeuing. Set before the first
+        delivery.
+        """
+        self.core.show_arrivals(arriving)
+        # An interceptor may acknowledge the message from its callback.
+        self.lock = threading.RLock()
+
+    def open_arrived(self) -> None:
+        """Decode all deliveries now, rather than when they are dequeued, so that interceptors see them. Thread-safe."""
+        with self.lock:
+            self.core.open_arrived()
+            self.write_outgoing()
+
+    def pause(self, *, strict: bool) -> None:
+        """Grant no more permits; if strict, deliver nothing more either. Thread-safe."""
+        with self.lock:
+            must_hand_back = self.core.pause(strict=strict)
+            self.write_outgoing()
+        if must_hand_back:
+            self.engine.call(self._hand_back)
+
+    def _hand_back(self) -> None:
+        with self.lock:
+            self.core.hand_back()
+            self.write_outgoing()
+
+    def resume(self) -> None:
+        """Grant collected permits, and deliver what was withheld. Thread-safe."""
+        with self.lock:
+            self.core.resume()
+            self.write_outgoing()
+        # Waiting receivers look again, and with a queue of 0 request a permit again.
+        self.engine.call(self.look_again)
+
+    def drop_queued(self) -> None:
+        """Drop queued messages: the topic is not read any more. Thread-safe."""
+        with self.lock:
+            self.core.drop_queued()
+
+    def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
+        """Drop queued messages of entries that are redelivered as a whole. Thread-safe."""
+        with self.lock:
+            self.core.drop_messages_of(entries)
+            self.write_outgoing()
+
+    # --- queue state (thread-safe) ----------------------------------------------------------------------------------
+
+    def may_have_more(self) -> bool:
+        """Return True if dequeuing may return a message. Thread-safe, without lock."""
+        return self.core.may_have_more()
+
+    def has_queued(self) -> bool:
+        """Return True if a message can be dequeued immediately, decoding as far as needed to be sure. Thread-safe."""
+        with self.lock:
+            found = self.core.has_queued()
+            if self.core.outgoing:
+                self.write_outgoing()
+            return found
+
+    def queued_messages(self) -> int:
+        """Return the number of messages received and not dequeued. Thread-safe."""
+        with self.lock:
+            return self.core.queued()[0]
+
+    def queued_bytes(self) -> int:
+        """Return the bytes received and not dequeued: payload bytes, and all bytes of undecoded entries.
+        Thread-safe.
+        """
+        with self.lock:
+            return self.core.queued()[1]
+
     @property
-    def acks_sent(self) -> int:
-        """Number of messages whose acknowledgement was sent, a cumulative one counted once."""
-        return self._acks.sent
+    def attachment(self) -> int:
+        """Number of attachments to a broker: with each one unacknowledged messages are redelivered."""
+        return self.core.attachment
+
+    @property
+    def is_alive(self) -> bool:
+        """True unless the consumer is closed or failed."""
+        return self.state is State.READY or self.state is State.CONNECTING
 
     # --- acknowledging and redelivery (any thread) ------------------------------------------------------------------
 
@@ -262,37 +430,27 @@ class PartitionConsumer(ReceiverQueue):
         """Acknowledge a message; sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
         entry, index = message.entry, message.batch_index
-        self._acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
+        self.acks.add((entry.ledger_id, entry.entry_id), index, entry.batch_size, done)
 
     def acknowledge(self, ids: Iterable[MessageId], done: Done | None = None) -> None:
         """Acknowledge messages; sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
-        self._acks.add_ids(ids, done)
-
-    def acknowledge_skipped(self, place: MessageId) -> None:
-        """Note the message a seek went behind as done, where nothing of its entry is left. Thread-safe."""
-        if place.batch_index() + 1 < place.batch_size() or (place.batch_index() >= 0 and not place.batch_size()):
-            # The rest of the batch is still to come; the broker knows from the seek what is left of it.
-            return
-        entry = MessageId(
-            place.partition(), place.ledger_id(), place.entry_id(), first_chunk=place.first_chunk_message_id()
-        )
-        self.acknowledge([entry])
+        self.acks.add_ids(ids, done)
 
     def acknowledge_ranges(self, ranges: Iterable[EntryRange], done: Done | None = None) -> None:
         """Acknowledge entries; sent within the group time. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
-        self._acks.add_ranges(ranges, done)
+        self.acks.add_ranges(ranges, done)
 
     def acknowledge_cumulative(self, message_id: MessageId, done: Done | None = None) -> None:
         """Acknowledge everything up to and including a message. `done` waits for the receipt. Thread-safe."""
         self.check_usable()
-        self._acks.add_cumulative(message_id, done)
+        self.acks.add_cumulative(message_id, done)
 
     def negative_acknowledge(self, message_id: MessageId, redelivery_count: int = 0) -> None:
         """Request redelivery of a message after the configured delay. Thread-safe."""
         self.check_usable()
-        self._acks.negative_acknowledge((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
+        self.acks.negative_acknowledge((message_id.ledger_id(), message_id.entry_id()), redelivery_count)
 
     def redeliver(self, entries: list[EntryKey] | None) -> None:
         """Request redelivery of entries, or of everything unacknowledged (None). Thread-safe."""
@@ -302,55 +460,20 @@ class PartitionConsumer(ReceiverQueue):
             if connection is None:
                 # The broker redelivers everything unacknowledged after the reconnect anyway.
                 return
-            if entries is not None and self._acks.request_entries(entries):
+            if entries is not None and self.acks.request_entries(entries):
                 return
-            returned = self.opened()[0] + sum(map(permits_of, self.all_deliveries))
-            self._drop_queued()
+            self.core.redeliver_all()
             self.chunks.drop_incomplete()
-            self._acks.forget_redelivery()
-            if self._redeliver_all is not None:
-                self._epoch += 1
-                self.permits_to_return += returned
+            self.acks.forget_redelivery()
+            if self.core.rewinds:
                 self._redeliver_all.start()
-                return
-            connection.write([commands.redeliver(self.consumer_id, (), epoch=None)])
-            if returned:
-                self._grant(returned)
-        if self.permits.on_demand:
+            self.write_outgoing()
+        if self.core.permits.on_demand and not self.core.rewinds:
             self.engine.call(self._on_arrival, self)
-
-    def outstanding(self) -> int:
-        """Return how many permits the broker has left, when nothing is queued here."""
-        return self.permits.size - self.permits_to_return
-
-    @property
-    def is_rewinding(self) -> bool:
-        """True while no permits are granted, so that the broker stops reading."""
-        return self._redeliver_all is not None and self._redeliver_all.is_waiting
-
-    def rewind(self, attachment: int) -> None:
-        """Have the broker redeliver everything unacknowledged, if this is still the attachment. Under the lock."""
-        if self.connection is not None and self.attachment == attachment:
-            self.newest = None
-            self.connection.write([commands.redeliver(self.consumer_id, (), epoch=self._epoch)])
-
-    def grant_rewound(self) -> None:
-        """Grant the permits that were withheld meanwhile. Under the lock."""
-        self._grant(0)
-
-    @property
-    def acks(self) -> AckGroupingTracker:
-        """Ack grouping tracker of this consumer."""
-        return self._acks
 
     def size_of(self, key: EntryKey) -> int:
         """Return the batch size if the entry is the one being dequeued, else 0. Called under the lock."""
-        if self._shows is not None and self.last_message is not None:
-            # Later entries may be decoded already.
-            entry = self.last_message.entry
-            return entry.batch_size if (entry.ledger_id, entry.entry_id) == key else 0
-        decoded = self._decoded
-        return decoded.entry.batch_size if decoded is not None and decoded.entry.key == key else 0
+        return self.core.size_of(key)
 
     def check_usable(self) -> None:
         """Raise when the consumer is closed or has failed."""
@@ -360,20 +483,12 @@ class PartitionConsumer(ReceiverQueue):
 
     # --- end ------------------------------------------------------------------------------------------------------
 
-    async def unsubscribe(self, *, force: bool = False) -> None:
-        """Delete the subscription at the broker and close; on failure the consumer goes on."""
-        await unsubscribe(self, force=force)
-
-    async def close(self, timeout: float | None = None) -> ConsumerClose:
-        """Send acknowledgements and close; the subscription stays at the broker. See `close.close`."""
-        return await close(self, timeout)
-
     def begin_to_close_inline(self, connection: Connection) -> bool:
         """Accept no more acknowledgements, if it is attached to the connection and its close needs nothing of the loop
         but `abandon`. Thread-safe.
         """
         with self.lock:
-            needs_loop = self.dead_letter_router is not None or self._key_task is not None or self._acks.has_receipts
+            needs_loop = self.dead_letter_router is not None or self.decoder.is_fetching_key or self.acks.has_receipts
             if self.state is not State.READY or self.connection is not connection or needs_loop:
                 return False
             self.state = State.CLOSING
@@ -382,16 +497,15 @@ class PartitionConsumer(ReceiverQueue):
     def stop(self) -> None:
         """Deliver and acknowledge nothing more. Thread-safe, unless `needs_loop` of `begin_to_close_inline`."""
         if self.state is not State.CLOSED:
-            self.note("acks_failed", self._acks.unsent())
+            self.note("acks_failed", self.acks.unsent())
         self.state = State.CLOSED
-        if self._key_task is not None:
-            self._key_task.cancel()
-        self._acks.stop()
+        self.decoder.stop()
+        self.acks.stop()
         if self.dead_letter_router is not None:
             self.dead_letter_router.abandon()
         with self.lock:
             # A closed consumer delivers nothing more; the broker stores what was not acknowledged.
-            self._drop_queued()
+            self.core.drop_queued()
 
     def abandon(self) -> None:
         """Close without a message to the broker; those who wait receive `AlreadyClosed`."""

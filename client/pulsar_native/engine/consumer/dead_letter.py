@@ -15,11 +15,12 @@ import random
 import string
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pulsar_native.config import ConsumerConfig, DeadLetterPolicy, ProducerConfig
 from pulsar_native.engine.client_context import ClientContext
 from pulsar_native.engine.consumer.ack_receipts import Done, completing
+from pulsar_native.engine.consumer.consumer_context import ConsumerContext
 from pulsar_native.engine.handler import State
 from pulsar_native.engine.producer.partitioned_producer import TopicProducer
 from pulsar_native.exceptions import AlreadyClosed, PulsarException, TopicNotFound
@@ -43,10 +44,6 @@ from pulsar_native.schema.info import SchemaInfo
 from pulsar_native.topic import TopicName
 from pulsar_native.wire.codec import encode_single_fields
 from pulsar_native.wire.entry import EntryKey
-
-if TYPE_CHECKING:
-    from pulsar_native.engine.consumer.ack_grouping_tracker import AckGroupingTracker
-    from pulsar_native.engine.consumer.consumer import PartitionConsumer
 
 _log = logging.getLogger("pulsar_native.consumer")
 
@@ -107,16 +104,33 @@ class DeadLetterClient(ClientContext, Protocol):
     """Client of a consumer with a dead-letter topic."""
 
     async def create_producer(self, config: ProducerConfig, schema: Schema[Any] | None) -> TopicProducer: ...
-    def count_dead_letter(self, consumer: PartitionConsumer) -> None: ...
+    def count_dead_letter(self, topic: TopicName, subscription_name: str) -> None: ...
+
+
+class DeadLetterConsumer(ConsumerContext, Protocol):
+    """Consumer of a partition with a dead-letter topic."""
+
+    name: str
+
+    @property
+    def client(self) -> DeadLetterClient: ...
+    def redeliver(self, entries: list[EntryKey] | None) -> None: ...
+
+
+class EntryAcks(Protocol):
+    """Acknowledgements of a consumer's entries."""
+
+    def add(self, key: EntryKey, batch_index: int, batch_size: int) -> None: ...
+    def still_open(self, decoded: Decoded) -> list[Message]: ...
 
 
 class DeadLetterRouter:
-    """Dead-letter router of one `PartitionConsumer`."""
+    """Dead-letter router of a partition's consumer."""
 
-    def __init__(self, consumer: PartitionConsumer, policy: DeadLetterPolicy) -> None:
+    def __init__(self, consumer: DeadLetterConsumer, policy: DeadLetterPolicy) -> None:
         self._consumer = consumer
         # Tracker of the same consumer, which sets this when it is created.
-        self.acks: AckGroupingTracker
+        self.acks: EntryAcks
         self._policy = policy
         subscription = consumer.config.subscription_name
         self.dead_letter_topic = policy.dead_letter_topic or dead_letter_topic(consumer.topic.full, subscription)
@@ -301,7 +315,7 @@ class DeadLetterRouter:
             await self._room(full.wait_for_room)
         message_id = await future
         if topic == self.dead_letter_topic:
-            self._consumer.client.count_dead_letter(self._consumer)
+            self._consumer.client.count_dead_letter(self._consumer.topic, self._consumer.config.subscription_name)
         return message_id
 
     async def _room(self, wait_for_room: Callable[[Callable[[], None]], None]) -> None:

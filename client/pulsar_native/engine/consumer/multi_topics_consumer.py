@@ -18,8 +18,9 @@ from pulsar_native.arrow.batch import ArrowBatch, EntryRange
 from pulsar_native.arrow.columns import EntryRows
 from pulsar_native.arrow.entry_slice import BatchBudget, EntrySlice
 from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.consumer import seek
 from pulsar_native.engine.consumer.ack_receipts import AllDone, Done
-from pulsar_native.engine.consumer.close import close_inline
+from pulsar_native.engine.consumer.close import close, close_inline, unsubscribe
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.consumer.dead_letter import DeadLetterRouter
 from pulsar_native.engine.consumer.topic_subscriptions import SubscriptionsClient, TopicSubscriptions
@@ -110,13 +111,13 @@ class MultiTopicsConsumer(TopicSubscriptions):
         (child,) = self.children
         child.enable_prefetch()
         self._prefetches = True
-        return child.prefetch.messages
+        return child.core.prefetch.messages
 
     def clear_after_fork(self) -> None:
         """Clear the buffers the APIs use without a check: in a forked child, without a lock."""
         self.fast_acks.clear()
         for child in self.children:
-            child.prefetch.messages.clear()
+            child.core.prefetch.messages.clear()
 
     def dequeue_rows(self) -> tuple[PartitionConsumer, EntryRows] | None:
         """Return the next entry for columns with its consumer, None when there is none yet."""
@@ -185,7 +186,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     def _notify_receive_wait(self) -> None:
         for child in self.children:
-            child.permits.on_receive_wait()
+            child.on_receive_wait()
 
     def forget_wait(self, wake: Wake) -> None:
         """Remove a waiter, served or not; the next one is woken when there is more."""
@@ -316,13 +317,13 @@ class MultiTopicsConsumer(TopicSubscriptions):
         self._paused = True
         self.held = self.held or strict
         for child in self.children:
-            child.permits.pause(strict=strict)
+            child.pause(strict=strict)
 
     def resume(self) -> None:
         """Grant the permits collected since `pause`, and go on. Thread-safe."""
         self._paused = self.held = False
         for child in self.children:
-            child.permits.resume()
+            child.resume()
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Queue messages again that the application did not receive, after a strict pause. Thread-safe."""
@@ -364,13 +365,13 @@ class MultiTopicsConsumer(TopicSubscriptions):
     async def move(self, targets: SeekTargets) -> None:
         """Seek to the result of `seek_targets`; when one fails the others have moved all the same."""
         await gather_settled(
-            child.position.move(where) if isinstance(where, MessageId) else child.position.seek(None, where)
+            seek.move(child, where) if isinstance(where, MessageId) else seek.seek(child, None, where)
             for child, where in targets
         )
 
     async def last_message_ids(self) -> list[MessageId]:
         """Return the last message id of every partition."""
-        return await gather(child.position.last_message_id() for child in self.children)
+        return await gather(seek.last_message_id(child) for child in self.children)
 
     def dequeued_ids(self) -> list[MessageId]:
         """Return the id of the last dequeued message of every partition that has one. Thread-safe."""
@@ -381,13 +382,13 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def positions(self) -> list[tuple[MessageId, MessageId]]:
         """Return the last id and the mark-delete position of every partition."""
-        return await gather(child.position.last_and_mark() for child in self.children)
+        return await gather(seek.last_and_mark(child) for child in self.children)
 
     async def last_message_id(self) -> MessageId:
         """Return the last message id of an unpartitioned topic."""
         if len(self.children) != 1:
             raise OperationNotSupported("There is one last id for each partition; use get_last_message_ids()")
-        return await self.children[0].position.last_message_id()
+        return await seek.last_message_id(self.children[0])
 
     def has_queued(self) -> bool:
         """Return True if a message can be dequeued immediately. Thread-safe."""
@@ -395,7 +396,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
 
     async def has_message_available(self) -> bool:
         """Return True if any partition has a message to read."""
-        return any(await gather(child.position.has_message_available() for child in self.children))
+        return any(await gather(seek.has_message_available(child) for child in self.children))
 
     async def leave(self, topic: str | None, *, force: bool = False) -> None:
         """Unsubscribe from one topic, or from all and close; the only topic of a plain consumer is all."""
@@ -407,7 +408,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
     async def unsubscribe(self, *, force: bool = False) -> None:
         """Delete the subscription of every partition."""
         self._stop_growth()
-        await gather_settled(child.unsubscribe(force=force) for child in self.children)
+        await gather_settled(unsubscribe(child, force=force) for child in self.children)
         self.ended()
 
     async def close(self, timeout: float | None = None) -> tuple[ConsumerClose, ...]:
@@ -415,7 +416,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         self._stop_growth()
         # Order of events: set first, so that a topic that is added concurrently sees it and is closed by its own task.
         self._ended = True
-        reports = await gather(child.close(timeout) for child in self.children)
+        reports = await gather(close(child, timeout) for child in self.children)
         self.ended()
         return tuple(reports)
 

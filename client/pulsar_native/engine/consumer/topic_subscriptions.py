@@ -16,7 +16,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from pulsar_native.config import ConsumerConfig
+from pulsar_native.engine.consumer.close import close, unsubscribe
 from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
+from pulsar_native.engine.consumer.seek import open_at_start
 from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
@@ -111,14 +113,14 @@ class TopicSubscriptions(ABC):
     async def open(self) -> None:
         """Subscribe to every partition; the first failure closes the others and is raised."""
         try:
-            await gather_settled(child.open() for child in self.children)
+            await gather_settled(open_at_start(child) for child in self.children)
             if self.pattern is not None:
                 self.changes = True
                 await self.pattern.open()
         except BaseException:
             self._stop_growth()
             self._ended = True
-            await gather(child.close() for child in self.children)
+            await gather(close(child) for child in self.children)
             raise
         if self.config.auto_update_partitions and (self.changes or any(self.topics.values())):
             self.add_task(self.client.engine.spawn(self._watch_growth()))
@@ -164,11 +166,11 @@ class TopicSubscriptions(ABC):
 
     async def _join(self, topic: TopicName, count: int, added: list[PartitionConsumer]) -> None:
         try:
-            await gather_settled(child.open() for child in added)
+            await gather_settled(open_at_start(child) for child in added)
             if self._ended:
                 raise AlreadyClosed("The consumer was closed meanwhile", topic=topic.full)
         except BaseException:
-            await gather(child.close() for child in added)
+            await gather(close(child) for child in added)
             raise
         self._put_in(topic, count, added)
 
@@ -182,7 +184,7 @@ class TopicSubscriptions(ABC):
         if self._paused:
             # The pause may have begun after they were created.
             for child in added:
-                child.permits.pause(strict=self.held)
+                child.pause(strict=self.held)
         self.topics = {**self.topics, topic: count}
 
     def _remove_consumers(self, topic: TopicName) -> list[PartitionConsumer]:
@@ -202,7 +204,7 @@ class TopicSubscriptions(ABC):
         gone = self._remove_consumers(topic)
         for child in gone:
             child.drop_queued()
-        await gather(child.close() for child in gone)
+        await gather(close(child) for child in gone)
         self.client.retire(gone)
 
     async def unsubscribe_topic(self, name: str, *, force: bool = False) -> None:
@@ -220,7 +222,7 @@ class TopicSubscriptions(ABC):
             self.pattern.leave(topic)
         own = self._remove_consumers(topic)
         try:
-            await gather_settled(child.unsubscribe(force=force) for child in own)
+            await gather_settled(unsubscribe(child, force=force) for child in own)
         except BaseException:
             if self.pattern is not None:
                 self.pattern.stay(topic)
@@ -251,7 +253,7 @@ class TopicSubscriptions(ABC):
             create_topic=not self.changes,
         )
         if self._paused:
-            child.permits.pause(strict=self.held)
+            child.pause(strict=self.held)
         if self.config.consumer_type is ConsumerType.Failover:
             child.on_activity = self._active_changed
         return child

@@ -60,10 +60,10 @@ def consumer_counts(consumer: PartitionConsumer) -> dict[str, int]:
         return dict.fromkeys(CONSUMER_COUNTS, 0)
     # Under the consumer's lock, so that decoded and not dequeued messages are counted at the same moment.
     with consumer.lock:
-        messages, size = consumer.opened()
+        messages, size = consumer.core.opened()
         with recorder.lock:
             counts = dict(recorder.counts)
-        counts["acks_sent"] = consumer.acks_sent
+        counts["acks_sent"] = consumer.acks.sent
     counts["msgs_received"] -= messages
     counts["bytes_received"] -= size
     return counts

@@ -177,9 +177,9 @@ class Instruments:
         }
         self._lookup_duration.record(seconds, attributes)
 
-    def dead_letter(self, consumer: PartitionConsumer) -> None:
-        """Count a message sent to the dead-letter topic."""
-        self._dead_letters.add(1, dict(attributes_of(consumer)))
+    def dead_letter(self, topic: TopicName, subscription_name: str) -> None:
+        """Count a message of a subscription that was sent to the dead-letter topic."""
+        self._dead_letters.add(1, dict(_subscription_attributes(topic, subscription_name)))
 
     def retire(self, forget: Callable[[], None], closed: Iterable[PartitionProducer | PartitionConsumer]) -> None:
         """Keep the counts of producers or consumers while they are removed; `forget` removes them."""
@@ -249,10 +249,13 @@ def instruments_of(provider: Any) -> Instruments:
 
 def attributes_of(live: PartitionProducer | PartitionConsumer) -> _Attributes:
     """Return the attributes of a producer's or consumer's metrics."""
-    found = _topic_attributes(live.topic)
     if _is_consumer(live):
-        return (*found, ("pulsar.subscription", live.config.subscription_name))  # type: ignore[union-attr]
-    return found
+        return _subscription_attributes(live.topic, live.config.subscription_name)  # type: ignore[union-attr]
+    return _topic_attributes(live.topic)
+
+
+def _subscription_attributes(topic: TopicName, subscription_name: str) -> _Attributes:
+    return (*_topic_attributes(topic), ("pulsar.subscription", subscription_name))
 
 
 def _topic_attributes(topic: TopicName) -> _Attributes:

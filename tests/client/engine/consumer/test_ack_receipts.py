@@ -217,4 +217,4 @@ async def test_ack_receipt_resent_counts_once(fake: FakeBroker, cores: Cores, su
     fake.answers[Kind.ACK] = answered
     fake.peers[-1].close(reset=True)
     await asyncio.wait_for(asyncio.gather(*waiting), 10)
-    assert consumer.children[0].acks_sent == 3
+    assert consumer.children[0].acks.sent == 3

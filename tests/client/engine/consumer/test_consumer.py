@@ -315,7 +315,7 @@ async def test_redeliver_all_empties_queue_drops_old(fake: FakeBroker, cores: Co
     consumer = await subscribed(cores(fake.url), receiver_queue_size=10)
     deliver(fake, *singles(0, 8))
     await take(consumer, 2)
-    await until(lambda: len(consumer.children[0]._deliveries) == 6)
+    await until(lambda: len(consumer.children[0].core.all_deliveries) == 6)
     consumer.redeliver_all()
     (request,) = [seen.command.redeliverUnacknowledgedMessages
                   for seen in await asyncio.to_thread(fake.wait, Kind.REDELIVER_UNACKNOWLEDGED_MESSAGES)]  # fmt: skip

@@ -31,9 +31,9 @@ def redelivered(broker: FakeBroker) -> list[int]:
 async def deliver(broker: FakeBroker, consumer: Any, *frames: bytes) -> None:
     """Deliver entries and wait until they are here."""
     (child,) = consumer.children
-    before = len(child.all_deliveries)
+    before = len(child.core.all_deliveries)
     broker.peers[-1].send(*frames)
-    await until(lambda: len(child.all_deliveries) == before + len(frames))
+    await until(lambda: len(child.core.all_deliveries) == before + len(frames))
 
 
 def singles(first: int, last: int, size: int = 10) -> list[bytes]:
@@ -68,7 +68,7 @@ async def test_permits_scaled_queue_doubles_when_emptied(
     await asyncio.to_thread(fake.wait, Kind.FLOW, 1)
     next_entry = 0
     for size in (1, 2, 4, 6, 6):
-        assert child.permits.size == size and sum(permits(fake)) - next_entry <= size
+        assert child.core.permits.size == size and sum(permits(fake)) - next_entry <= size
         await deliver(fake, consumer, *singles(next_entry, next_entry + size))
         next_entry += size
         assert take_all(consumer) == size
@@ -79,7 +79,7 @@ async def test_permits_scaled_queue_doubles_when_emptied(
         await deliver(fake, slow, *singles(number, number + 1))
         take_all(slow)
         find_empty(slow)
-    assert slow.children[0].permits.size == 2
+    assert slow.children[0].core.permits.size == 2
 
 
 @pytest.mark.asyncio
@@ -89,11 +89,11 @@ async def test_permits_scaled_queue_limited_by_memory(fake: FakeBroker, cores: C
     consumer = await subscribed(core, receiver_queue_size=64, auto_scaled_receiver_queue_size_enabled=True)
     (child,) = consumer.children
     for first in (0, 1, 3, 7, 15):
-        await deliver(fake, consumer, *singles(first, first + child.permits.size, 20_000))
+        await deliver(fake, consumer, *singles(first, first + child.core.permits.size, 20_000))
         take_all(consumer)
         find_empty(consumer)
     # Eight of 20 kB would not fit into 100 kB.
-    assert child.permits.size == 4 and core.memory.used == 0
+    assert child.core.permits.size == 4 and core.memory.used == 0
 
 
 @pytest.mark.asyncio
@@ -103,8 +103,8 @@ async def test_permits_scaled_queue_halves_over_limit(fake: FakeBroker, cores: C
     consumer = await subscribed(core, receiver_queue_size=8, auto_scaled_receiver_queue_size_enabled=True)
     (child,) = consumer.children
     entry = 0
-    while child.permits.size < 8:
-        size = child.permits.size
+    while child.core.permits.size < 8:
+        size = child.core.permits.size
         await deliver(fake, consumer, *singles(entry, entry + size))
         entry += size
         take_all(consumer)
@@ -115,7 +115,7 @@ async def test_permits_scaled_queue_halves_over_limit(fake: FakeBroker, cores: C
     # Somebody else uses 96 % of the memory: half the queue is as much as is granted again.
     core.memory.reserve(96_000)
     assert take_all(consumer) == 8
-    assert child.permits.size == 1
+    assert child.core.permits.size == 1
     await until(lambda: sum(permits(fake)) == entry + 1)
     # All of it, and more: one entry at a time, when nothing is here.
     core.memory.reserve(10_000)
@@ -134,7 +134,7 @@ async def test_permits_scaled_queue_halves_over_limit(fake: FakeBroker, cores: C
     await deliver(fake, consumer, *singles(entry, entry + 1))
     assert take_all(consumer) == 1
     find_empty(consumer)
-    assert child.permits.size == 2
+    assert child.core.permits.size == 2
 
 
 @pytest.mark.asyncio
@@ -147,10 +147,10 @@ async def test_permits_strict_pause_hands_back_once(fake: FakeBroker, cores: Cor
     await deliver(fake, consumer, *singles(0, 3), delivery(0, chunk, 3), delivery(0, batch, 4))
     consumer.pause(strict=True)
     await until(lambda: redelivered(fake) == [0, 1, 2, 4])
-    assert [each.entry_id for each in child.all_deliveries] == [3] and consumer.dequeue() is None
+    assert [each.entry_id for each in child.core.all_deliveries] == [3] and consumer.dequeue() is None
     fake.peers[-1].send(*singles(1, 3), *singles(5, 6))
     await until(lambda: redelivered(fake) == [0, 1, 2, 4, 5])
-    assert [each.entry_id for each in child.all_deliveries] == [3, 1, 2] and consumer.dequeue() is None
+    assert [each.entry_id for each in child.core.all_deliveries] == [3, 1, 2] and consumer.dequeue() is None
     assert permits(fake) == [20]
     # Three, the batch of five, and one were handed back, and one chunk was opened: ten, half the queue.
     consumer.resume()

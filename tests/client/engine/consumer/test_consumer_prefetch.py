@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +13,10 @@ import pytest
 from pulsar_native.arrow.entry_slice import BatchBudget
 from pulsar_native.engine.client import ClientCore
 from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsumer
-from pulsar_native.engine.consumer.prefetch_buffer import PrefetchBuffer
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
-from pulsar_native.protocol.entry_decoder import Decoded, Delivery, StartFilter, decode
-from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from support.entry_bytes import batch_entry
 from support.fake_broker import FakeBroker, delivery, permits
@@ -34,22 +30,6 @@ FAST = {"starting_backoff_interval_ms": 20}
 
 def batch(first: int, count: int) -> bytes:
     return batch_entry([b"%d" % number for number in range(first, first + count)], first_sequence_id=first)
-
-
-def decoded(count: int) -> Decoded:
-    message = pb.CommandMessage(consumer_id=0, message_id=pb.MessageIdData(ledgerId=1, entryId=2))
-    found = decode(
-        Delivery(message, batch(0, count), 1),
-        topic="persistent://public/default/t",
-        partition=-1,
-        schema=None,
-        start=StartFilter(None, False),
-        missing=None,
-        max_message_size=1 << 20,
-        together=lambda *_: None,
-    )
-    assert found is not None
-    return found
 
 
 def values(messages: Any) -> list[int]:
@@ -86,58 +66,6 @@ class Application:
 
 def acked(broker: FakeBroker) -> list[int]:
     return [data.entryId for seen in broker.seen(Kind.ACK) for data in seen.command.ack.message_id]
-
-
-# --- the hand itself --------------------------------------------------------------------------------------------
-
-
-def test_prefetch_reclaim_counts_and_keeps_order() -> None:
-    prefetch = PrefetchBuffer()
-    assert not prefetch and prefetch.taken() == (0, None)
-    prefetch.fill(decoded(10), 2, 9)
-    assert values([prefetch.messages.popleft(), prefetch.messages.popleft()]) == [2, 3]
-    taken, last = prefetch.taken()
-    assert taken == 2 and last is not None and last.message_id().batch_index() == 3
-    assert prefetch.taken() == (0, None)
-    prefetch.messages.popleft()
-    assert values(reversed(prefetch.reclaim())) == [5, 6, 7, 8]
-    taken, last = prefetch.taken()
-    assert taken == 1 and last is not None and last.message_id().batch_index() == 4
-    assert not prefetch and not prefetch.messages
-
-
-def test_prefetch_concurrent_pop_and_reclaim() -> None:
-    entry = decoded(2000)
-    for _ in range(20):
-        prefetch = PrefetchBuffer()
-        prefetch.fill(entry, 0, 2000)
-        taken: list[Message] = []
-        begun = threading.Barrier(3)
-
-        def take(
-            prefetch: PrefetchBuffer = prefetch, taken: list[Message] = taken, begun: threading.Barrier = begun
-        ) -> None:
-            begun.wait()
-            try:
-                while True:
-                    taken.append(prefetch.messages.popleft())
-            except IndexError:
-                return
-
-        threads = [threading.Thread(target=take) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        begun.wait()
-        back = prefetch.reclaim()
-        count, last = prefetch.taken()
-        for thread in threads:
-            thread.join()
-        assert count == len(taken) == 2000 - len(back)
-        assert sorted(values(taken)) + values(reversed(back)) == list(range(2000))
-        assert last is None or int(last.data()) == count - 1
-
-
-# --- a consumer that lends ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -329,8 +257,8 @@ async def test_prefetch_interleaved_calls_keep_order_and_count(
             expected += 1
         chance.choice(others)()
     child.count_dequeued()
-    assert application.take() is None and child.permits_to_return < child.flow_threshold
-    await until(lambda: sum(permits(fake)) + child.permits_to_return == 50 + first)
+    assert application.take() is None and child.core.permits.to_return < child.core.permits.threshold
+    await until(lambda: sum(permits(fake)) + child.core.permits.to_return == 50 + first)
 
 
 # --- what the APIs note as acknowledged ----------------------------------------------------------------------------
@@ -354,7 +282,7 @@ async def test_ack_fast_path_groups_by_entry(fake: FakeBroker, cores: Cores, sub
     await until(lambda: set(acked(fake)) == whole | {2})
     acks.add_fast(missing)
     await until(lambda: sorted(acked(fake)) == [0, 1, 2, 3])
-    assert consumer.children[0].acks_sent == 40
+    assert consumer.children[0].acks.sent == 40
 
 
 @pytest.mark.asyncio

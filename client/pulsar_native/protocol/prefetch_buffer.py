@@ -1,4 +1,4 @@
-"""Lock-free prefetch buffer: messages of the current entry that `receive()` pops without acquiring the consumer lock.
+"""Prefetch buffer: messages of the current entry that `receive()` pops without acquiring the consumer's lock.
 
 Rules: the messages are of one entry, in order, ahead of everything else the consumer has. The APIs pop from the left,
 in any thread, one atomic step per message; `fill`, `taken` and `reclaim` are called under the consumer's lock, and
@@ -15,7 +15,7 @@ from pulsar_native.protocol.entry_decoder import Decoded
 
 
 class PrefetchBuffer:
-    """Prefetch buffer of one `PartitionConsumer`. The methods are called under its lock."""
+    """Prefetch buffer of one consumer. The methods are called under its lock."""
 
     __slots__ = ("_counted", "_of", "_stop", "messages")
 

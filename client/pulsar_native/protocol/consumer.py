@@ -1,0 +1,549 @@
+"""Consumer state machine for one topic or partition: deliveries, messages, permits, position, epoch, pauses.
+
+Rules: the unit is the entry. The loop appends whole deliveries; the thread that receives decodes them. Message objects
+are created when they are needed: the rest of an entry is a number of messages. Order: prefetch buffer, created
+messages, the rest of the entry, deliveries. Every message that leaves, dequeued, dropped or filtered out, is counted by
+`permits`, which return them in bulk. With every attachment to a broker, and with every request to redeliver everything,
+what is queued is dropped, since the broker redelivers it: its deliveries are recognised by their attachment or epoch.
+
+A strict pause withholds what is queued; on shared subscriptions it is handed back to the broker, each entry once, since
+an entry that arrives a second time has no other consumer and would only increase its redelivery count.
+
+Commands for the broker collect in `outgoing`, in order; the engine writes them after each call. Not thread-safe, but
+for `append` (loop) and what is documented so: the engine holds the consumer's lock around every call. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import takewhile
+from typing import Any, Protocol
+
+from pulsar_native.exceptions import PulsarException
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.consumer_position import ConsumerPosition
+from pulsar_native.protocol.data_keys import KeyWanted
+from pulsar_native.protocol.entry_decoder import Corrupt, Decoded, Delivery, ReceivedEntry, StartFilter, Undecryptable
+from pulsar_native.protocol.permits import AutoScaledPermits, Permits, ReceiverMemory, expected_permits, permits_of
+from pulsar_native.protocol.prefetch_buffer import PrefetchBuffer
+from pulsar_native.protocol.unacked_tracker import in_blocks
+from pulsar_native.wire import commands
+from pulsar_native.wire import pulsar_api_pb2 as pb
+from pulsar_native.wire.entry import EntryKey, parse_entry
+
+Arriving = Callable[[list[Message]], list[Message]]
+"""Function that interceptors see arriving messages with; returns those to queue."""
+Slice = tuple[ReceivedEntry, Sequence[int]]
+"""Messages of one entry, by their indexes in it."""
+
+
+class Decoding(Protocol):
+    """Decoding of deliveries, with what is known of them: acknowledgements, dead letters, keys, statistics."""
+
+    def is_acknowledged(self, key: EntryKey) -> bool:
+        """Return True if the entry was acknowledged here and must not be delivered."""
+
+    def decode(self, delivery: Delivery, start: StartFilter) -> Decoded | None:
+        """Return the decoded delivery, None for a chunk of a message that is not complete yet.
+
+        Raises `KeyWanted`, `Corrupt` and `Undecryptable`.
+        """
+
+    def on_undecodable(self, delivery: Delivery, error: Corrupt | Undecryptable) -> int:
+        """Handle an undecodable delivery and return its permits."""
+
+    def admit(self, decoded: Decoded) -> int:
+        """Return how many messages to deliver and count them; 0 where the entry goes to the dead-letter topic."""
+
+    def fetch_key(self, wanted: KeyWanted) -> None:
+        """Have a private key read; deliveries wait until `ConsumerCore.on_key_fetched`."""
+
+    def on_dropped(self, messages: int, size: int) -> None:
+        """Count decoded messages that are dropped, and their payload bytes."""
+
+
+class Budget(Protocol):
+    """Rows and bytes still to collect: see `arrow.entry_slice.BatchBudget`."""
+
+    locked: ReceivedEntry | None
+
+    def spend(self, sizes: Sequence[int]) -> int: ...
+
+
+class ConsumerCore:
+    """Consumer state machine. Not thread-safe, except where said."""
+
+    def __init__(
+        self,
+        consumer_id: int,
+        queue_size: int,
+        position: ConsumerPosition,
+        decoding: Decoding,
+        *,
+        scaled_within: ReceiverMemory | None = None,
+        redelivers_entries: bool = False,
+        rewinds: bool = False,
+    ) -> None:
+        self._consumer_id = consumer_id
+        self._position = position
+        self._decoding = decoding
+        # Subscriptions that redeliver single entries to any consumer with permits; and those where a request to
+        # redeliver everything moves the cursor.
+        self._redelivers_entries = redelivers_entries
+        self.rewinds = rewinds
+        # All deliveries and created messages; and the same for the application: the same objects, or empty ones during
+        # a strict pause.
+        self.all_deliveries: deque[Delivery] = deque()
+        self._all_messages: deque[Message] = deque()
+        self._deliveries, self._messages = self.all_deliveries, self._all_messages
+        self._decoded: Decoded | None = None
+        # Index from which the messages of that entry are neither dequeued nor created; None when all are created.
+        self._cut_at: int | None = None
+        # Buffer the APIs dequeue from without the lock, and whether it is in use.
+        self.prefetch = PrefetchBuffer()
+        self._prefetches = False
+        # Commands for the broker.
+        self.outgoing: list[bytes] = []
+        self._scaled: AutoScaledPermits | None = None
+        if scaled_within is not None:
+            self._scaled = AutoScaledPermits(queue_size, self._grant, scaled_within, self.is_empty)
+        self.permits = self._scaled or Permits(queue_size, self._grant)
+        # Number of attachments to a broker, and of requests to redeliver everything.
+        self.attachment = 0
+        self.epoch = 0
+        # Id of the last entry that arrived since the broker's cursor was last moved.
+        self.newest: pb.MessageIdData | None = None
+        self.is_held = False
+        self._handed_back: set[EntryKey] = set()
+        # Shows arriving messages to interceptors.
+        self._arriving: Arriving | None = None
+        self._awaits_key = False
+
+    def _grant(self, number: int) -> None:
+        self.outgoing.append(commands.flow(self._consumer_id, number))
+
+    # --- deliveries (loop) ------------------------------------------------------------------------------------------
+
+    def is_outdated(self, message: pb.CommandMessage) -> bool:
+        """Return True for a delivery sent before the last request to redeliver everything: it follows again."""
+        self.newest = message.message_id
+        return message.HasField("consumer_epoch") and message.consumer_epoch < self.epoch
+
+    def return_outdated(self, message: pb.CommandMessage, payload: bytes) -> None:
+        """Return the permits of an outdated delivery."""
+        self.permits.count(permits_of(Delivery(message, payload, self.attachment)))
+
+    def append(self, message: pb.CommandMessage, payload: bytes) -> None:
+        """Queue a delivery undecoded. On the loop, without the lock: one atomic step."""
+        delivery = Delivery(message, payload, self.attachment)
+        if self._scaled is not None:
+            # First: the thread that dequeues it removes it from the count.
+            self._scaled.on_queued(delivery)
+        self.all_deliveries.append(delivery)
+
+    # --- attachment -------------------------------------------------------------------------------------------------
+
+    def begin_attachment(self) -> MessageId | None:
+        """Drop what is queued, as the broker redelivers it, and return the start of a non-durable subscription."""
+        self.reclaim_prefetched()
+        start = self._position.start_message_id()
+        self.drop_queued()
+        self.attachment += 1
+        self.newest = None
+        return start
+
+    def attached(self) -> None:
+        """Grant the first permits of an attachment; those of a paused consumer collect until it resumes."""
+        self.permits.begin()
+
+    def detached(self) -> None:
+        """Grant nothing until the next attachment."""
+        self.permits.is_attached = False
+
+    # --- dequeue ----------------------------------------------------------------------------------------------------
+
+    def dequeue(self, prefetch: bool = False) -> Message | None:
+        """Return the next message, None when there is none yet; the following ones may be prefetched."""
+        if self._prefetches:
+            return self._dequeue_prefetching(prefetch)
+        messages = self._messages
+        if not messages and not self._decode_wanted():
+            return None
+        message = messages.popleft()
+        self._position.last_message = message
+        permits = self.permits
+        permits.to_return += 1
+        if permits.to_return >= permits.threshold:
+            permits.release()
+        return message
+
+    def _dequeue_prefetching(self, prefetch: bool) -> Message | None:
+        """Return the next message of a consumer that prefetches: from the buffer, refilling it where possible."""
+        if self.prefetch:
+            with contextlib.suppress(IndexError):
+                # Other threads may dequeue the last one concurrently.
+                return self.prefetch.messages.popleft()
+            self.count_dequeued()
+        if not self._messages:
+            if not self._begin_slice():
+                return None
+            decoded, first = self._decoded, self._cut_at
+            assert decoded is not None and first is not None
+            if decoded.is_whole_batch:
+                return self._dequeue_from_batch(decoded, first, prefetch)
+            self._open_cut()
+        message = self._messages.popleft()
+        self._position.last_message = message
+        self.permits.count(1)
+        return message
+
+    def _dequeue_from_batch(self, decoded: Decoded, first: int, prefetch: bool) -> Message:
+        (message,) = decoded.messages_between(first, first + 1)
+        self._position.last_message = message
+        permits = self.permits
+        permits.count(1)
+        stop = first + 1
+        if prefetch:
+            # As many as do not make permits due.
+            stop = min(decoded.wanted, max(stop, first + permits.threshold - permits.to_return))
+            self.prefetch.fill(decoded, first + 1, stop)
+        self._cut_at = stop if stop < decoded.wanted else None
+        return message
+
+    def enable_prefetch(self) -> None:
+        """Fill the prefetch buffer from now on, unless each dequeued message needs processing here."""
+        processed = self._arriving is not None or self._scaled is not None or self.permits.on_demand
+        self._prefetches = not processed
+
+    def disable_prefetch(self) -> None:
+        """Stop filling the prefetch buffer, and reclaim its messages."""
+        self._prefetches = False
+        self.reclaim_prefetched()
+
+    def count_dequeued(self) -> None:
+        """Count what was dequeued from the prefetch buffer since the last call, and update the position."""
+        taken, last = self.prefetch.taken()
+        if last is not None:
+            self._position.last_message = last
+            self.permits.count(taken)
+
+    def reclaim_prefetched(self) -> None:
+        """Empty the prefetch buffer: its messages are queued again, as objects."""
+        if self.prefetch:
+            back = self.prefetch.reclaim()
+            self.count_dequeued()
+            self._all_messages.extendleft(back)
+            self._open_cut()
+
+    def dequeue_slice(self, budget: Budget | None = None) -> Slice | None:
+        """Return as much of the current entry, or of the next one, as the budget allows; None when there is none.
+
+        Without a budget all of it. With one, an entry that cannot be decrypted is None, and `budget.locked`.
+        """
+        self.reclaim_prefetched()
+        messages = self._messages
+        if messages:
+            entry: Any = messages[0].entry
+            run = list(takewhile(lambda message: message.entry is entry, messages))
+            indexes: Sequence[int] = [max(0, message.batch_index) for message in run]
+            sizes = [] if budget is None else list(map(len, run))
+        elif self._begin_slice():
+            assert self._decoded is not None and self._cut_at is not None
+            entry = self._decoded.entry
+            indexes = self._decoded.indexes(self._cut_at)
+            sizes = [] if budget is None else self._decoded.sizes(indexes)
+        else:
+            return None
+        if budget is not None and entry.decryption_failed:
+            budget.locked = entry
+            return None
+        count = len(indexes) if budget is None else budget.spend(sizes)
+        if not count:
+            return None
+        for _ in range(count if messages else 0):
+            messages.popleft()
+        if self._cut_at is not None:
+            self._cut_at = indexes[count] if count < len(indexes) else None
+        last = indexes[count - 1] if entry.is_batch else -1
+        place = MessageId(entry.partition, entry.ledger_id, entry.entry_id, last, batch_size=entry.batch_size)
+        self._position.set_last_dequeued(place)
+        self.permits.count(count)
+        return entry, indexes[:count]
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Put messages back at the head of the queue: the application did not receive them."""
+        self._open_cut()
+        self._all_messages.extendleft(reversed(messages))
+        self.permits.to_return -= len(messages)
+
+    # --- decoding ---------------------------------------------------------------------------------------------------
+
+    def _decode_wanted(self) -> bool:
+        """Decode deliveries until there is a message to deliver; return False when there is none yet."""
+        self._open_cut()
+        while not self._messages:
+            if not self._decode_next():
+                return False
+            self._open_decoded()
+        return True
+
+    def _begin_slice(self) -> bool:
+        """Decode up to an entry with messages to deliver; return False when there is none yet."""
+        while self._cut_at is None:
+            if not self._decode_next():
+                return False
+            if self._decoded is not None:
+                self._cut_at = 0
+        return True
+
+    def _open_cut(self) -> None:
+        """Create the messages a slice has left of its entry: they are needed, or counted."""
+        self.reclaim_prefetched()
+        if self._cut_at is not None and self._decoded is not None:
+            self._all_messages.extend(self._decoded.messages_from(self._cut_at))
+        self._cut_at = None
+
+    def _open_decoded(self) -> None:
+        if self._decoded is not None:
+            messages = self._decoded.messages()
+            self._messages.extend(messages if self._arriving is None else self._arriving(messages))
+
+    def show_arrivals(self, arriving: Arriving) -> None:
+        """Pass all messages to `arriving`, from `open_arrived` or dequeuing. Set before the first delivery."""
+        self._arriving = arriving
+
+    def open_arrived(self) -> None:
+        """Decode all deliveries now, rather than when they are dequeued, so that interceptors see them."""
+        self._open_cut()
+        while self._decode_next():
+            self._open_decoded()
+
+    def _next_delivery(self) -> Delivery | None:
+        if self._awaits_key:
+            return None
+        scaled = self._scaled
+        try:
+            delivery = self._deliveries.popleft()
+        except IndexError:
+            if scaled is not None:
+                scaled.on_queue_empty()
+            return None
+        if scaled is not None:
+            scaled.on_removed(delivery)
+        return delivery
+
+    def _decode_next(self) -> bool:
+        """Decode one delivery into `_decoded` (None when nothing of it is wanted); return False when there is none
+        yet.
+        """
+        delivery = self._next_delivery()
+        if delivery is None:
+            return False
+        self._decoded = None
+        key = (delivery.ledger_id, delivery.entry_id)
+        if delivery.attachment != self.attachment:
+            return True
+        decoding, position = self._decoding, self._position
+        if decoding.is_acknowledged(key):
+            position.last_decoded = key
+            self.permits.count(permits_of(delivery))
+            return True
+        try:
+            decoded = decoding.decode(delivery, position.filter)
+        except KeyWanted as wanted:
+            self._wait_for_key(delivery, wanted)
+            return False
+        except (Corrupt, Undecryptable) as error:
+            position.last_decoded = key
+            self.permits.count(decoding.on_undecodable(delivery, error))
+            return True
+        position.last_decoded = key
+        if decoded is None:
+            # A chunk of a message that is not complete yet.
+            self.permits.count(1)
+            return True
+        expected = expected_permits(decoded.entry.parsed.num_messages, delivery)
+        given = decoding.admit(decoded)
+        self.permits.count(max(0, expected - given))
+        if given:
+            self._decoded = decoded
+            if self._scaled is not None:
+                self._scaled.passed += given
+        return True
+
+    def _wait_for_key(self, delivery: Delivery, wanted: KeyWanted) -> None:
+        """Have a private key read; deliveries wait in order meanwhile."""
+        self._deliveries.appendleft(delivery)
+        if self._scaled is not None:
+            self._scaled.on_queued(delivery)
+        self._awaits_key = True
+        self._decoding.fetch_key(wanted)
+
+    def on_key_fetched(self) -> None:
+        """Go on decoding: the key was read, or is known to be missing."""
+        self._awaits_key = False
+
+    # --- pause, redelivery, drop ------------------------------------------------------------------------------------
+
+    def pause(self, *, strict: bool) -> bool:
+        """Grant no more permits; if strict, deliver nothing more either. Return True if `hand_back` is to follow."""
+        self.permits.is_paused = True
+        if not strict or self.is_held:
+            return False
+        self.is_held = True
+        self._open_cut()
+        self._deliveries, self._messages = deque(), deque()
+        return self._redelivers_entries
+
+    def resume(self) -> None:
+        """Grant collected permits, and deliver what was withheld."""
+        self.is_held = False
+        self._handed_back.clear()
+        self._deliveries, self._messages = self.all_deliveries, self._all_messages
+        self.permits.resume()
+
+    def hand_back(self, *, latest_only: bool = False) -> None:
+        """During a strict pause, have the broker redeliver undecoded deliveries, to other consumers or later.
+
+        On the loop, where deliveries are queued: none can arrive in between.
+        """
+        if not self.is_held or not self.permits.is_attached or not self._redelivers_entries:
+            return
+        queued = self.all_deliveries
+        back: list[EntryKey] = []
+        rest: deque[Delivery] = deque()
+        while queued:
+            delivery = queued.pop()
+            if self._stays(delivery):
+                rest.appendleft(delivery)
+            else:
+                key = (delivery.ledger_id, delivery.entry_id)
+                self._handed_back.add(key)
+                back.append(key)
+                # A REDELIVER returns no permits: they wait until the pause ends.
+                self.permits.to_return += permits_of(delivery)
+                if self._scaled is not None:
+                    self._scaled.on_removed(delivery)
+            if latest_only:
+                break
+        queued.extend(rest)
+        back.reverse()
+        self.redeliver_entries(back)
+
+    def _stays(self, delivery: Delivery) -> bool:
+        """True if a delivery stays here: it was handed back before, or the other chunks of its message are here."""
+        if (delivery.ledger_id, delivery.entry_id) in self._handed_back or delivery.attachment != self.attachment:
+            return True
+        with contextlib.suppress(PulsarException):
+            return parse_entry(delivery.payload, verify=False).metadata.num_chunks_from_msg > 1
+        return False
+
+    def redeliver_entries(self, entries: Iterable[EntryKey]) -> None:
+        """Have the broker redeliver entries."""
+        for block in in_blocks(list(entries)):
+            self.outgoing.append(commands.redeliver(self._consumer_id, block, epoch=None))
+
+    def redeliver_all(self) -> None:
+        """Have the broker redeliver everything unacknowledged; what is queued is dropped.
+
+        Where the cursor is moved, only `rewind` writes the request, and no permits are granted until `end_rewind`.
+        """
+        returned = self.opened()[0] + sum(map(permits_of, self.all_deliveries))
+        self.drop_queued()
+        if self.rewinds:
+            self.epoch += 1
+            self.permits.to_return += returned
+            self.permits.is_withheld = True
+            return
+        self.outgoing.append(commands.redeliver(self._consumer_id, (), epoch=None))
+        if returned:
+            self.permits.count(returned)
+
+    def rewind(self) -> None:
+        """Request the redelivery of everything, which moves the cursor."""
+        self.newest = None
+        self.outgoing.append(commands.redeliver(self._consumer_id, (), epoch=self.epoch))
+
+    def end_rewind(self) -> None:
+        """Grant the permits withheld since `redeliver_all`."""
+        self.permits.resume_rewound()
+
+    def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
+        """Drop what is queued: the subscription was moved."""
+        self.reclaim_prefetched()
+        self._position.on_seek(position, sought, inclusive=inclusive)
+        self.drop_queued()
+
+    def drop_queued(self) -> None:
+        """Drop everything queued: it is redelivered, or not wanted any more."""
+        messages, size = self.opened()
+        if messages:
+            self._decoding.on_dropped(messages, size)
+        if self._scaled is not None:
+            for delivery in self.all_deliveries:
+                self._scaled.on_removed(delivery)
+        self.all_deliveries.clear()
+        self._all_messages.clear()
+        self._decoded = None
+        self._position.on_queue_dropped()
+
+    def drop_messages_of(self, entries: Collection[EntryKey]) -> None:
+        """Drop created messages of entries that are redelivered as a whole."""
+        before, size = self.opened()
+        waiting = self._all_messages
+        kept = [each for each in waiting if (each.entry.ledger_id, each.entry.entry_id) not in entries]
+        dropped = before - len(kept)
+        if dropped:
+            waiting.clear()
+            waiting.extend(kept)
+            self._decoding.on_dropped(dropped, size - sum(map(len, kept)))
+            self.permits.count(dropped)
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def may_have_more(self) -> bool:
+        """Return True if dequeuing may return a message. Thread-safe, without lock."""
+        return bool(
+            self._messages
+            or self._cut_at is not None
+            or self.prefetch.messages
+            or (self._deliveries and not self._awaits_key)
+        )
+
+    def is_empty(self) -> bool:
+        """Return True if nothing is queued, withheld or not."""
+        return not (self._all_messages or self.all_deliveries or self._cut_at is not None or self.prefetch.messages)
+
+    def has_queued(self) -> bool:
+        """Return True if a message can be dequeued immediately, decoding as far as needed to be sure."""
+        return bool(self.prefetch.messages or self._cut_at is not None) or self._decode_wanted()
+
+    @property
+    def has_undecoded(self) -> bool:
+        """True while a delivery is not decoded. Thread-safe, without lock."""
+        return bool(self.all_deliveries)
+
+    def opened(self) -> tuple[int, int]:
+        """Return the number and payload bytes of messages decoded and not dequeued."""
+        self._open_cut()
+        return len(self._all_messages), sum(map(len, self._all_messages))
+
+    def queued(self) -> tuple[int, int]:
+        """Return the number of messages queued, and their bytes: payload bytes, and all bytes of undecoded entries."""
+        count, size = self.opened()
+        # The loop may append meanwhile.
+        waiting = list(self.all_deliveries)
+        return count + sum(map(permits_of, waiting)), size + sum(len(delivery.payload) for delivery in waiting)
+
+    def size_of(self, key: EntryKey) -> int:
+        """Return the batch size if the entry is the one being dequeued, else 0."""
+        last = self._position.last_message
+        if self._arriving is not None and last is not None:
+            # Later entries may be decoded already.
+            entry = last.entry
+            return entry.batch_size if (entry.ledger_id, entry.entry_id) == key else 0
+        decoded = self._decoded
+        return decoded.entry.batch_size if decoded is not None and decoded.entry.key == key else 0

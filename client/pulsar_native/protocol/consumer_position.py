@@ -1,0 +1,142 @@
+"""Position of a consumer: where it starts, the last decoded and the last dequeued message, the subscription's mark.
+
+Rules: the broker stores the position of a durable subscription; a non-durable one sends its own with every attachment.
+Changed under the consumer's lock.
+"""
+
+from __future__ import annotations
+
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.ack_grouping import words_of
+from pulsar_native.protocol.entry_decoder import StartFilter
+
+
+class ConsumerPosition:
+    """Position of the consumer of one topic or partition."""
+
+    def __init__(
+        self, topic: str, partition: int, start: MessageId | None, *, inclusive: bool, is_durable: bool
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self.is_durable = is_durable
+        self.inclusive_by_config = inclusive
+        self._start = start
+        self._start_inclusive = inclusive
+        self.filter = StartFilter(None if is_durable else start, inclusive)
+        # Ledger and entry of the last decoded delivery, wanted or not.
+        self.last_decoded: tuple[int, int] | None = None
+        # Last dequeued message, as an object, since its id is created on demand; or, dequeued otherwise, its id.
+        self.last_message: Message | None = None
+        self._last_id: MessageId | None = None
+        self.mark_delete: MessageId | None = None
+
+    # --- dequeued ---------------------------------------------------------------------------------------------------
+
+    @property
+    def last_dequeued_message_id(self) -> MessageId | None:
+        """Id of the last dequeued message, None before the first."""
+        return self._last_id if self.last_message is None else self.last_message.message_id()
+
+    def set_last_dequeued(self, message_id: MessageId) -> None:
+        """Record the end of what was dequeued other than as messages."""
+        self.last_message, self._last_id = None, message_id
+
+    def on_queue_dropped(self) -> None:
+        """Record that the queue was dropped: everything behind the last dequeued message is redelivered."""
+        last = self.last_dequeued_message_id
+        self.last_decoded = None if last is None else (last.ledger_id(), last.entry_id())
+
+    # --- start ------------------------------------------------------------------------------------------------------
+
+    @property
+    def starts_at_latest(self) -> bool:
+        """True for a non-durable subscription that starts behind the topic's last message."""
+        return not self.is_durable and self._start == MessageId.latest
+
+    def start_message_id(self) -> MessageId | None:
+        """Return the start of a non-durable subscription's next attachment; None for a durable one, which the broker
+        stores.
+        """
+        if self.is_durable:
+            return None
+        last = self.last_dequeued_message_id
+        if last is not None:
+            # The first chunk's position does not matter: the chunks before it that are still needed are here.
+            self._start, self._start_inclusive = last.without_chunks(), False
+        self.filter = StartFilter(self._start, self._start_inclusive)
+        return self._start
+
+    def start_entry(self) -> tuple[int, int] | None:
+        """Return ledger id and entry id of the start, None for the topic's beginning."""
+        start = self._start
+        return None if start is None or start.entry_id() < 0 else (start.ledger_id(), start.entry_id())
+
+    def pin_latest(self, last: MessageId) -> None:
+        """Replace `latest` by a fixed position: without it, messages published during an outage would be skipped.
+
+        Only for a later attachment: what is delivered now is behind the broker's own `latest`.
+        """
+        if last.entry_id() >= 0:
+            self._start = MessageId(last.partition(), last.ledger_id(), last.entry_id(), -1, topic=self._topic)
+        else:
+            self._start = MessageId.earliest
+        self._start_inclusive = False
+
+    def pin_mark(self) -> None:
+        """Replace a sought time by the mark-delete position: an unload drops the cursor, and with it the time."""
+        mark = self.mark_delete
+        if mark is not None and self._start == MessageId.earliest:
+            self._start = MessageId(self._partition, mark.ledger_id(), mark.entry_id(), topic=self._topic)
+            self._start_inclusive = False
+
+    # --- seek -------------------------------------------------------------------------------------------------------
+
+    def sought_words(self, position: MessageId, *, inclusive: bool) -> list[int] | None:
+        """Return the ack set of a seek into a batch, None for a whole entry."""
+        size = position.batch_size()
+        first = position.batch_index() + (1 if self.is_durable and not inclusive else 0)
+        return words_of(((1 << size) - 1) & ~((1 << first) - 1), size) if 0 < first < size else None
+
+    def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
+        """Record a seek to a position, None for one by time. `sought` is the place of a chunked message."""
+        self.last_message = self._last_id = None
+        # The broker stores the sought time for a non-durable subscription; starting at earliest does not rewind it.
+        self._start = MessageId.earliest if position is None else position
+        self._start_inclusive = self.is_durable or self.inclusive_by_config or position is None
+        if self.is_durable:
+            # Of a message in chunks `position` is the first one, and `sought`, the last one, its place.
+            self.filter = StartFilter(position, True) if inclusive else StartFilter(sought, False)
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    def is_past(self, end: MessageId) -> bool:
+        """Return True if everything before `end` was decoded, judged by entry ids. Thread-safe."""
+        before = end.entry_id() - (0 if end.batch_index() > 0 else 1)
+        return self.last_decoded is not None and self.last_decoded >= (end.ledger_id(), before)
+
+    def is_before(self, last: MessageId, *, may_have_more: bool) -> bool:
+        """Return True if a message up to `last`, the topic's last deliverable one, is still to be dequeued.
+
+        Nothing decoded may be queued. `may_have_more` is True while undecoded deliveries are.
+        """
+        place, inclusive = self.last_dequeued_message_id, False
+        if place is None:
+            place, inclusive = self._start, self._start_inclusive
+        end = (last.ledger_id(), last.entry_id())
+        here = (-1, -1) if place is None else (place.ledger_id(), place.entry_id())
+        decoded = self.last_decoded
+        if decoded is not None and decoded >= end and decoded > here and not may_have_more:
+            # Everything behind the position was decoded, and nothing is left of it: acknowledged, compacted away,
+            # damaged.
+            return False
+        if place is None or place == MessageId.earliest:
+            # After a seek by time only the broker knows the position: its mark is the entry before the next delivery.
+            mark = self.mark_delete
+            return mark is None or (mark.ledger_id(), mark.entry_id()) < end
+        if here != end:
+            return here < end
+        if place.batch_index() < 0 or last.batch_index() < 0:
+            return inclusive
+        return place.batch_index() < last.batch_index() or (inclusive and place.batch_index() == last.batch_index())

@@ -1,0 +1,408 @@
+"""Consumer state machine: permits, order, pauses, redelivery and seeks against a model of the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pulsar_native.arrow.entry_slice import BatchBudget
+from pulsar_native.engine.memory_limit import MemoryLimit
+from pulsar_native.message import Message
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.consumer import ConsumerCore
+from pulsar_native.protocol.permits import AutoScaledPermits
+from support.consumer_cores import LEDGER, BrokerTopic, PlainDecoding, command, core_of, written
+from support.entry_bytes import batch_entry, single_entry
+
+# --- against a model --------------------------------------------------------------------------------------------
+
+
+class ConsumerModel(RuleBasedStateMachine):
+    """A consumer against a broker: permits add up at every step, and no message is missing or out of order.
+
+    Shared and Exclusive subscriptions are redelivered to; a reader continues behind its last message.
+    """
+
+    @initialize(
+        kind=st.sampled_from(["shared", "exclusive", "reader"]), size=st.integers(1, 12), prefetches=st.booleans()
+    )
+    def start(self, kind: str, size: int, prefetches: bool) -> None:
+        self.kind = kind
+        self.broker = BrokerTopic(rewinds=kind != "shared")
+        self.core, self.decoding = core_of(
+            size,
+            durable=kind != "reader",
+            start=MessageId.earliest if kind == "reader" else None,
+            redelivers_entries=kind == "shared",
+            rewinds=kind != "shared",
+        )
+        self.prefetches = prefetches
+        if prefetches:
+            self.core.enable_prefetch()
+        # Messages received since everything unacknowledged was redelivered, and the last ones, which may be put back.
+        self.received: list[int] = []
+        self.last: list[Message] = []
+        self.handing_back = False
+        self.attach()
+
+    def synchronise(self) -> None:
+        self.broker.apply(written(self.core))
+
+    def attach(self) -> None:
+        self.broker.permits = 0
+        self.broker.transit.clear()
+        # The consumer says it when it subscribes.
+        self.broker.epoch = self.core.epoch
+        start = self.core.begin_attachment()
+        self.last = []
+        first = 0
+        if self.kind == "reader":
+            assert start is not None
+            first = max(0, start.entry_id())
+        else:
+            self.received = []
+        self.broker.to_send.clear()
+        self.broker.restart(range(first, len(self.broker.entries)))
+        self.core.attached()
+        self.synchronise()
+
+    # --- the broker -------------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(0, 6))
+    def publish(self, count: int) -> None:
+        self.broker.publish(count)
+
+    @rule(count=st.integers(1, 6))
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            self.broker.send()
+
+    @rule()
+    def send_then_redeliver_all(self) -> None:
+        """Request redelivery while entries are in transit."""
+        self.publish(2)
+        self.broker.send()
+        if self.kind != "reader":
+            self.redeliver_all()
+
+    @rule(count=st.integers(1, 4))
+    def arrive(self, count: int) -> None:
+        for _ in range(min(count, len(self.broker.transit))):
+            message, payload, _ = self.broker.transit.popleft()
+            if self.core.is_outdated(message):
+                self.core.return_outdated(message, payload)
+            else:
+                self.core.append(message, payload)
+                if self.core.is_held:
+                    self.core.hand_back(latest_only=True)
+            self.synchronise()
+
+    @rule()
+    def reattach(self) -> None:
+        self.core.detached()
+        if self.core.permits.is_withheld:
+            # The engine writes no request on another attachment.
+            self.core.end_rewind()
+        assert not written(self.core)
+        self.attach()
+
+    # --- the application --------------------------------------------------------------------------------------------
+
+    def take(self, message: Message | None) -> bool:
+        if message is None:
+            return False
+        self.received.append(int(message.data()))
+        self.last.append(message)
+        return True
+
+    @rule(count=st.integers(1, 8))
+    def dequeue(self, count: int) -> None:
+        for _ in range(count):
+            if self.core.prefetch.messages:
+                self.take(self.core.prefetch.messages.popleft())
+            else:
+                found = self.take(self.core.dequeue(self.prefetches))
+                self.synchronise()
+                if not found:
+                    assert not self.core.may_have_more()
+                    break
+
+    @rule(rows=st.integers(1, 6))
+    def dequeue_slice(self, rows: int) -> None:
+        found = self.core.dequeue_slice(BatchBudget(rows, 1 << 20))
+        if found is not None:
+            entry, indexes = found
+            numbers = self.broker.numbers(entry.entry_id)
+            self.received += [numbers[index] for index in indexes]
+            self.last = []
+        self.synchronise()
+
+    @precondition(lambda self: self.last)
+    @rule()
+    def put_back(self) -> None:
+        self.core.put_back(self.last)
+        del self.received[len(self.received) - len(self.last) :]
+        # The last one dequeued is not the position any more; it is set with the next one.
+        self.last = []
+
+    @rule(strict=st.booleans())
+    def pause(self, strict: bool) -> None:
+        self.handing_back = self.core.pause(strict=strict) or self.handing_back
+        self.synchronise()
+        if strict:
+            assert self.core.dequeue() is None and not self.core.prefetch.messages
+
+    @precondition(lambda self: self.handing_back)
+    @rule()
+    def hand_back(self) -> None:
+        self.handing_back = False
+        self.core.hand_back()
+        self.synchronise()
+
+    @rule()
+    def resume(self) -> None:
+        self.core.resume()
+        self.synchronise()
+
+    @precondition(lambda self: self.kind != "reader")
+    @rule()
+    def redeliver_all(self) -> None:
+        self.core.redeliver_all()
+        self.received = []
+        self.last = []
+        self.synchronise()
+
+    @precondition(lambda self: self.core.permits.is_withheld)
+    @rule()
+    def rewind(self) -> None:
+        self.core.rewind()
+        self.synchronise()
+        self.core.end_rewind()
+        self.synchronise()
+
+    @precondition(lambda self: self.kind == "shared" and self.broker.entries)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        entry = data.draw(st.integers(0, len(self.broker.entries) - 1))
+        if set(self.broker.numbers(entry)) <= set(self.received):
+            self.broker.acknowledged.add(entry)
+            self.decoding.acknowledged.add((LEDGER, entry))
+
+    @precondition(lambda self: self.kind == "shared" and self.broker.entries)
+    @rule(data=st.data())
+    def drop_messages(self, data: st.DataObject) -> None:
+        entry = data.draw(st.integers(0, len(self.broker.entries) - 1))
+        self.core.drop_messages_of({(LEDGER, entry)})
+        self.received = [number for number in self.received if number not in self.broker.numbers(entry)]
+        self.last = []
+        self.synchronise()
+        self.broker.restart([entry])
+
+    @precondition(lambda self: self.kind == "reader" and self.broker.entries)
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        entry = data.draw(st.integers(0, len(self.broker.entries) - 1))
+        self.core.on_seek(MessageId(-1, LEDGER, entry), MessageId(-1, LEDGER, entry), inclusive=True)
+        self.core.detached()
+        # Behind the entry, as this reader is not inclusive.
+        self.received = list(range(self.broker.numbers(entry).stop))
+        self.attach()
+
+    # --- invariants ---------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def permits_add_up(self) -> None:
+        self.core.count_dequeued()
+        self.synchronise()
+        transit = sum(cost for _, _, cost in self.broker.transit)
+        queued = self.core.queued()[0]
+        permits = self.core.permits
+        assert self.broker.permits + transit + queued + permits.to_return == permits.size
+        if not permits.is_paused and not permits.is_withheld:
+            assert permits.to_return < permits.threshold
+
+    @invariant()
+    def reader_has_order(self) -> None:
+        if self.kind == "reader":
+            assert self.received == list(range(len(self.received)))
+
+    def teardown(self) -> None:
+        """Deliver all there is: every message that is not acknowledged was received."""
+        if not hasattr(self, "core"):
+            return
+        self.resume()
+        if self.core.permits.is_withheld:
+            self.rewind()
+        for _ in range(20 * (len(self.broker.entries) + 1)):
+            self.send(4)
+            self.arrive(4)
+            self.dequeue(8)
+        missing = set(range(self.broker.published)) - set(self.received)
+        acknowledged = {number for entry in self.broker.acknowledged for number in self.broker.numbers(entry)}
+        assert missing <= acknowledged
+        if self.kind == "exclusive":
+            assert self.received == list(range(self.broker.published))
+        assert self.decoding.counted >= 0
+
+
+TestConsumerModel = ConsumerModel.TestCase
+
+
+# --- deliveries -------------------------------------------------------------------------------------------------
+
+
+def grants(core: ConsumerCore) -> list[int]:
+    return [each.flow.messagePermits for each in written(core)]
+
+
+def values(core: ConsumerCore) -> list[int]:
+    found = []
+    while (message := core.dequeue()) is not None:
+        found.append(int(message.data()))
+    return found
+
+
+def attached(queue_size: int = 10, **options: Any) -> tuple[ConsumerCore, PlainDecoding]:
+    core, decoding = core_of(queue_size, **options)
+    core.begin_attachment()
+    core.attached()
+    return core, decoding
+
+
+def batch(first: int, count: int) -> bytes:
+    return batch_entry([b"%d" % number for number in range(first, first + count)])
+
+
+def test_delivery_of_older_epoch_returns_its_permits() -> None:
+    core, _ = attached(rewinds=True)
+    core.append(command(0), batch(0, 3))
+    core.redeliver_all()
+    assert grants(core) == [10] and core.epoch == 1
+    old, new = command(1, epoch=0), command(0, epoch=1)
+    assert core.is_outdated(old) and not core.is_outdated(new)
+    core.return_outdated(old, batch(3, 4))
+    # Withheld until the cursor has moved: three were queued, four have just arrived.
+    assert not core.outgoing
+    core.rewind()
+    core.end_rewind()
+    request, flow = written(core)
+    assert request.redeliverUnacknowledgedMessages.consumer_epoch == 1 and flow.flow.messagePermits == 7
+
+
+def test_delivery_of_older_attachment_returns_no_permit() -> None:
+    core, _ = attached(2)
+    core.append(command(0), single_entry(b"0"))
+    core.detached()
+    core.attachment += 1
+    core.attached()
+    assert grants(core) == [2, 2] and core.dequeue() is None and core.permits.to_return == 0
+
+
+def test_delivery_acknowledged_or_redirected_returns_permits() -> None:
+    core, decoding = attached(8)
+    decoding.acknowledged.add((LEDGER, 0))
+    decoding.redirected.add((LEDGER, 1))
+    for entry, first in enumerate((0, 2, 4)):
+        core.append(command(entry), batch(first, 2))
+    assert values(core) == [4, 5] and grants(core) == [8, 4] and decoding.counted == 2
+
+
+def test_delivery_partly_acknowledged_costs_what_is_open() -> None:
+    core, _ = attached(4)
+    core.append(command(0, words=[0b0110]), batch(0, 4))
+    assert core.queued()[0] == 2
+    assert values(core) == [1, 2] and grants(core) == [4, 2]
+
+
+def test_delivery_undecodable_is_passed_on_and_counted() -> None:
+    core, decoding = attached(2)
+    core.append(command(0), b"\x0e\x01damaged")
+    core.append(command(1), single_entry(b"1"))
+    assert values(core) == [1] and decoding.undecodable == [(LEDGER, 0)] and grants(core) == [2, 1, 1]
+
+
+def test_delivery_waits_in_order_for_private_key() -> None:
+    core, decoding = attached()
+    core.append(command(0), single_entry(b"0"))
+    core.append(command(1), single_entry(b"1"))
+    decoding.key_missing = True
+    assert core.dequeue() is None and core.dequeue() is None and len(decoding.wanted) == 1
+    assert not core.may_have_more() and core.has_undecoded
+    decoding.key_missing = False
+    core.on_key_fetched()
+    assert core.may_have_more() and values(core) == [0, 1]
+
+
+# --- interceptors, slices, pauses ---------------------------------------------------------------------------------
+
+
+def test_arrivals_shown_in_order_and_prefetch_off() -> None:
+    core, _ = attached()
+    shown: list[int] = []
+
+    def arriving(messages: list[Message]) -> list[Message]:
+        shown.extend(int(each.data()) for each in messages)
+        return messages
+
+    core.show_arrivals(arriving)
+    core.enable_prefetch()
+    core.append(command(0), batch(0, 2))
+    core.append(command(1), batch(2, 2))
+    core.open_arrived()
+    assert shown == [0, 1, 2, 3] and not core.prefetch.messages
+    # The entry being dequeued, though a later one is decoded already.
+    assert core.dequeue() is not None
+    assert [core.size_of((LEDGER, entry)) for entry in (0, 1)] == [2, 0]
+    assert values(core) == [1, 2, 3] and core.size_of((LEDGER, 1)) == 2
+
+
+def test_slice_budget_cuts_entry_and_dequeue_goes_on() -> None:
+    core, _ = attached(20)
+    core.enable_prefetch()
+    core.append(command(0), batch(0, 10))
+    budget = BatchBudget(4, 100)
+    found = core.dequeue_slice(budget)
+    assert found is not None and list(found[1]) == [0, 1, 2, 3] and budget.full
+    message = core.dequeue(prefetch=True)
+    assert message is not None and int(message.data()) == 4
+    assert [int(each.data()) for each in core.prefetch.messages] == [5, 6, 7, 8]
+    rest = core.dequeue_slice()
+    assert rest is not None and list(rest[1]) == [5, 6, 7, 8, 9]
+    assert core.is_empty()
+
+
+def test_strict_pause_hands_back_each_entry_once() -> None:
+    core, _ = attached(20, redelivers_entries=True)
+    core.append(command(0), batch(0, 3))
+    core.append(command(1), single_entry(b"3"))
+    assert core.pause(strict=True) and not core.pause(strict=True)
+    core.hand_back()
+    _, request = written(core)
+    assert [data.entryId for data in request.redeliverUnacknowledgedMessages.message_ids] == [0, 1]
+    # They come a second time, as there is no other consumer, and stay.
+    core.append(command(1), single_entry(b"3"))
+    core.hand_back(latest_only=True)
+    assert not core.outgoing and core.permits.to_return == 4
+    core.resume()
+    assert values(core) == [3]
+
+
+def test_seek_drops_queued_and_sets_start() -> None:
+    core, decoding = attached(durable=False, start=MessageId.earliest)
+    core.append(command(0), batch(0, 4))
+    assert core.dequeue() is not None
+    core.on_seek(MessageId(-1, LEDGER, 9, 2), MessageId(-1, LEDGER, 9, 2), inclusive=False)
+    assert core.is_empty() and decoding.counted == 1
+    assert core.begin_attachment() == MessageId(-1, LEDGER, 9, 2)
+
+
+def test_scaled_queue_has_own_permits() -> None:
+    memory = MemoryLimit(100)
+    core, _ = attached(8, scaled_within=memory)
+    assert isinstance(core.permits, AutoScaledPermits) and grants(core) == [1]
+    core.append(command(0), single_entry(b"0"))
+    assert memory.received > 0
+    core.drop_queued()
+    assert memory.received == 0

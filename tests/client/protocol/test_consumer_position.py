@@ -1,0 +1,124 @@
+"""Consumer position: start of the next attachment, seeks, and whether anything is left to read."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_native.message_id import MessageId
+from pulsar_native.protocol.consumer_position import ConsumerPosition
+
+
+def at(entry: int, index: int = -1, size: int = 0, ledger: int = 5) -> MessageId:
+    return MessageId(-1, ledger, entry, index, batch_size=size)
+
+
+def reader(start: MessageId | None = MessageId.earliest, *, inclusive: bool = False) -> ConsumerPosition:
+    return ConsumerPosition("persistent://public/default/t", -1, start, inclusive=inclusive, is_durable=False)
+
+
+def durable() -> ConsumerPosition:
+    return ConsumerPosition("persistent://public/default/t", -1, None, inclusive=False, is_durable=True)
+
+
+def test_start_of_durable_subscription_is_the_brokers() -> None:
+    position = durable()
+    position.set_last_dequeued(at(3))
+    assert position.start_message_id() is None and position.filter.first_index((5, 0), 4) == 0
+
+
+def test_start_of_reader_is_behind_last_dequeued() -> None:
+    position = reader(at(1), inclusive=True)
+    assert position.start_message_id() == at(1) and position.filter.first_index((5, 1), 1) == 0
+    position.set_last_dequeued(at(3, 1, 4))
+    assert position.start_message_id() == at(3, 1, 4)
+    assert [position.filter.first_index((5, entry), 4) for entry in (2, 3, 4)] == [4, 2, 0]
+    assert position.start_entry() == (5, 3)
+
+
+@pytest.mark.parametrize(("last", "start"), [(at(8, 2), at(8)), (at(-1), MessageId.earliest)])
+def test_latest_is_pinned_to_last_message(last: MessageId, start: MessageId) -> None:
+    position = reader(MessageId.latest)
+    assert position.starts_at_latest
+    position.pin_latest(last)
+    assert position.start_message_id() == start and not position.starts_at_latest
+
+
+def test_seek_by_time_is_pinned_to_mark() -> None:
+    position = reader(at(9))
+    position.on_seek(None, None, inclusive=True)
+    position.pin_mark()
+    assert position.start_entry() is None and position.start_message_id() == MessageId.earliest
+    position.mark_delete = at(4)
+    position.pin_mark()
+    assert position.start_entry() == (5, 4) and position.filter.first_index((5, 4), 1) == 0
+    position.start_message_id()
+    assert position.filter.first_index((5, 4), 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("inclusive", "index", "words"), [(True, 0, None), (True, 2, [0b1100]), (False, 2, [0b1000]), (False, 3, None)]
+)
+def test_seek_into_batch_has_words_of_rest(inclusive: bool, index: int, words: list[int] | None) -> None:
+    assert durable().sought_words(at(1, index, 4), inclusive=inclusive) == words
+
+
+def test_seek_of_reader_ignores_inclusive_of_durable() -> None:
+    assert reader().sought_words(at(1, 2, 4), inclusive=False) == [0b1100]
+
+
+def test_queue_dropped_goes_back_to_last_dequeued() -> None:
+    position = reader()
+    position.last_decoded = (5, 9)
+    position.on_queue_dropped()
+    assert position.last_decoded is None
+    position.set_last_dequeued(at(6))
+    position.on_queue_dropped()
+    assert position.last_decoded == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("end", "past"), [(at(7), True), (at(8), True), (at(9), False), (at(7, 2, 4), True), (at(8, 2, 4), False)]
+)
+def test_is_past_by_entry(end: MessageId, past: bool) -> None:
+    position = reader()
+    assert not position.is_past(end)
+    position.last_decoded = (5, 7)
+    assert position.is_past(end) is past
+
+
+@pytest.mark.parametrize(
+    ("dequeued", "last", "left"),
+    [
+        (at(3), at(4), True),
+        (at(4), at(4), False),
+        (at(4), at(3), False),
+        (at(4, 1, 3), at(4, 2, 3), True),
+        (at(4, 2, 3), at(4, 2, 3), False),
+    ],
+)
+def test_is_before_last_message(dequeued: MessageId, last: MessageId, left: bool) -> None:
+    position = reader()
+    position.set_last_dequeued(dequeued)
+    assert position.is_before(last, may_have_more=False) is left
+
+
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_is_before_start_at_last_message(inclusive: bool) -> None:
+    for start in (at(4), at(4, 1, 2)):
+        position = reader(start, inclusive=inclusive)
+        assert position.is_before(at(4, start.batch_index(), 2), may_have_more=False) is inclusive
+
+
+def test_is_before_when_rest_is_filtered_out() -> None:
+    position = reader(at(2))
+    position.last_decoded = (5, 6)
+    # All was decoded, and nothing of it is wanted; unless deliveries are still waiting.
+    assert not position.is_before(at(6), may_have_more=False)
+    assert position.is_before(at(6), may_have_more=True)
+
+
+def test_is_before_by_mark_after_seek_by_time() -> None:
+    position = reader()
+    assert position.is_before(at(0), may_have_more=False)
+    position.mark_delete = at(4)
+    assert position.is_before(at(5), may_have_more=False) and not position.is_before(at(4), may_have_more=False)
