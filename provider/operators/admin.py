@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 # Seconds until all brokers know a policy of a topic.
 _POLICY_SECONDS = 30.0
+# Seconds until reads use what was compacted.
+_USE_SECONDS = 30.0
 REMOVE = "remove"
 """Value of a policy that removes what is set, so that the level above applies."""
 
@@ -606,10 +608,15 @@ class PulsarCompactTopicOperator(_AdminOperator):
         name = TopicName.parse(self.topic)
         count = 0 if name.is_partition else admin.partitions(self.topic)
         topics = [name.with_partition(index).full for index in range(count)] or [self.topic]
+        before = {topic: _compacted_ledger(admin, topic) for topic in topics}
         for topic in topics:
             self._start(admin, topic)
         deadline = time.monotonic() + self.timeout_seconds
-        return {"status": {topic: self._ended(admin, topic, deadline) for topic in topics}}
+        status = {topic: self._ended(admin, topic, deadline) for topic in topics}
+        if self.wait:
+            for topic in topics:
+                self._used(admin, topic, before[topic])
+        return {"status": status}
 
     def _start(self, admin: AdminClient, topic: str) -> None:
         from pulsar_native.admin import AdminError
@@ -637,6 +644,20 @@ class PulsarCompactTopicOperator(_AdminOperator):
                 raise AirflowException(f"{self._action()}: the task was killed")
             if time.monotonic() >= deadline:
                 raise AirflowException(f"{self._action()}: {topic} is not compacted after {self.timeout_seconds:g} s")
+            time.sleep(_LOOK_SECONDS)
+
+    def _used(self, admin: AdminClient, topic: str, before: int) -> None:
+        """Wait until reads use the new compacted ledger, a moment after SUCCESS (broker-behaviour.md#compaction-in-use).
+
+        A topic without messages gets none.
+        """
+        deadline = time.monotonic() + _USE_SECONDS
+        while _compacted_ledger(admin, topic) in (before, -1):
+            if not admin.internal_stats(topic).get("numberOfEntries"):
+                return
+            if time.monotonic() >= deadline:
+                self.log.warning("%s: %s is compacted, but reads may not use that yet", self._action(), topic)
+                return
             time.sleep(_LOOK_SECONDS)
 
     def on_kill(self) -> None:
@@ -676,6 +697,10 @@ def _position(text: object) -> MessageId:
             ledger, entry, partition, index = [*numbers, -1, -1][:4] if len(numbers) < 4 else numbers
             return MessageId(partition, ledger, entry, index)
     validation.refuse(f"position must be 'earliest', 'latest' or 'ledger:entry:partition:batch_index', not {text!r}")
+
+
+def _compacted_ledger(admin: AdminClient, topic: str) -> int:
+    return admin.internal_stats(topic).get("compactedLedger", {}).get("ledgerId", -1)
 
 
 def _whole(name: str, value: object) -> int:

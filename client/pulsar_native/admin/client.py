@@ -249,7 +249,7 @@ class AdminClient:
         partitioned topic must be asked of the partition it belongs to.
         """
         path, body = f"/subscription/{_subscription(subscription)}", _position(position)
-        # The broker would make a topic that does not exist.
+        # The broker would make a topic that does not exist (broker-behaviour.md#admin-creates-topics).
         self.partitions(topic)
         self._ask_topic(f"create subscription {subscription} of", "PUT", topic, path, body=body)
 

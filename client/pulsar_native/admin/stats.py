@@ -116,6 +116,7 @@ class InternalStats(TypedDict, total=False):
     state: str
     ledgers: list[LedgerStats]
     cursors: dict[str, CursorStats]
+    compactedLedger: LedgerStats  # -1 without one
 
 
 class CompactionStatus(TypedDict, total=False):
