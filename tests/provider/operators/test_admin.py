@@ -18,10 +18,10 @@ from airflow_provider_pulsar.operators.admin import (
     PulsarDeleteSubscriptionOperator,
     PulsarDeleteTopicOperator,
     PulsarResetCursorOperator,
-    PulsarSetPoliciesOperator,
     PulsarSkipMessagesOperator,
     PulsarUploadSchemaOperator,
 )
+from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
 from pulsar_native import AdminClient, Client
 from pulsar_native.exceptions import TopicNotFound
 from support.brokers import NewTopic
