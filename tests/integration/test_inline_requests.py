@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pulsar_native import AlreadyClosed, Client, ConsumerType, Interrupted, MessageId
+from pulsar_native.engine import connection as connections
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.transport import Transport
 from support.apis import inner
@@ -74,6 +75,8 @@ def test_close_idle_needs_no_loop(
     client, name, part = ready(kind)
     assert attached(kind, stats(name)) == 1
     with monkeypatch.context() as patched:
+        # On a busy machine the broker and the relay need longer than a caller reads for itself.
+        patched.setattr(connections, "_INLINE_READ_SECONDS", 20.0)
         patched.setattr(Engine, "run", no_loop)
         patched.setattr(Engine, "call_soon", no_loop)
         report = part.close()
@@ -85,7 +88,7 @@ def test_close_idle_needs_no_loop(
         with pytest.raises(AlreadyClosed):
             part.send(b"x")
     else:
-        assert report.consumers[0].backlog is not None
+        assert (report.consumers[0].backlog is None) == (kind == "reader")
         with pytest.raises(AlreadyClosed):
             (part.receive if kind == "consumer" else part.read_next)(100)
     client.close()
@@ -104,7 +107,7 @@ def test_close_late_answer_is_awaited_by_loop(kind: str, ready: Any, through: Re
         through.release()
         report = closing.result(10)
     assert report.complete and report.seconds < 10
-    if kind != "producer":
+    if kind == "consumer":
         assert report.consumers[0].backlog is not None
     client.close()
 

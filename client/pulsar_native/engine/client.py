@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pulsar_native.config import ClientConfig, ConsumerConfig, ProducerConfig
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
@@ -23,7 +24,7 @@ from pulsar_native.engine.consumer.multi_topics_consumer import MultiTopicsConsu
 from pulsar_native.engine.consumer.pattern_multi_topics_consumer import PatternTopicsWatcher, TopicsChanged
 from pulsar_native.engine.interceptor_chain import ConsumerChain, ProducerChain
 from pulsar_native.engine.interceptors import InterceptedConsumer, InterceptedProducer
-from pulsar_native.engine.lookup import Lookup
+from pulsar_native.engine.lookup import BrokerOfTopic, Lookup
 from pulsar_native.engine.loop import Engine, gather
 from pulsar_native.engine.memory_limit import MemoryLimit
 from pulsar_native.engine.metrics.reports import StatsClock, consumer_counts, of_client, producer_counts
@@ -54,6 +55,8 @@ from pulsar_native.topic import TopicName
 from pulsar_native.wire import pulsar_api_pb2 as pb
 
 _log = logging.getLogger("pulsar_native.client")
+
+_Made = TypeVar("_Made")
 
 _GRACE_SECONDS = 1.0
 _EXPLAIN_SECONDS = 3.0
@@ -138,8 +141,12 @@ class ClientCore:
         return of_client(self)
 
     def _record(self) -> None:
-        """Start logging statistics, with the first producer or consumer."""
-        if self._stats_clock is None and self.config.stats_interval_in_seconds > 0:
+        """Start logging statistics, with the first producer or consumer. Thread-safe."""
+        if self._stats_clock is not None or self.config.stats_interval_in_seconds <= 0:
+            return
+        if not self.engine.on_loop():
+            self.engine.call(self._record)
+        elif not self.closed:
             self._stats_clock = StatsClock(self, self.config.stats_interval_in_seconds)
 
     def forget(self, handler: TopicProducer | MultiTopicsConsumer) -> None:
@@ -154,7 +161,9 @@ class ClientCore:
                 self._instruments.retire(lambda: known.discard(handler), handler.children)
             for child in handler.children:
                 counts = producer_counts(child) if isinstance(child, PartitionProducer) else consumer_counts(child)
-                self.retired.update(counts)
+                for count, number in counts.items():
+                    if number:
+                        self.retired[count] += number
 
     def retire(self, parts: list[PartitionConsumer]) -> None:
         """Add the counts of a removed topic's consumers to the totals."""
@@ -173,42 +182,82 @@ class ClientCore:
         self._telemetry()
         self.service.begin_with(self.config.authentication)
 
+    async def _begin(self, is_plain: bool) -> None:
+        """Check that the client is open. What is not plain is done on the loop, and so is what is measured."""
+        if not is_plain or self.config.meter_provider is not None:
+            await self.engine.enter_loop()
+        self._check_open()
+
     def deadline(self) -> float:
         """Return the deadline of an operation that begins now."""
         return self.engine.loop.time() + self.config.operation_timeout_seconds
 
     async def partition_count(self, topic: TopicName, *, auto_create: bool = True) -> int:
         """Return a topic's number of partitions, 0 for an unpartitioned topic."""
-        self._check_open()
+        await self._begin(True)
         if topic.is_partition:
             return 0
         return await self.lookup.partitions(topic, self.deadline(), auto_create=auto_create)
 
+    async def _made_for(
+        self, names: list[TopicName], make: Callable[[dict[TopicName, int]], _Made]
+    ) -> tuple[_Made, BrokerOfTopic | None]:
+        """Return what `make` makes of topics and their numbers of partitions, and the broker of a single unpartitioned
+        one if it has been found by the way.
+
+        A calling thread that reads the broker's answer itself makes it meanwhile, as of a topic without partitions.
+        """
+        early: list[_Made] = []
+        found = await gather(
+            self._partitions_and_broker(name, lambda: early.append(make(dict.fromkeys(names, 0)))) for name in names
+        )
+        partitions = {name: count for name, (count, _) in zip(names, found, strict=True)}
+        if len(names) == 1 and not any(partitions.values()):
+            return early[0] if early else make(partitions), found[0][1]
+        await self.engine.enter_loop()
+        return make(partitions), None
+
+    async def _partitions_and_broker(
+        self, topic: TopicName, meanwhile: Callable[[], None]
+    ) -> tuple[int, BrokerOfTopic | None]:
+        self._check_open()
+        if topic.is_partition:
+            return 0, None
+        return await self.lookup.partitions_and_broker(topic, self.deadline(), meanwhile)
+
     async def topic_partition_count(self, topic: str, *, auto_create: bool) -> int:
         """Return a topic's number of partitions; queried for a single partition, too: it may not exist."""
-        self._check_open()
+        await self._begin(True)
         return await self.lookup.partitions(TopicName.parse(topic), self.deadline(), auto_create=auto_create)
 
     async def create_producer(
         self, config: ProducerConfig, schema: Schema[Any] | None, chain: ProducerChain | None = None
     ) -> TopicProducer:
-        """Create a producer on the topic, or on each of its partitions; messages are encoded with its `schema`."""
-        self._check_open()
+        """Create a producer on the topic, or on each of its partitions; messages are encoded with its `schema`.
+
+        By the calling thread as far as `Engine.run_eager` allows, for a topic without partitions.
+        """
+        await self._begin(chain is None and not config.encryption_key_names)
         topic = TopicName.parse(config.topic)
         schema = await self._producer_schema(topic, schema or BytesSchema())
-        partitions = await self.partition_count(topic)
-        producer = (
-            TopicProducer(self, config, topic, partitions, schema)
-            if chain is None
-            else InterceptedProducer(self, config, topic, partitions, schema, chain)
+        used_schema = schema
+        producer, broker = await self._made_for(
+            [topic],
+            lambda partitions: (
+                TopicProducer(self, config, topic, partitions[topic], used_schema)
+                if chain is None
+                else InterceptedProducer(self, config, topic, partitions[topic], used_schema, chain)
+            ),
         )
         try:
-            await producer.open()
+            await producer.open(broker)
         except IncompatibleSchema as error:
+            await self.engine.enter_loop()
             raise await self.with_both_schemas(error, topic, schema.schema_info()) from error
         self.producers.add(producer)
         self._record()
         if self.closed:
+            await self.engine.enter_loop()
             producer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
         return producer
@@ -256,37 +305,43 @@ class ClientCore:
         changed: TopicsChanged | None = None,
         activity: ConsumerEvents | None = None,
     ) -> MultiTopicsConsumer:
-        """Subscribe to one or several topics, or to those of a pattern; `changed` is called when these change."""
-        self._check_open()
+        """Subscribe to one or several topics, or to those of a pattern; `changed` is called when these change.
+
+        By the calling thread as far as `Engine.run_eager` allows, for one topic without partitions.
+        """
+        await self._begin(chain is None and activity is None and _is_plain(topics, config))
         pattern = topics if isinstance(topics, TopicPattern) else None
-        partitions: dict[TopicName, int] = {}
+        names: list[TopicName] = []
         if not isinstance(topics, TopicPattern):
             names = _checked_names(topics, config)
             if config.enable_retry:
                 names, config = await with_retry_topic(self, names, config)
-            counts = await gather(self.partition_count(name) for name in names)
-            partitions = dict(zip(names, counts, strict=True))
         elif config.enable_retry:
             raise InvalidConfiguration(
                 "enable_retry needs topics that are named: a pattern has no retry topic of its own"
             )
-        consumer = (
-            MultiTopicsConsumer(self, config, partitions, schema, wire_schema)
-            if chain is None
-            else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+        consumer, broker = await self._made_for(
+            names,
+            lambda partitions: (
+                MultiTopicsConsumer(self, config, partitions, schema, wire_schema)
+                if chain is None
+                else InterceptedConsumer(self, config, partitions, schema, wire_schema, chain)
+            ),
         )
         consumer.activity = activity
         if pattern is not None:
             consumer.pattern = PatternTopicsWatcher(self, consumer, pattern, changed)
         try:
-            await consumer.open()
+            await consumer.open(broker)
         except IncompatibleSchema as error:
             if error.topic is None:
                 raise
+            await self.engine.enter_loop()
             raise await self.with_both_schemas(error, TopicName.parse(error.topic), schema.info) from error
         self.consumers.add(consumer)
         self._record()
         if self.closed:
+            await self.engine.enter_loop()
             consumer.abandon()
             raise AlreadyClosed("The client was closed meanwhile")
         return consumer
@@ -371,6 +426,20 @@ class ClientCore:
         self.transactions.abandon()
         self.pool.close()
         return self.service.close()
+
+
+def _is_plain(topics: list[str] | TopicPattern, config: ConsumerConfig) -> bool:
+    """Return True if the calling thread may create the consumer: one topic, and no timer or task from the first."""
+    return (
+        isinstance(topics, list)
+        and len(topics) == 1
+        and config.receiver_queue_size > 0
+        and not config.auto_scaled_receiver_queue_size_enabled
+        and not config.unacked_messages_timeout_ms
+        and not config.start_message_id_inclusive
+        and not config.enable_retry
+        and config.dead_letter_policy is None
+    )
 
 
 def _checked_names(topics: list[str], config: ConsumerConfig) -> list[TopicName]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pulsar_native import _version
@@ -230,8 +230,44 @@ class Connection:
     async def request(
         self, request_id: int, frame: bytes, expected: type[_Answer], *, timeout: float | None = None
     ) -> _Answer:
-        """Send a request and return its response; raises the broker's error, or `Timeout`."""
-        return await self.answer(request_id, self.begin_request(request_id, frame, timeout=timeout), expected)
+        """Send a request and return its response; raises the broker's error, or `Timeout`.
+
+        In a coroutine begun by the calling thread (`Engine.run_eager`) this thread reads the response, if it can.
+        """
+        if self.engine.on_loop():
+            future = self.begin_request(request_id, frame, timeout=timeout)
+        elif (begun := self.begin_inline_requests([request_id], frame, timeout=timeout)) is not None:
+            (future,) = begun
+        else:
+            await self.engine.enter_loop()
+            future = self.begin_request(request_id, frame, timeout=timeout)
+        return await self.answer(request_id, future, expected)
+
+    def begin_inline_requests(
+        self,
+        request_ids: Sequence[int],
+        frames: bytes,
+        *,
+        timeout: float | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[asyncio.Future[Any]] | None:
+        """Send requests in one write and read their responses in the calling thread; None if the loop has to read.
+
+        What does not arrive soon is left to the loop: await `answer` of each. `meanwhile` is called in between.
+        """
+        if not self.begin_inline_read():
+            return None
+        try:
+            futures = self.request_inline(request_ids, frames, timeout, meanwhile)
+        except BaseException:
+            for request_id in request_ids:
+                self.core.forget(request_id)
+            raise
+        finally:
+            self.end_inline_read()
+        if not all(future.done() for future in futures):
+            self.engine.call(self.watch_requests)
+        return futures
 
     async def answer(self, request_id: int, future: asyncio.Future[Any], expected: type[_Answer]) -> _Answer:
         """Return the response to a request that was sent; raises the broker's error, or `Timeout`."""
@@ -244,6 +280,15 @@ class Connection:
                 f"The broker answered with {type(answer).__name__} instead of {expected.__name__}", broker=self.broker
             )
         return answer
+
+    def forget(self, request_id: int, future: asyncio.Future[Any]) -> None:
+        """Ignore the response to a request: nobody waits for it any more. Thread-safe."""
+        self.core.forget(request_id)
+        if not future.done():
+            self.engine.call(future.cancel)
+        elif not future.cancelled():
+            # Retrieved: an error that nobody wants is not worth a warning.
+            future.exception()
 
     def begin_request(self, request_id: int, frame: bytes, *, timeout: float | None = None) -> asyncio.Future[Any]:
         """Send a request immediately and return the future of its response. On the loop."""
@@ -277,6 +322,10 @@ class Connection:
     def add_coordinator(self, number: int, handler: CoordinatorHandler) -> None:
         """Register the handler of this transaction coordinator; it is notified when the connection is lost."""
         self._coordinators[number] = handler
+
+    def has_coordinator(self, number: int) -> bool:
+        """Return True while the coordinator is registered."""
+        return number in self._coordinators
 
     def remove_coordinator(self, number: int) -> None:
         """Remove the coordinator's handler."""
@@ -326,11 +375,18 @@ class Connection:
         else:
             transport.pause_inline_reads()
 
-    def request_inline(self, request_ids: Sequence[int], frames: bytes, timeout: float) -> list[asyncio.Future[Any]]:
+    def request_inline(
+        self,
+        request_ids: Sequence[int],
+        frames: bytes,
+        timeout: float | None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[asyncio.Future[Any]]:
         """Send requests in one write, and read their responses if they are the next frames and arrive soon.
 
         Otherwise the loop reads them: await `answer` there, after `watch_requests`. By the thread that called
-        `begin_inline_read`. Ctrl-C raises `Interrupted`; the loop reads a response again then, and ignores it.
+        `begin_inline_read`. `meanwhile` is called while the broker works on them. Ctrl-C raises `Interrupted`; the loop
+        reads a response again then, and ignores it.
         """
         loop = self.engine.loop
         now = loop.time()
@@ -339,6 +395,8 @@ class Connection:
             self.core.register(request_id, future, now, timeout)
         try:
             self.write([frames])
+            if meanwhile is not None:
+                meanwhile()
             self._read_answers(request_ids)
         except KeyboardInterrupt as error:
             raise Interrupted("The call was interrupted") from error

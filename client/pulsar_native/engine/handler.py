@@ -62,6 +62,8 @@ class Handler(ABC):
             mandatory_stop=mandatory_stop,
         )
         self._assigned: Address | None = None
+        # Result of a lookup for the first attempt, if it was made before.
+        self._found: BrokerOfTopic | None = None
         self._through: Address | None = None
         self._migrated: tuple[ServiceUrl | None, int] = (None, 0)
         self._reconnecting: asyncio.Task[None] | None = None
@@ -79,6 +81,10 @@ class Handler(ABC):
         """Create the handler at the broker; raises the broker's error."""
 
     @abstractmethod
+    def is_registered(self, connection: Connection) -> bool:
+        """Return True if the connection passes the broker's frames to this handler."""
+
+    @abstractmethod
     def gave_up(self, error: PulsarException) -> None:
         """Called when the handler will not be reconnected."""
 
@@ -92,6 +98,10 @@ class Handler(ABC):
         """True while the broker has the handler. Thread-safe."""
         return self.state is State.READY and self.connection is not None and self.connection.is_open
 
+    def assign(self, broker: BrokerOfTopic | None) -> None:
+        """Attach to this broker at the next attempt, without a lookup."""
+        self._found = broker
+
     async def open(self) -> None:
         """Attach for the first time, within one operation time-out; again after a failure."""
         self._has_left = False
@@ -104,7 +114,9 @@ class Handler(ABC):
             self.leave()
             raise
         self._backoff.reset()
-        _log.info("%s is connected to %s", self.describe(), self.connection.broker if self.connection else "no broker")
+        connection = self.connection
+        if _log.isEnabledFor(logging.INFO):
+            _log.info("%s is connected to %s", self.describe(), connection.broker if connection else "no broker")
 
     async def _attach_once(self) -> None:
         self._check_alive()
@@ -117,16 +129,28 @@ class Handler(ABC):
         if self.state is State.CONNECTING:
             self.state = State.READY
         self._attached.set()
+        if not self.engine.on_loop() and not (self.connection is connection and self.is_registered(connection)):
+            self.engine.call(self._check_attachment, connection)
+
+    def _check_attachment(self, connection: Connection) -> None:
+        """Reconnect if the attachment ended while the calling thread made it: the loop did not know of it yet."""
+        if self.connection is connection and not self.is_registered(connection):
+            self.on_connection_lost(connection, "it was lost, or closed by the broker, during the creation")
+        elif self.connection is None and self.state is State.READY:
+            self.detached()
+            self.reconnect()
 
     async def _find_broker(self) -> BrokerOfTopic:
         """Return the broker to attach to: the one assigned by the broker, once, else the lookup's."""
         assigned, self._assigned = self._assigned, None
         if assigned is not None:
             return BrokerOfTopic(assigned, self._through or assigned)
-        migrated, generation = self._migrated
-        # When the whole client has moved since, its cluster takes precedence.
-        at = migrated if generation == self.client.service.generation else None
-        found = await self.client.lookup.broker_of(self.topic, at=at)
+        found, self._found = self._found, None
+        if found is None:
+            migrated, generation = self._migrated
+            # When the whole client has moved since, its cluster takes precedence.
+            at = migrated if generation == self.client.service.generation else None
+            found = await self.client.lookup.broker_of(self.topic, at=at)
         self._through = found.physical if found.physical != found.logical else None
         return found
 
@@ -236,10 +260,12 @@ class Handler(ABC):
             raise
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function later, unless the handler has left by then; one call of each function waits at a time. On
-        the loop.
+        """Call a function later, on the loop, unless the handler has left by then; one call of each function waits at a
+        time. Thread-safe.
         """
-        if not self._has_left:
+        if not self.engine.on_loop():
+            self.engine.call(self.call_later, seconds, function)
+        elif not self._has_left:
             self._timers[function] = self.engine.loop.call_later(seconds, function)
 
     @property

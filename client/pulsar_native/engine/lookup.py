@@ -3,20 +3,24 @@
 Rules: every lookup starts at the service URL; a redirect is followed with the response's `authoritative` flag, at most
 `max_lookup_redirects` times; transient errors (broker starting, bundle moving) are retried with back-off until the
 operation time-out, permanent ones fail immediately. Concurrent lookups are limited, and so are waiting ones. With an
-http(s) service URL the web service is used instead. On the loop only.
+http(s) service URL the web service is used instead. On the loop; the first attempt may be begun by the calling thread,
+which reads the responses itself while nothing but them arrives.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 from pulsar_native.config import ClientConfig
 from pulsar_native.engine.connection import Connection
+from pulsar_native.engine.eager_call import EagerCall
 from pulsar_native.engine.http_lookup import HttpLookup
+from pulsar_native.engine.lookup_limit import LookupLimit, LookupQueueIsFull
 from pulsar_native.engine.loop import Engine
 from pulsar_native.engine.metrics.meter import NetworkMeter
 from pulsar_native.engine.pool import ConnectionPool
@@ -30,7 +34,6 @@ from pulsar_native.exceptions import (
     PulsarException,
     ServiceUnitNotReady,
     Timeout,
-    TooManyLookupRequestException,
 )
 from pulsar_native.protocol.backoff import Backoff
 from pulsar_native.protocol.topic_pattern import TopicListing
@@ -49,12 +52,8 @@ class BrokerOfTopic(NamedTuple):
     physical: Address
 
 
-class _QueueIsFull(TooManyLookupRequestException):
-    """Raised when the client's own lookup limit is reached, which is not retried."""
-
-
 class Lookup:
-    """Lookups of one client. On the loop only."""
+    """Lookups of one client. On the loop, or begun by the calling thread (`Engine.run_eager`)."""
 
     def __init__(
         self,
@@ -70,33 +69,24 @@ class Lookup:
         self._service = service
         self._request_ids = request_ids
         self._http = HttpLookup(engine, config, service)
-        self._running = asyncio.Semaphore(config.concurrent_lookup_requests)
-        self._waiting = 0
+        slots = config.concurrent_lookup_requests
+        self._limit = LookupLimit(engine, slots, max(0, config.max_lookup_requests - slots))
         self.meter: NetworkMeter | None = None
-        self._room = max(0, config.max_lookup_requests - config.concurrent_lookup_requests)
 
     async def _admitted(self, kind: str, question: Callable[[], Awaitable[T]], at: ServiceUrl | None = None) -> T:
         """Run a lookup when the limit allows; raises `TooManyLookupRequestException` when too many wait already.
 
         `kind` is the lookup type of PIP-342, `at` the cluster if it is not the client's.
         """
-        if self._running.locked():
-            if self._waiting >= self._room:
-                raise _QueueIsFull(
-                    f"{self._config.concurrent_lookup_requests} lookups are on their way and {self._waiting} wait; "
-                    "raise max_lookup_requests or concurrent_lookup_requests, or create less at once"
-                )
-            self._waiting += 1
-            try:
-                await self._running.acquire()
-            finally:
-                self._waiting -= 1
-        else:
-            await self._running.acquire()
+        if self.meter is not None:
+            await self._engine.enter_loop()
+        if not self._limit.try_acquire():
+            await self._engine.enter_loop()
+            await self._limit.acquire()
         try:
             return await (question() if self.meter is None else self._measured(self.meter, kind, question, at))
         finally:
-            self._running.release()
+            self._limit.release()
 
     async def _measured(
         self, meter: NetworkMeter, kind: str, question: Callable[[], Awaitable[T]], at: ServiceUrl | None
@@ -112,10 +102,12 @@ class Lookup:
             meter.looked_up(kind, "http" if is_http else "binary", self._engine.loop.time() - began, failed=failed)
 
     async def _is_http(self, at: ServiceUrl | None) -> bool:
+        if at is None and self._service.is_known and not self._service.url.is_http:
+            return False
+        await self._engine.enter_loop()
         if at is not None:
             return at.is_http
-        if not self._service.is_known:
-            await self._service.known()
+        await self._service.known()
         return self._service.url.is_http
 
     async def broker_of(
@@ -147,20 +139,26 @@ class Lookup:
         authoritative = False
         for _ in range(self._config.max_lookup_redirects + 1):
             request_id = next(self._request_ids)
-            frame = commands.lookup(
-                topic.full, request_id, authoritative=authoritative, listener_name=self._config.listener_name
-            )
+            frame = self._lookup_frame(topic, request_id, authoritative=authoritative)
             answer = await self._ask(connection, request_id, frame, topic, pb.CommandLookupTopicResponse)
-            address = self._address(answer, topic)
-            # Behind a proxy (and on a standalone, which sets the flag too) only the service URL can be reached.
-            physical = service if answer.proxy_through_service_url else address
+            found = self._found(answer, topic, service)
             if answer.response == pb.CommandLookupTopicResponse.Connect:
-                return BrokerOfTopic(address, physical)
+                return found
             authoritative = answer.authoritative
-            connection = await self._pool.get(address, physical)
+            connection = await self._pool.get(*found)
         raise LookupError(
             f"The brokers redirected the lookup more than {self._config.max_lookup_redirects} times", topic=topic.full
         )
+
+    def _lookup_frame(self, topic: TopicName, request_id: int, *, authoritative: bool) -> bytes:
+        return commands.lookup(
+            topic.full, request_id, authoritative=authoritative, listener_name=self._config.listener_name
+        )
+
+    def _found(self, answer: pb.CommandLookupTopicResponse, topic: TopicName, service: Address) -> BrokerOfTopic:
+        address = self._address(answer, topic)
+        # Behind a proxy (and on a standalone, which sets the flag too) only the service URL can be reached.
+        return BrokerOfTopic(address, service if answer.proxy_through_service_url else address)
 
     def _address(self, answer: pb.CommandLookupTopicResponse, topic: TopicName) -> Address:
         tls = self._service.use_tls
@@ -178,6 +176,54 @@ class Lookup:
         return await self.retry(
             lambda: self._admitted("metadata", lambda: self._partitions(topic, auto_create)), topic, deadline
         )
+
+    async def partitions_and_broker(
+        self, topic: TopicName, deadline: float, meanwhile: Callable[[], None]
+    ) -> tuple[int, BrokerOfTopic | None]:
+        """Return the topic's number of partitions, and of an unpartitioned one perhaps the broker that serves it.
+
+        Called by a thread that reads responses itself: both are asked at once where the limit has room for two, the
+        second in vain for a partitioned topic. None stands for a broker that is to be looked up the usual way.
+        `meanwhile` is called by that thread while the broker works on them, or not at all.
+        """
+        if self._engine.on_loop() or self.meter is not None:
+            return await self.partitions(topic, deadline), None
+        return await self.retry(
+            lambda: self._admitted("metadata", lambda: self._partitions_and_broker(topic, meanwhile)), topic, deadline
+        )
+
+    async def _partitions_and_broker(
+        self, topic: TopicName, meanwhile: Callable[[], None]
+    ) -> tuple[int, BrokerOfTopic | None]:
+        if self._engine.on_loop() or await self._is_http(None) or not self._limit.try_acquire():
+            return await self._partitions(topic, True), None
+        try:
+            generation = self._service.generation
+            connection = await self._pool.to_service()
+            ids = next(self._request_ids), next(self._request_ids)
+            frames = commands.partition_metadata(topic.full, ids[0], auto_create=True)
+            frames += self._lookup_frame(topic, ids[1], authoritative=False)
+            begun = (
+                None if self._engine.on_loop() else connection.begin_inline_requests(ids, frames, meanwhile=meanwhile)
+            )
+            if begun is None:
+                return await self._partitions(topic, True), None
+            try:
+                counted = await self._answer(
+                    connection.answer(ids[0], begun[0], pb.CommandPartitionedTopicMetadataResponse), topic
+                )
+                if counted.partitions:
+                    return int(counted.partitions), None
+                found = None
+                with contextlib.suppress(PulsarException):
+                    answer = await connection.answer(ids[1], begun[1], pb.CommandLookupTopicResponse)
+                    if answer.response == pb.CommandLookupTopicResponse.Connect:
+                        found = self._found(answer, topic, connection.address)
+            finally:
+                connection.forget(ids[1], begun[1])
+            return 0, found if generation == self._service.generation else None
+        finally:
+            self._limit.release()
 
     async def _partitions(self, topic: TopicName, auto_create: bool) -> int:
         if await self._is_http(None):
@@ -243,8 +289,11 @@ class Lookup:
     async def _ask(
         self, connection: Connection, request_id: int, frame: bytes, topic: TopicName, expected: type[T]
     ) -> T:
+        return await self._answer(connection.request(request_id, frame, expected), topic)
+
+    async def _answer(self, asked: Awaitable[T], topic: TopicName) -> T:
         try:
-            return await connection.request(request_id, frame, expected)
+            return await asked
         except PulsarException as error:
             error.topic = topic.full
             if not error.message:
@@ -252,13 +301,28 @@ class Lookup:
             raise
 
     async def retry(
-        self, attempt: Callable[[], Awaitable[T]], topic: TopicName, deadline: float, *, patient: bool = False
+        self, attempt: Callable[[], Coroutine[Any, Any, T]], topic: TopicName, deadline: float, *, patient: bool = False
     ) -> T:
         """Retry until it succeeds, the deadline passes, or the error is permanent.
 
         A broker that does not answer within the connect time-out ends it, one that refuses a connection does not. A
         patient attempt may outlast the deadline: it bounds its own requests; only trying again is bounded here.
         """
+        if self._engine.on_loop():
+            return await self._retry(attempt, topic, deadline, patient)
+        begun = EagerCall(attempt())
+        if begun.succeeded:
+            return begun.result()
+        try:
+            # Its rest on the loop, where it can be timed.
+            await self._engine.enter_loop()
+        except BaseException:
+            begun.close()
+            raise
+        first = [begun]
+        return await self._retry(lambda: first.pop() if first else attempt(), topic, deadline, patient)
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], topic: TopicName, deadline: float, patient: bool) -> T:
         loop = self._engine.loop
         backoff: Backoff | None = None
         generation = self._service.generation
@@ -279,7 +343,7 @@ class Lookup:
                     last.__cause__ = error
             except PulsarException as error:
                 last = error
-                if not error.retryable or isinstance(error, _QueueIsFull):
+                if not error.retryable or isinstance(error, LookupQueueIsFull):
                     error.topic = topic.full
                     raise
             last.topic = topic.full

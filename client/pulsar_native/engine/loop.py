@@ -18,8 +18,9 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
+from pulsar_native.engine.eager_call import EagerCall, leave_thread
 from pulsar_native.engine.waiter import Wait
-from pulsar_native.exceptions import AlreadyClosed, OperationNotSupported
+from pulsar_native.exceptions import AlreadyClosed, Interrupted, OperationNotSupported, PulsarException
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ class _Call(Wait, Generic[T]):
 
     __slots__ = ("_coroutine", "_error", "_is_cancelled", "_result", "_task")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T] | EagerCall[T]) -> None:
         super().__init__()
         self._coroutine = coroutine
         self._task: asyncio.Task[None] | None = None
@@ -183,15 +184,9 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T] | EagerCall[T], timeout: float | None = None) -> T:
         """Run a coroutine on the engine's thread and wait for it: the sync API. Ctrl-C raises `Interrupted`."""
-        check_generation(self.generation)
-        if self.on_loop():
-            coroutine.close()
-            raise OperationNotSupported(
-                "A blocking call was made inside a callback of the client, where it would wait for itself; "
-                "use the *_async form there, or another thread"
-            )
+        self._check_may_block(coroutine)
         # Order of events: what passes the gate is queued before the loop is told to stop, so that its last round starts
         # it and the end cancels it; a later call raises. A call between the two would wait indefinitely.
         call = _Call(coroutine)
@@ -213,6 +208,39 @@ class Engine:
             # An error refers to this frame, which would refer to it.
             del call
 
+    def run_eager(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """As `run`, but in the calling thread up to the coroutine's first wait, which must be thread-safe."""
+        self._check_may_block(coroutine)
+        if self._ended:
+            coroutine.close()
+            raise AlreadyClosed("The client is closed")
+        try:
+            call = EagerCall(coroutine)
+            if call.is_done:
+                return call.result()
+        except Interrupted:
+            raise
+        except KeyboardInterrupt as error:
+            raise Interrupted("The call was interrupted") from error
+        return self.run(call)
+
+    def _check_may_block(self, coroutine: Coroutine[Any, Any, Any] | EagerCall[Any]) -> None:
+        try:
+            check_generation(self.generation)
+            if self.on_loop():
+                raise OperationNotSupported(
+                    "A blocking call was made inside a callback of the client, where it would wait for itself; "
+                    "use the *_async form there, or another thread"
+                )
+        except PulsarException:
+            coroutine.close()
+            raise
+
+    async def enter_loop(self) -> None:
+        """Continue on the loop, if the coroutine was begun in the calling thread by `run_eager`."""
+        if not self.on_loop():
+            await leave_thread()
+
     def end(self) -> None:
         """End the loop of an engine that has a thread of its own; later calls raise. Thread-safe."""
         with self._gate:
@@ -224,16 +252,16 @@ class Engine:
 async def gather(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently and return their results, as `asyncio.gather`; a single one without a task."""
     coroutines = list(work)
-    if len(coroutines) == 1:
-        return [await coroutines[0]]
+    if len(coroutines) < 2:
+        return [await each for each in coroutines]
     return list(await asyncio.gather(*coroutines))
 
 
 async def gather_settled(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently, wait for all of them, and return their results or raise the first error."""
     coroutines = list(work)
-    if len(coroutines) == 1:
-        return [await coroutines[0]]
+    if len(coroutines) < 2:
+        return [await each for each in coroutines]
     settled: list[T] = []
     for result in await asyncio.gather(*coroutines, return_exceptions=True):
         if isinstance(result, BaseException):

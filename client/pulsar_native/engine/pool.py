@@ -3,7 +3,8 @@
 Rules: the key is the broker's logical address and a slot; concurrent requests for the same key share one attempt; a
 failed or closed connection is removed from the pool, so that the next request dials again, and one that is unused for
 `connection_max_idle_seconds` is closed. Behind a proxy the socket goes to the service URL and the handshake names the
-broker. When the client moves to another cluster, the pool is emptied. On the loop only.
+broker. When the client moves to another cluster, the pool is emptied. On the loop only; a coroutine begun by the
+calling thread gets an open connection there, and goes to the loop for everything else.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ class ConnectionPool:
 
     async def to_service(self, at: ServiceUrl | None = None) -> Connection:
         """Return a connection to any host of the service URL (or of `at`); unreachable hosts are skipped."""
+        if at is None and self._service.is_known and len(self._service.hosts) == 1:
+            # No choice, and nothing to note about the host: also by the calling thread.
+            (address,) = self._service.url.addresses
+            return await self.get(address, address)
+        await self._engine.enter_loop()
         if at is None:
             await self._service.known()
         hosts = self._service.hosts if at is None else self._service.rotation(at)
@@ -67,6 +73,7 @@ class ConnectionPool:
             raise AlreadyClosed("The client is closed")
         slots = self._config.connections_per_broker
         if slots == 0:
+            await self._engine.enter_loop()
             connection = await self._open(logical, physical)
             connection.on_gone = self._unpooled.discard
             self._unpooled.add(connection)
@@ -78,7 +85,9 @@ class ConnectionPool:
             connection = task.result()
             connection.touch()
             return connection
-        if task is None or task.done():
+        await self._engine.enter_loop()
+        task = self._connections.get(key)
+        if task is None or (task.done() and not _usable(task)):
             task = self._engine.loop.create_task(self._dial(key))
             # All waiting callers may have been cancelled: a failure without a waiter is not worth a warning.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())

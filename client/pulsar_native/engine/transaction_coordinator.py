@@ -55,6 +55,10 @@ class Coordinator(Handler):
         """Return a short name for logs."""
         return f"Transaction coordinator {self.number}"
 
+    def is_registered(self, connection: Connection) -> bool:
+        """Return True if the connection notifies this coordinator when it is lost."""
+        return connection.is_open and connection.has_coordinator(self.number)
+
     async def attach(self, connection: Connection) -> None:
         """Connect this client to the coordinator."""
         request_id = self.client.next_request_id()

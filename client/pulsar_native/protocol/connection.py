@@ -200,6 +200,9 @@ class ConnectionCore:
         answer = None if first is None else commands.answer_of(first[0])
         if first is None or answer is None or answer[0] not in request_ids or answer[2] is not None:
             return None
+        if getattr(answer[1], "producer_ready", True) is False:
+            # The producer is queued for exclusive access: see `_answered`.
+            return None
         entry = self._requests.pop(answer[0], None)
         return None if entry is None else (Answered(entry[2], answer[1], None), first[1])
 

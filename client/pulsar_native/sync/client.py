@@ -249,7 +249,7 @@ class Client(NotPicklable):
         chain = ProducerChain(interceptors, encoded_fields) if interceptors else None
         used_schema = _validation.checked_schema(schema)
         core = self._started()
-        inner = core.engine.run(core.create_producer(config, used_schema, chain))
+        inner = core.engine.run_eager(core.create_producer(config, used_schema, chain))
         return Producer(self, inner, inner.schema)
 
     @option_docs(ConsumerConfig, options=ConsumerOptions)
@@ -348,7 +348,7 @@ class Client(NotPicklable):
         used_schema = _validation.checked_schema(schema)
         decoder = VersionedDecoder(used_schema)
         core = self._started()
-        inner = core.engine.run(
+        inner = core.engine.run_eager(
             core.subscribe(topics, config, decoder, wire_schema(used_schema), chain, changed, events)
         )
         consumer = Consumer(self, inner, decoder, self._listeners, message_listener)
@@ -403,7 +403,7 @@ class Client(NotPicklable):
         used_schema = _validation.checked_schema(schema)
         decoder = VersionedDecoder(used_schema)
         core = self._started()
-        inner = core.engine.run(
+        inner = core.engine.run_eager(
             core.subscribe(config.topics, consumer_config, decoder, wire_schema(used_schema), chain)
         )
         return Reader(self, inner, decoder, self._listeners, reader_listener)
@@ -468,7 +468,7 @@ class Client(NotPicklable):
         :param topic: the topic.
         """
         core = self._started()
-        return core.engine.run(core.topic_partitions(topic))
+        return core.engine.run_eager(core.topic_partitions(topic))
 
     def get_partition_count(self, topic: str, *, auto_create: bool = False) -> int:
         """Return the number of partitions of a topic, 0 for a topic without partitions.
@@ -481,7 +481,7 @@ class Client(NotPicklable):
         :param auto_create: True lets the broker create the topic if its policy allows that. Default False.
         """
         core = self._started()
-        return core.engine.run(core.topic_partition_count(topic, auto_create=auto_create))
+        return core.engine.run_eager(core.topic_partition_count(topic, auto_create=auto_create))
 
     def get_service_info(self) -> ServiceInfo:
         """Return the cluster in use. Thread-safe; blocks only if a provider must be called first."""

@@ -268,6 +268,17 @@ def test_add_batch_index_sends_words() -> None:
     assert group.drain() == ([(1, 1, None)], None)
 
 
+def test_taken_counts_each_message_once() -> None:
+    group = AckGroup(batch_index=True)
+    group.add((1, 1), 0, 4)
+    group.add((1, 1), 1, 4)
+    group.drain()
+    assert group.taken == 2
+    group.add((1, 1), 2, 4)
+    group.drain()
+    assert group.taken == 3
+
+
 def test_add_unknown_batch_size_never_complete() -> None:
     # As the official client writes them: acknowledging 0, 1 and 2 of ten must not acknowledge the other seven.
     group = AckGroup(batch_index=True)

@@ -207,3 +207,14 @@ def test_any_order_of_chunks_delivers_each_message_once(data: st.DataObject) -> 
     expected = {f"m{index}": b"".join(b"m%d%d " % (index, n) for n in range(c)) for index, c in enumerate(counts)}
     assert len(topic.whole) == len(expected) and dict(topic.whole) == expected
     assert (topic.acknowledged, topic.unusable) == ([], [])
+
+
+def test_chunks_of_a_restarted_message_are_its_own() -> None:
+    topic = Topic(note_orphans=True)
+    topic.send("a", 0, 1, of=2)
+    # Sent again, and dropped before it is whole: its last chunk is not one left over from the first time.
+    topic.send("a", 0, of=2)
+    topic.assembly.drop_incomplete()
+    topic.send("a", 1, of=2)
+    assert topic.unusable == [3] and topic.acknowledged == []
+    assert topic.assembly.orphans == {"a": (7, 3)}

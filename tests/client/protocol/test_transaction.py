@@ -248,3 +248,10 @@ def test_has_room_in_transaction(core: TransactionCore) -> None:
     add(made, b"x", core)
     with pytest.raises(NoRoomForChunks):
         add(made, b"x" * 12_000, core)
+
+
+def test_acknowledge_whole_batch_then_message_raises(core: TransactionCore) -> None:
+    assert core.acknowledge(SUB, [((1, 1), -1, 3)]) == [(1, 1, None, 3)]
+    assert core.acknowledged(SUB) == {(1, 1): 0b111}
+    with pytest.raises(TransactionConflict, match="1:1:2"):
+        core.acknowledge(SUB, [((1, 1), 2, 3)])

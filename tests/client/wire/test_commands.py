@@ -17,11 +17,12 @@ from pulsar_native.enums import (
 )
 from pulsar_native.exceptions import IncompatibleSchema, PulsarException, TopicNotFound, UnknownError
 from pulsar_native.message_id import MessageId
+from pulsar_native.txn_id import TxnId
 from pulsar_native.wire import commands
 from pulsar_native.wire import pulsar_api_pb2 as pb
 from pulsar_native.wire.commands import Kind
 from pulsar_native.wire.entry import parse_entry
-from pulsar_native.wire.frames import FrameDecoder, encode_send
+from pulsar_native.wire.frames import FrameDecoder, encode_command, encode_send
 
 MAXU = (1 << 64) - 1
 
@@ -388,3 +389,25 @@ def test_answer_of_unknown_error_code() -> None:
 )
 def test_answer_of_other_commands_is_none(kind: Any) -> None:
     assert commands.answer_of(pb.BaseCommand(type=kind)) is None
+
+
+@pytest.mark.parametrize("numbers", [(0, 0), (1, 2), (127, 128), (300, 70_000), ((1 << 40) + 3, (1 << 64) - 1)])
+def test_close_frames_are_the_protocol_s(numbers: tuple[int, int]) -> None:
+    one, two = numbers
+    producer = pb.CommandCloseProducer(producer_id=one, request_id=two)
+    consumer = pb.CommandCloseConsumer(consumer_id=one, request_id=two)
+    assert commands.close_producer(one, two) == encode_command(
+        pb.BaseCommand(type=Kind.CLOSE_PRODUCER, close_producer=producer)
+    )
+    assert commands.close_consumer(one, two) == encode_command(
+        pb.BaseCommand(type=Kind.CLOSE_CONSUMER, close_consumer=consumer)
+    )
+
+
+def test_ack_in_transaction_holds_words_and_size() -> None:
+    frame = commands.ack_in_transaction(3, [(1, 2, [5, -1], 70), (1, 4, None, 0)], TxnId(1, 2), 9, cumulative=False)
+    command = read(frame).ack
+    batch, single = command.message_id
+    assert (list(batch.ack_set), batch.batch_size) == ([5, -1], 70)
+    assert not single.ack_set and not single.HasField("batch_size")
+    assert (command.txnid_most_bits, command.txnid_least_bits, command.request_id) == (1, 2, 9)

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pulsar_native.exceptions import CryptoError
-from pulsar_native.wire.crypto import cipher_of, opened, unwrap, wrap
+from pulsar_native.wire.crypto import DATA_KEY_BYTES, TAG_BYTES, VECTOR_BYTES, cipher_of, opened, unwrap, wrap
 
 DATA_KEY = bytes(range(32))
 
@@ -155,6 +155,11 @@ def test_cipher_payloads() -> None:
     assert opened(cipher_of(bytes(32)), vector, body) is None
     with pytest.raises(CryptoError, match="5 bytes"):
         cipher_of(b"short")
+
+
+def test_cipher_sizes_are_those_of_java() -> None:
+    # AES-GCM with a data key of 256 bits, a vector of 96 and a tag of 128.
+    assert (DATA_KEY_BYTES, VECTOR_BYTES, TAG_BYTES) == (32, 12, 16)
 
 
 def test_crypto_missing_package_named_when_needed() -> None:

@@ -1,21 +1,23 @@
 """Close and unsubscribe of a consumer. On the loop; a plain consumer is also closed in the calling thread
 (`close_inline`), which saves two switches of threads.
 
-Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS and the
-close are sent without a pause in between. If any of that fails, the consumer is closed afterwards, except for a
-rejected unsubscribe.
+Rules: pending acknowledgements and dead letters are sent first, within the time limit; then CONSUMER_STATS (but for
+readers) and the close are sent without a pause in between. If any of that fails, the consumer is closed afterwards,
+except for a rejected unsubscribe.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pulsar_native.engine.connection import Connection
 from pulsar_native.engine.consumer.consumer import PartitionConsumer
 from pulsar_native.engine.handler import State
+from pulsar_native.enums import SubscriptionMode
 from pulsar_native.exceptions import PulsarException
 from pulsar_native.stats import ConsumerClose
 from pulsar_native.wire import commands
@@ -53,7 +55,7 @@ async def close(consumer: PartitionConsumer, timeout: float | None = None) -> Co
     """
     if consumer.state not in (State.CONNECTING, State.READY):
         consumer.state = State.CLOSED
-        return _report(consumer, 0, None)
+        return _report(consumer, 0)
     loop = consumer.engine.loop
     deadline = loop.time() + (consumer.client.config.operation_timeout_seconds if timeout is None else timeout)
     # Counted from here: reconnecting sends acknowledgements, too.
@@ -69,19 +71,18 @@ async def close(consumer: PartitionConsumer, timeout: float | None = None) -> Co
     if connection is not None and connection.is_open:
         counts = await _say_goodbye(consumer, connection, deadline)
         connection.remove_consumer(consumer.consumer_id)
-    report = _report(consumer, consumer.acks.sent - before, counts)
+    report = _with_counts(_report(consumer, consumer.acks.sent - before), counts)
     consumer.abandon()
     return report
 
 
 async def _say_goodbye(consumer: PartitionConsumer, connection: Connection, deadline: float) -> _Counts | None:
     """Send CONSUMER_STATS and CLOSE_CONSUMER together; return the broker's statistics."""
-    (stats_id, close_id), frames = _goodbye(consumer)
-    asked = connection.register(stats_id)
+    ids, frames = _goodbye(consumer)
+    futures = [connection.register(stats_id) for stats_id in ids[:-1]]
     left = max(0.0, deadline - consumer.engine.loop.time())
-    return await _answered(
-        connection, (stats_id, close_id), (asked, connection.begin_request(close_id, frames, timeout=left))
-    )
+    futures.append(connection.begin_request(ids[-1], frames, timeout=left))
+    return await _answered(connection, ids, futures)
 
 
 def _send_acks(consumer: PartitionConsumer) -> None:
@@ -90,25 +91,29 @@ def _send_acks(consumer: PartitionConsumer) -> None:
     consumer.acks.flush()
 
 
-def _goodbye(consumer: PartitionConsumer) -> tuple[tuple[int, int], bytes]:
-    """Return the ids and the frames of CONSUMER_STATS and CLOSE_CONSUMER."""
-    stats_id, close_id = consumer.client.next_request_id(), consumer.client.next_request_id()
-    frames = commands.consumer_stats(consumer.consumer_id, stats_id)
-    return (stats_id, close_id), frames + commands.close_consumer(consumer.consumer_id, close_id)
+def _goodbye(consumer: PartitionConsumer) -> tuple[list[int], bytes]:
+    """Return the ids and the frames of CONSUMER_STATS, which is not for readers, and CLOSE_CONSUMER."""
+    close_id = consumer.client.next_request_id()
+    frame = commands.close_consumer(consumer.consumer_id, close_id)
+    if consumer.config.subscription_mode is SubscriptionMode.NonDurable:
+        # Its subscription ends with it: what is left of that means nothing.
+        return [close_id], frame
+    stats_id = consumer.client.next_request_id()
+    return [stats_id, close_id], commands.consumer_stats(consumer.consumer_id, stats_id) + frame
 
 
 async def _answered(
-    connection: Connection, ids: tuple[int, int], futures: tuple[asyncio.Future[Any], asyncio.Future[Any]]
+    connection: Connection, ids: Sequence[int], futures: Sequence[asyncio.Future[Any]]
 ) -> _Counts | None:
     """Wait for the response to the close; return the statistics, whose response arrives first."""
     try:
         # If that fails, the broker drops the consumer with the connection.
         with contextlib.suppress(PulsarException):
-            await connection.answer(ids[1], futures[1], pb.CommandSuccess)
+            await connection.answer(ids[-1], futures[-1], pb.CommandSuccess)
         return _counts(futures[0])
     finally:
-        connection.core.forget(ids[0])
-        futures[0].cancel()
+        for stats_id, future in zip(ids[:-1], futures[:-1], strict=True):
+            connection.forget(stats_id, future)
 
 
 def _counts(future: asyncio.Future[Any]) -> _Counts | None:
@@ -119,9 +124,9 @@ def _counts(future: asyncio.Future[Any]) -> _Counts | None:
 def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Callable[[], None]) -> ConsumerClose | None:
     """Close a connected consumer in the calling thread; None, without effect, where that takes the loop.
 
-    Order of events: 1. nothing is acknowledged any more; 2. acknowledgements, CONSUMER_STATS, CLOSE_CONSUMER, and their
-    responses; 3. nothing is delivered any more; 4. the consumer is released and `then` called, by the loop where it has
-    timers or when the caller is interrupted (Ctrl-C) after 1.
+    Order of events: 1. nothing is acknowledged any more; 2. acknowledgements, CONSUMER_STATS and CLOSE_CONSUMER are
+    sent; 3. while the broker works on them, nothing is delivered any more, the consumer is released and `then` called,
+    by the loop where it has timers or when the caller is interrupted (Ctrl-C) after 1; 4. the responses.
     """
     connection = consumer.connection
     if connection is None or not connection.begin_inline_read():
@@ -129,34 +134,41 @@ def close_inline(consumer: PartitionConsumer, timeout: float | None, then: Calla
     limit = consumer.client.config.operation_timeout_seconds if timeout is None else timeout
     ids, frames = _goodbye(consumer)
     waiting: list[asyncio.Future[Any]] = []
+    reports: list[ConsumerClose] = []
+    before = consumer.acks.sent
+
+    def release() -> None:
+        reports.append(_report(consumer, consumer.acks.sent - before))
+        if consumer.uses_loop:
+            consumer.stop()
+            consumer.engine.call(_end, consumer, connection, then)
+        else:
+            _end(consumer, connection, then)
+
     try:
-        before = consumer.acks.sent
         if not consumer.begin_to_close_inline(connection):
             return None
         _send_acks(consumer)
         # If that fails, the broker drops the consumer with the connection.
         with contextlib.suppress(PulsarException):
-            waiting = connection.request_inline(ids, frames, limit)
+            waiting = connection.request_inline(ids, frames, limit, release)
     except BaseException:
         consumer.engine.call(_end_interrupted, consumer, connection, then)
         raise
     finally:
         connection.end_inline_read()
+    if not waiting:
+        release()
+        return reports[0]
     if all(future.done() and future.exception() is None for future in waiting):
-        counts = _counts(waiting[0]) if waiting else None
+        counts = _counts(waiting[0])
     else:
-        counts = consumer.engine.run(_answered_on_loop(connection, ids, (waiting[0], waiting[1])))
-    report = _report(consumer, consumer.acks.sent - before, counts)
-    if consumer.uses_loop:
-        consumer.stop()
-        consumer.engine.call(_end, consumer, connection, then)
-    else:
-        _end(consumer, connection, then)
-    return report
+        counts = consumer.engine.run(_answered_on_loop(connection, ids, waiting))
+    return _with_counts(reports[0], counts)
 
 
 async def _answered_on_loop(
-    connection: Connection, ids: tuple[int, int], futures: tuple[asyncio.Future[Any], asyncio.Future[Any]]
+    connection: Connection, ids: Sequence[int], futures: Sequence[asyncio.Future[Any]]
 ) -> _Counts | None:
     connection.watch_requests()
     return await _answered(connection, ids, futures)
@@ -174,7 +186,7 @@ def _end(consumer: PartitionConsumer, connection: Connection, then: Callable[[],
     then()
 
 
-def _report(consumer: PartitionConsumer, acks_sent: int, counts: _Counts | None) -> ConsumerClose:
+def _report(consumer: PartitionConsumer, acks_sent: int) -> ConsumerClose:
     return ConsumerClose(
         topic=consumer.topic.full,
         subscription_name=consumer.config.subscription_name,
@@ -182,9 +194,13 @@ def _report(consumer: PartitionConsumer, acks_sent: int, counts: _Counts | None)
         queued=consumer.queued_messages(),
         acks_sent=acks_sent,
         acks_left=consumer.acks.unsent(),
-        unacked=counts.unackedMessages if counts is not None else None,
-        backlog=counts.msgBacklog if counts is not None else None,
     )
+
+
+def _with_counts(report: ConsumerClose, counts: _Counts | None) -> ConsumerClose:
+    if counts is None:
+        return report
+    return dataclasses.replace(report, unacked=counts.unackedMessages, backlog=counts.msgBacklog)
 
 
 async def _close_dead_letter_router(consumer: PartitionConsumer, seconds: float) -> None:

@@ -141,6 +141,10 @@ class PartitionConsumer(Handler):
 
     # --- connection -----------------------------------------------------------------------------------------------
 
+    def is_registered(self, connection: Connection) -> bool:
+        """Return True if the connection passes the broker's frames to this consumer."""
+        return connection.is_open and connection.has_consumer(self.consumer_id)
+
     async def attach(self, connection: Connection) -> None:
         """Subscribe, send pending acknowledgements, and grant the first permits."""
         with self.lock:
@@ -169,7 +173,7 @@ class PartitionConsumer(Handler):
                 self.position.pin_latest(await self.ask_last(connection))
         except BaseException as error:
             connection.remove_consumer(self.consumer_id)
-            if isinstance(error, Timeout | asyncio.CancelledError):
+            if isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
                 connection.write([commands.close_consumer(self.consumer_id, self.client.next_request_id())])
             raise
         # The broker's next frame may close the consumer again (an unload): read, and dispatched, before this task

@@ -19,6 +19,7 @@ from pulsar_native.config import ConsumerConfig
 from pulsar_native.engine.consumer.close import close, unsubscribe
 from pulsar_native.engine.consumer.consumer import ConsumerClient, PartitionConsumer
 from pulsar_native.engine.consumer.seek import open_at_start
+from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.enums import ConsumerType, SubscriptionMode
 from pulsar_native.exceptions import (
@@ -110,8 +111,13 @@ class TopicSubscriptions(ABC):
     def _arrived(self, child: PartitionConsumer) -> None:
         """Process a consumer's arrival of messages. On the loop."""
 
-    async def open(self) -> None:
-        """Subscribe to every partition; the first failure closes the others and is raised."""
+    async def open(self, broker: BrokerOfTopic | None = None) -> None:
+        """Subscribe to every partition; the first failure closes the others and is raised.
+
+        `broker` serves the only topic, if that is known: it is not looked up then.
+        """
+        if len(self.children) == 1:
+            self.children[0].assign(broker)
         try:
             await gather_settled(open_at_start(child) for child in self.children)
             if self.pattern is not None:

@@ -54,8 +54,9 @@ async def close(producer: PartitionProducer, timeout: float | None = None) -> Pr
 def close_inline(producer: PartitionProducer, timeout: float | None, then: Callable[[], None]) -> ProducerClose | None:
     """Close a connected producer with nothing to send, in the calling thread; None, without effect, for another one.
 
-    Order of events: 1. no message is accepted any more; 2. CLOSE_PRODUCER and its response; 3. the producer is released
-    and `then` called, by the loop where it has timers or when the caller is interrupted (Ctrl-C) after 1.
+    Order of events: 1. no message is accepted any more; 2. CLOSE_PRODUCER is sent; 3. while the broker works on it, the
+    producer is released and `then` called, by the loop where it has timers or when the caller is interrupted (Ctrl-C)
+    after 1; 4. the response.
     """
     connection = producer.connection
     if connection is None or not connection.begin_inline_read():
@@ -63,40 +64,39 @@ def close_inline(producer: PartitionProducer, timeout: float | None, then: Calla
     limit = producer.client.config.operation_timeout_seconds if timeout is None else timeout
     request_id = producer.client.next_request_id()
     waiting: list[asyncio.Future[Any]] = []
+    reports: list[ProducerClose] = []
+
+    def release() -> None:
+        reports.append(_report(producer, producer.confirmed_messages, producer.failed_messages))
+        if producer.uses_loop:
+            producer.state = State.CLOSED
+            producer.engine.call(_end, producer, connection, then)
+        else:
+            _end(producer, connection, then)
+
     try:
         if not producer.begin_to_close_idle(connection):
             return None
         # If that fails, the broker drops the producer with the connection.
         with contextlib.suppress(PulsarException):
             frame = commands.close_producer(producer.core.producer_id, request_id)
-            waiting = connection.request_inline([request_id], frame, limit)
+            waiting = connection.request_inline([request_id], frame, limit, release)
     except BaseException:
         producer.engine.call(_end_interrupted, producer, connection, then)
         raise
     finally:
         connection.end_inline_read()
-    report = _report(producer, producer.confirmed_messages, producer.failed_messages)
-    if not all(future.done() and future.exception() is None for future in waiting):
-        producer.engine.run(_end_answered(producer, connection, request_id, waiting[0], then))
-    elif producer.uses_loop:
-        producer.state = State.CLOSED
-        producer.engine.call(_end, producer, connection, then)
-    else:
-        _end(producer, connection, then)
-    return report
+    if not waiting:
+        release()
+    elif not waiting[0].done():
+        producer.engine.run(_answered_on_loop(connection, request_id, waiting[0]))
+    return reports[0]
 
 
-async def _end_answered(
-    producer: PartitionProducer,
-    connection: Connection,
-    request_id: int,
-    future: asyncio.Future[Any],
-    then: Callable[[], None],
-) -> None:
+async def _answered_on_loop(connection: Connection, request_id: int, future: asyncio.Future[Any]) -> None:
     connection.watch_requests()
     with contextlib.suppress(PulsarException):
         await connection.answer(request_id, future, pb.CommandSuccess)
-    _end(producer, connection, then)
 
 
 def _end_interrupted(producer: PartitionProducer, connection: Connection, then: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from pulsar_native.config import ProducerConfig
 from pulsar_native.engine.handler import State
+from pulsar_native.engine.lookup import BrokerOfTopic
 from pulsar_native.engine.loop import gather, gather_settled
 from pulsar_native.engine.producer.backpressure import Backpressure
 from pulsar_native.engine.producer.close import close_inline
@@ -90,12 +91,16 @@ class TopicProducer:
             return 0
         return self._routing.choose(OutgoingMessage(b""), len(self.children), time.monotonic())
 
-    async def open(self) -> None:
-        """Create the producer on every partition, unless lazy; the first failure closes the others and is raised."""
+    async def open(self, broker: BrokerOfTopic | None = None) -> None:
+        """Create the producer on every partition, unless lazy; the first failure closes the others and is raised.
+
+        `broker` serves the topic, if that is known: it is not looked up then.
+        """
         try:
             if self._keys is not None:
                 await self._keys.start()
             # The first partition determines a generated name, so that all partitions share one, as in Java.
+            self._first.assign(broker)
             await self._first.open()
             others = [child for child in self.children if child is not self._first]
             for child in others:

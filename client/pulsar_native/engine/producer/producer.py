@@ -119,6 +119,10 @@ class PartitionProducer(Handler):
 
     # --- connection -----------------------------------------------------------------------------------------------
 
+    def is_registered(self, connection: Connection) -> bool:
+        """Return True if the connection passes the broker's frames to this producer."""
+        return connection.is_open and connection.has_producer(self.core.producer_id)
+
     async def attach(self, connection: Connection) -> None:
         """Create the producer at the broker and resend what has no receipt."""
         producer_id = self.core.producer_id
@@ -140,14 +144,13 @@ class PartitionProducer(Handler):
             answer = await self.ask(request_id, frame, connection, pb.CommandProducerSuccess)
         except BaseException as error:
             connection.remove_producer(producer_id)
-            if isinstance(error, Timeout | asyncio.CancelledError):
+            if isinstance(error, Timeout | asyncio.CancelledError | KeyboardInterrupt):
                 # The broker may finish the creation later: it must not keep an unused producer.
                 connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
             raise
         # The broker's next frame may close the producer again (an unload): read, and dispatched, before this task
         # continued. Messages sent to a closed producer are lost without a response.
-        attached = connection.is_open and connection.has_producer(producer_id)
-        if self.state not in (State.CONNECTING, State.READY) or not attached:
+        if self.state not in (State.CONNECTING, State.READY) or not self.is_registered(connection):
             connection.remove_producer(producer_id)
             connection.write([commands.close_producer(producer_id, self.client.next_request_id())])
             raise NotConnected("The producer was closed, or the connection lost, meanwhile", topic=self.topic.full)
