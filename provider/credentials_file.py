@@ -1,11 +1,13 @@
-"""Credentials as private files for Spark clusters, named after their process and removed after its end.
+"""Credentials as private files, for Spark clusters and for PEM texts of a connection.
 
+They are named after their process and removed after its end.
 Rules: the folder belongs to this user with mode 0700, the files have mode 0600. A file whose process has ended is
 removed by the next writer, since a killed process removes nothing.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import platform
@@ -13,11 +15,12 @@ import re
 import secrets
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
 from airflow.sdk.exceptions import AirflowException
 
-_NAME = re.compile(r"(?P<host>[\w.-]+)_(?P<pid>\d+)_(?P<start>\d+)_[0-9a-f]{16}\.json")
+_NAME = re.compile(r"(?P<host>[\w.-]+)_(?P<pid>\d+)_(?P<start>\d+)_[0-9a-f]{16}\.(json|pem)")
 
 
 def folder() -> Path:
@@ -31,10 +34,35 @@ def folder() -> Path:
     return path
 
 
-def write(secret: str) -> Path:
+# Files of PEM texts by process and content. A forked child writes its own: its parent may end first.
+_kept: dict[tuple[int, str], Path] = {}
+_lock = threading.Lock()
+
+
+def keep_pem(text: str) -> Path:
+    """Return the path of a file with a PEM text, the same for the same text as long as this process lives.
+
+    The TLS library reads certificates and keys from files only. Thread-safe.
+    """
+    with _lock:
+        path = _kept.get((os.getpid(), text))
+        if path is None or not path.exists():
+            if not _kept:
+                atexit.register(_remove_kept)
+            path = _kept[os.getpid(), text] = write(text, "pem")
+        return path
+
+
+def _remove_kept() -> None:
+    for (pid, _), path in _kept.items():
+        if pid == os.getpid():
+            path.unlink(missing_ok=True)
+
+
+def write(secret: str, ending: str = "json") -> Path:
     """Write credentials to a file of this process and return the path; stale files are removed first."""
     remove_stale()
-    name = f"{_host()}_{os.getpid()}_{_start_of(os.getpid())}_{secrets.token_hex(8)}.json"
+    name = f"{_host()}_{os.getpid()}_{_start_of(os.getpid())}_{secrets.token_hex(8)}.{ending}"
     path = folder() / name
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.log import amask_secret, mask_secret
 
+from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.hooks.settings import Settings, read_settings
-from pulsar_native import AdminClient, Authentication, AuthenticationOauth2, Client, ClientConfig
+from pulsar_native import AdminClient, Authentication, AuthenticationAthenz, AuthenticationOauth2, Client, ClientConfig
 from pulsar_native.exceptions import PulsarException
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
     from pulsar_native.asyncio import Client as AsyncClient
 
 _TEST_SECONDS = 9.5
+# Certificates are no secrets, but too long to show.
 _SECRET_FIELDS = frozenset(f.name for f in dataclasses.fields(Settings) if not f.repr)
+_CERTIFICATES = ("tls_trust_certs", "tls_certificate")
 
 
 class PulsarHook(BaseHook):
@@ -87,13 +91,25 @@ class PulsarHook(BaseHook):
         """Return the connection's deployment id, None without one. Blocks like `client_config`."""
         return self._read().deployment_id
 
+    def topic_url_template(self) -> str | None:
+        """Return the connection's template for the pages of topics, None without one. Blocks like `client_config`."""
+        return self._read().topic_url_template
+
+    def topic_name(self, topic: str) -> str:
+        """Return the name of a topic, a short one in the connection's default namespace. Blocks like `client_config`.
+
+        Without a default namespace, short names are left as they are: they mean public/default.
+        """
+        return self._read().topic_name(topic)
+
     def connection_options(self) -> dict[str, str | int | bool]:
         """Return the connection's settings without secrets, by field name; blocks like `client_config`.
 
         Only fields that are set or have a default. Safe to log and to show.
         """
-        values: dict[str, str | int | bool | None] = dataclasses.asdict(self._read())
-        return {name: value for name, value in values.items() if value is not None and name not in _SECRET_FIELDS}
+        values: dict[str, Any] = dataclasses.asdict(self._read())
+        plain = {name: value for name, value in values.items() if name not in _SECRET_FIELDS}
+        return {name: value for name, value in plain.items() if isinstance(value, str | int | bool)}
 
     def credentials(self) -> dict[str, str] | None:
         """Return the credentials with their secrets, for another program; None without any.
@@ -110,6 +126,34 @@ class PulsarHook(BaseHook):
             if found and name in found and found["method"] != "tls":
                 mask_secret(found[name])
         return found
+
+    # --- lineage --------------------------------------------------------------------------------------------------
+
+    def report_lineage(self, *, read: Sequence[str] = (), written: Sequence[str] = ()) -> None:
+        """Report topics to Airflow's hook lineage, for tasks that use this hook's clients themselves.
+
+        The operators call it. Without a reader of lineage, such as OpenLineage's provider, it has no effect.
+
+        :param read: names of topics the task has read, in any spelling.
+        :param written: names of topics the task has written to.
+
+        Blocks like `client_config`. Raises `AirflowException` for a wrong topic name.
+        """
+        from airflow.sdk.lineage import get_hook_lineage_collector
+
+        from airflow_provider_pulsar.assets.pulsar import topic_uri
+
+        url = self.service_url()
+        try:
+            sources = [topic_uri(url, self.topic_name(topic)) for topic in read]
+            targets = [topic_uri(url, self.topic_name(topic)) for topic in written]
+        except ValueError as error:
+            raise AirflowException(f"No lineage can be reported: {error}") from error
+        collector = get_hook_lineage_collector()
+        for uri in sources:
+            collector.add_input_asset(self, uri=uri)
+        for uri in targets:
+            collector.add_output_asset(self, uri=uri)
 
     # --- test -----------------------------------------------------------------------------------------------------
 
@@ -157,14 +201,16 @@ class PulsarHook(BaseHook):
     def _checked(self, connection: Connection) -> Settings:
         try:
             settings = read_settings(connection)
-            self._authentication = settings.authentication(_MaskedOauth2)
+            if settings.has_pem_texts:
+                settings = settings.with_pem_files(lambda text: str(credentials_file.keep_pem(text)))
+            self._authentication = settings.authentication(_MaskedOauth2, _MaskedAthenz)
             self._admin(settings)
         except PulsarException as error:
             raise self._wrong(error) from error
         return settings
 
     def _secrets(self, settings: Settings) -> list[str]:
-        values: dict[str, Any] = {name: getattr(settings, name) for name in _SECRET_FIELDS}
+        values: dict[str, Any] = {name: getattr(settings, name) for name in _SECRET_FIELDS.difference(_CERTIFICATES)}
         derived = self._authentication.secrets() if self._authentication is not None else []
         return [secret for secret in [*values.values(), *derived] if secret]
 
@@ -182,6 +228,30 @@ class PulsarHook(BaseHook):
 
     def _wrong(self, error: PulsarException) -> AirflowException:
         return AirflowException(f"The Pulsar connection {self.pulsar_conn_id!r} cannot be used: {error}")
+
+
+class _MaskedAthenz(AuthenticationAthenz):
+    """Athenz plug-in that masks its role tokens when they are fetched, as `_MaskedOauth2`."""
+
+    _told: str = ""
+
+    def auth_data(self) -> bytes:
+        """Return the role token, masked in logs."""
+        data = super().auth_data()
+        self._tell(data.decode())
+        return data
+
+    def http_headers(self) -> dict[str, str]:
+        """Return the header with the role token, masked in logs."""
+        headers = super().http_headers()
+        for value in headers.values():
+            self._tell(value)
+        return headers
+
+    def _tell(self, token: str) -> None:
+        if token != self._told:
+            mask_secret(token)
+            self._told = token
 
 
 class _MaskedOauth2(AuthenticationOauth2):

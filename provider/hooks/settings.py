@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from airflow_provider_pulsar.topic_url import check_template
 from pulsar_native import (
     Authentication,
+    AuthenticationAthenz,
     AuthenticationBasic,
     AuthenticationOauth2,
     AuthenticationTLS,
@@ -26,9 +28,10 @@ from pulsar_native import (
     ClientConfig,
 )
 from pulsar_native.auth import SecretReference
-from pulsar_native.exceptions import InvalidConfiguration
+from pulsar_native.exceptions import InvalidConfiguration, InvalidTopicName
+from pulsar_native.topic import TopicName
 
-METHODS = ("none", "token", "token_file", "basic", "oauth2", "tls")
+METHODS = ("none", "token", "token_file", "basic", "oauth2", "tls", "athenz")
 _DEFAULT_TIMEOUT_SECONDS = 30
 # Names of other tools that are not similar to ours.
 _KNOWN_AS = {
@@ -44,6 +47,8 @@ _KNOWN_AS = {
     "authPlugin": "auth_method",
     "ca_cert": "tls_trust_certs_file_path",
     "use_tls": "service_url (pulsar+ssl://…)",
+    "namespace": "default_namespace",
+    "tenant": "default_namespace",
 }
 
 
@@ -81,6 +86,9 @@ class Settings:
     operation_timeout_seconds: int = _DEFAULT_TIMEOUT_SECONDS
     test_topic: str | None = None
     deployment_id: str | None = None
+    default_namespace: str | None = None
+    client_options: Mapping[str, object] | None = None
+    topic_url_template: str | None = None
     auth_method: str = "none"
     token: str | None = field(default=None, repr=False)
     jwt_file: str | None = None
@@ -91,11 +99,21 @@ class Settings:
     oauth2_private_key: str | None = field(default=None, repr=False)
     oauth2_audience: str | None = None
     oauth2_scope: str | None = None
+    athenz_tenant_domain: str | None = None
+    athenz_tenant_service: str | None = None
+    athenz_provider_domain: str | None = None
+    athenz_zts_url: str | None = None
+    athenz_key_id: str | None = None
+    athenz_key_file_path: str | None = None
+    athenz_private_key: str | None = field(default=None, repr=False)
     tls_trust_certs_file_path: str | None = None
+    tls_trust_certs: str | None = field(default=None, repr=False)
     tls_validate_hostname: bool = True
     tls_allow_insecure_connection: bool = False
     tls_certificate_file_path: str | None = None
+    tls_certificate: str | None = field(default=None, repr=False)
     tls_key_file_path: str | None = None
+    tls_private_key: str | None = field(default=None, repr=False)
     spark_service_url: str | None = None
     spark_admin_url: str | None = None
     spark_credentials_ref: str | None = None
@@ -105,11 +123,21 @@ class Settings:
         """True if returning the secrets means reading a file."""
         return self.auth_method == "token_file" or bool(self.oauth2_credentials_file)
 
+    @property
+    def has_pem_texts(self) -> bool:
+        """True if certificates or keys are given as texts, which must be files before they can be used."""
+        return any(getattr(self, text) is not None for text, _, _ in _PEM_FIELDS)
+
+    def with_pem_files(self, keep: Callable[[str], str]) -> Settings:
+        """Return the settings with paths instead of PEM texts; `keep` returns the path of a file with a text."""
+        paths = {path: keep(text) for name, path, _ in _PEM_FIELDS if (text := getattr(self, name)) is not None}
+        return dataclasses.replace(self, **paths)  # type: ignore[arg-type]  # all of them are texts
+
     def client_config(self, authentication: Authentication | None) -> ClientConfig:
         """Return the configuration of a client; raises `InvalidConfiguration` or `InvalidUrl`."""
         # With the method tls the certificate belongs to the plug-in.
         own = self.auth_method != "tls"
-        return ClientConfig(
+        config = ClientConfig(
             service_url=self.service_url,
             authentication=authentication,
             operation_timeout_seconds=self.operation_timeout_seconds,
@@ -122,9 +150,21 @@ class Settings:
             listener_name=self.listener_name,
             memory_limit_bytes=MEMORY_LIMIT_BYTES,
         )
+        options: dict[str, Any] = dict(self.client_options or {})
+        return dataclasses.replace(config, **options) if options else config
 
-    def authentication(self, oauth2: Callable[[str], Authentication] = _checked_oauth2) -> Authentication | None:
-        """Return the plug-in of the method, None without one. `oauth2` creates the plug-in of that method."""
+    def topic_name(self, topic: str) -> str:
+        """Return a topic's name, a short one in the connection's default namespace; others are left as they are."""
+        if self.default_namespace is None or "/" in topic or not topic.strip():
+            return topic
+        return f"persistent://{self.default_namespace}/{topic}"
+
+    def authentication(
+        self,
+        oauth2: Callable[[str], Authentication] = _checked_oauth2,
+        athenz: Callable[[str], Authentication] = AuthenticationAthenz,
+    ) -> Authentication | None:
+        """Return the plug-in of the method, None without one; `oauth2` and `athenz` create those of their methods."""
         match self.auth_method:
             case "token":
                 return AuthenticationToken(self._needed("token", self.token or self.password))
@@ -142,6 +182,8 @@ class Settings:
                     self._needed("tls_certificate_file_path", self.tls_certificate_file_path),
                     self._needed("tls_key_file_path", self.tls_key_file_path),
                 )
+            case "athenz":
+                return athenz(json.dumps(self._athenz_parameters()))
         return None
 
     def credentials(self) -> dict[str, str] | None:
@@ -167,7 +209,30 @@ class Settings:
                     "certificate_path": self.tls_certificate_file_path,
                     "private_key_path": self.tls_key_file_path,
                 }
+            case "athenz":
+                raise InvalidConfiguration(
+                    "auth_method 'athenz' cannot be handed over to Spark: give it its own credentials, and name their "
+                    "place in the field 'spark_credentials_ref'"
+                )
         return None
+
+    def _athenz_parameters(self) -> dict[str, str]:
+        if self.athenz_private_key is not None:
+            content = base64.b64encode(self.athenz_private_key.encode()).decode()
+            private_key = f"data:application/x-pem-file;base64,{content}"
+        else:
+            path = self._needed("athenz_key_file_path", self.athenz_key_file_path)
+            private_key = _file_url("athenz_key_file_path", path)
+        given = {
+            "tenantDomain": self._needed("athenz_tenant_domain", self.athenz_tenant_domain),
+            "tenantService": self._needed("athenz_tenant_service", self.athenz_tenant_service),
+            "providerDomain": self._needed("athenz_provider_domain", self.athenz_provider_domain),
+            "ztsUrl": self._needed("athenz_zts_url", self.athenz_zts_url),
+            "privateKey": private_key,
+            "keyId": self.athenz_key_id,
+            "caCert": self.tls_trust_certs_file_path,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     def _oauth2_parameters(self, *, inline: bool = False) -> dict[str, str]:
         """Return the parameters of `AuthenticationOauth2`; with `inline` a key file's content instead of its path."""
@@ -210,8 +275,12 @@ def read_settings(connection: AirflowConnection) -> Settings:
     given["service_url"] = _service_url(connection, given.get("service_url"))
     if "auth_method" not in given:
         given["auth_method"] = _evident_method(given)
+    for text, path, _ in _PEM_FIELDS:
+        if text in given and path in given:
+            raise InvalidConfiguration(f"give either the field {text!r} or the field {path!r}, not both")
     settings = Settings(**given)
-    settings.client_config(settings.authentication())  # Raises for fields that contradict each other.
+    checked = settings.with_pem_files(lambda _: "/in/the/connection.pem")
+    checked.client_config(checked.authentication())  # Raises for fields that contradict each other.
     return settings
 
 
@@ -281,6 +350,99 @@ def _method(name: str, value: Any) -> str | None:
     raise InvalidConfiguration(f"the field {name!r} has an unknown method; {hint}")
 
 
+def _pem(name: str, value: Any) -> str | None:
+    """Return a PEM text in its usual lines, however a form or a variable has joined them."""
+    text = _text(name, value)
+    if text is None:
+        return None
+    kinds = next(kinds for field_name, _, kinds in _ALL_PEM if field_name == name)
+    blocks = _PEM_BLOCK.findall(text.replace("\\n", "\n"))
+    if not blocks or not any(kind.endswith(kinds) for kind, _ in blocks):
+        raise InvalidConfiguration(
+            f"the field {name!r} must be the text of a PEM file, from -----BEGIN {kinds}----- to the end of its last "
+            "line; the path of a file has a field of its own"
+        )
+    lines: list[str] = []
+    for kind, body in blocks:
+        plain = "".join(body.split())
+        if not _BASE64.fullmatch(plain):
+            raise InvalidConfiguration(
+                f"the field {name!r} has a {kind} that is no base64 text, or one with a password"
+            )
+        lines += [f"-----BEGIN {kind}-----", *re.findall(".{1,64}", plain), f"-----END {kind}-----"]
+    return "\n".join(lines) + "\n"
+
+
+def _namespace(name: str, value: Any) -> str | None:
+    text = _text(name, value)
+    if text is None:
+        return None
+    try:
+        return TopicName.parse(f"persistent://{text}/topic").namespace
+    except InvalidTopicName as error:
+        raise InvalidConfiguration(f"the field {name!r} must be tenant/namespace, not {text!r}") from error
+
+
+def _client_options(name: str, value: Any) -> dict[str, object] | None:
+    """Return the options, each known and with a value that `ClientConfig` accepts."""
+    if value is None or value == "":
+        return None
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidConfiguration(f"the field {name!r} must be a JSON object of option names and values")
+    for option in found:
+        if option in CLIENT_OPTIONS:
+            continue
+        near = difflib.get_close_matches(str(option), CLIENT_OPTIONS, 1)
+        own = EXTRA_FIELDS if option in EXTRA_FIELDS else ()
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(CLIENT_OPTIONS)}"
+        raise InvalidConfiguration(
+            f"the field {name!r} has no option {option!r}; {'it is a field of its own' if own else hint}"
+        )
+    return found or None
+
+
+def _url_template(name: str, value: Any) -> str | None:
+    text = _text(name, value)
+    if text is not None:
+        try:
+            check_template(text)
+        except ValueError as error:
+            raise InvalidConfiguration(f"the field {name!r} {error}") from error
+    return text
+
+
+# Options of the client that no field of the form stands for and that a connection can hold.
+CLIENT_OPTIONS = (
+    "connection_max_idle_seconds",
+    "connection_timeout_ms",
+    "connections_per_broker",
+    "description",
+    "keep_alive_interval_seconds",
+    "max_backoff_interval_ms",
+    "max_lookup_redirects",
+    "max_lookup_requests",
+    "max_number_of_rejected_request_per_connection",
+    "memory_limit_bytes",
+    "message_listener_threads",
+    "service_url_quarantine_init_duration_seconds",
+    "service_url_quarantine_max_duration_seconds",
+    "starting_backoff_interval_ms",
+    "stats_interval_in_seconds",
+    "use_tls",
+)
+# Field with a PEM text, the field with a path that stands for it, and the kind of its block.
+_PEM_FIELDS = (
+    ("tls_trust_certs", "tls_trust_certs_file_path", "CERTIFICATE"),
+    ("tls_certificate", "tls_certificate_file_path", "CERTIFICATE"),
+    ("tls_private_key", "tls_key_file_path", "PRIVATE KEY"),
+)
+_ALL_PEM = (*_PEM_FIELDS, ("athenz_private_key", "athenz_key_file_path", "PRIVATE KEY"))
+_PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _PORT = re.compile(r":(\d+)$")
 _DEPLOYMENT = re.compile(r"[\w.-]{1,64}")
 _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
@@ -289,6 +451,10 @@ _SPECIAL: dict[str, Callable[[str, Any], Any]] = {
     "tls_allow_insecure_connection": _switch,
     "auth_method": _method,
     "deployment_id": _deployment,
+    "default_namespace": _namespace,
+    "client_options": _client_options,
+    "topic_url_template": _url_template,
+    **{name: _pem for name, _, _ in _ALL_PEM},
 }
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {name: _SPECIAL.get(name, _text) for name in EXTRA_FIELDS}
 
@@ -327,13 +493,15 @@ def _evident_method(given: Mapping[str, Any]) -> str:
         "token_file": given.get("jwt_file"),
         "basic": given["login"],
         "oauth2": given.get("oauth2_issuer_url"),
+        "athenz": given.get("athenz_tenant_domain"),
     }
     found = [method for method, sign in signs.items() if sign]
     if len(found) > 1:
         raise InvalidConfiguration(f"the field 'auth_method' is empty, but {' and '.join(found)} fit: choose one")
     if found:
         return found[0]
-    return "tls" if given.get("tls_certificate_file_path") and given.get("tls_key_file_path") else "none"
+    certificate = given.get("tls_certificate_file_path") or given.get("tls_certificate")
+    return "tls" if certificate and (given.get("tls_key_file_path") or given.get("tls_private_key")) else "none"
 
 
 def _file_url(name: str, path: str) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,8 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 _RESULT = '{"pulsar_load":'
 _PR_SET_PDEATHSIG = 1
+# Lines of Spark's log that tell where a web interface is: the driver's own, or YARN's tracking page.
+_UI = re.compile(r"(?:SparkUI.*started at|tracking URL:)\s+(https?://[^\s,]+)")
 
 
 class SparkLoadHook(SparkSubmitHook):
@@ -32,6 +35,8 @@ class SparkLoadHook(SparkSubmitHook):
         super().__init__(**kwargs)
         self.process_env: dict[str, str] = dict(process_env or {})
         self.result: dict[str, Any] | None = None
+        self.ui_url: str | None = None
+        self.on_ui_url: Callable[[str], None] = _ignore
 
     @classmethod
     def of(cls, plain: SparkSubmitHook, process_env: Mapping[str, str]) -> SparkLoadHook:
@@ -40,6 +45,8 @@ class SparkLoadHook(SparkSubmitHook):
         made.__dict__.update(plain.__dict__)
         made.process_env = dict(process_env)
         made.result = None
+        made.ui_url = None
+        made.on_ui_url = _ignore
         return made
 
     @property
@@ -94,7 +101,15 @@ class SparkLoadHook(SparkSubmitHook):
             if start >= 0:
                 with contextlib.suppress(ValueError):
                     self.result = json.loads(str(line)[start:])["pulsar_load"]
+            if self.ui_url is None and (found := _UI.search(str(line))):
+                self.ui_url = found[1]
+                with contextlib.suppress(Exception):
+                    self.on_ui_url(found[1])
             yield line
+
+
+def _ignore(url: str) -> None:
+    """Do nothing with the address of a web interface."""
 
 
 def _ending_with_parent() -> Callable[[], None]:

@@ -18,12 +18,15 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_pulsar.context import TaskIdentity, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
+from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from pulsar_native.jobs import validation
 from pulsar_native.jobs.formats import format_of
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
@@ -138,6 +141,7 @@ class ConsumeBatchOperator(BaseOperator):
         "retry_letter_topic",
     )
     ui_color = "#d5e8fb"
+    operator_extra_links = (PulsarTopicLink(),)
 
     def __init__(
         self,
@@ -215,6 +219,7 @@ class ConsumeBatchOperator(BaseOperator):
         self.progress_seconds = progress_seconds
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
+        self._lineage = TaskLineage()
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -265,7 +270,7 @@ class ConsumeBatchOperator(BaseOperator):
                 validation.refuse("on_error= is for JSONL and inline: for Parquet nothing is decoded that could fail")
         return chosen
 
-    def _topics(self) -> list[str]:
+    def _topics(self, hook: PulsarHook) -> list[str]:
         from pulsar_native.topic import TopicName
 
         if self.topic_pattern is not None:
@@ -273,7 +278,7 @@ class ConsumeBatchOperator(BaseOperator):
         given = [self.topic] if isinstance(self.topic, str) else self.topic
         if not isinstance(given, Sequence) or not given:
             validation.refuse("topic must be a name or a list of names")
-        names = [TopicName.parse(name).full for name in given]
+        names = [TopicName.parse(hook.topic_name(name)).full for name in given]
         if len(set(names)) < len(names):
             validation.refuse("topic names the same topic twice")
         return names
@@ -305,7 +310,7 @@ class ConsumeBatchOperator(BaseOperator):
         validation.text("subscription", self.subscription)
         if self.path is not None:
             validation.text("path", self.path)
-        topics, pattern = self._topics(), self._pattern()
+        topics, pattern = self._topics(hook), self._pattern()
         limits = BatchLimits.of(
             self.max_messages, self.max_bytes, self.max_seconds, self.inline_limit_bytes if self.inline else None
         )
@@ -368,6 +373,7 @@ class ConsumeBatchOperator(BaseOperator):
             with staged(self._action(), "arguments"):
                 settings = self._settings(context, hook)
             client = self._task_client.open(hook, self._action())
+            self._lineage.begin(hook)
             job = ConsumeJob(
                 settings,
                 client,
@@ -379,6 +385,7 @@ class ConsumeBatchOperator(BaseOperator):
             manifest = self._run(job, context)
             if job.cut:
                 context["ti"].xcom_push(key=CUT_KEY, value=job.cut)
+            self._lineage.succeed(self, context, hook, manifest, read=manifest["topics"])
             return manifest
 
     def _run(self, job: ConsumeJob, context: Context) -> dict[str, Any]:
@@ -396,6 +403,7 @@ class ConsumeBatchOperator(BaseOperator):
     def _report(self, job: ConsumeJob, error: BaseException, context: Context) -> None:
         """Log and push the messages that the failed try had received. The log has them if Airflow rejects the XCom."""
         found = job.failure_manifest(error)
+        self._lineage.fail(found)
         self.log.error("%s failed: %s", self._action(), found)
         # A time-out may have interrupted a request to Airflow: no further one is sent.
         if job.stage != "note":
@@ -419,13 +427,52 @@ class ConsumeBatchOperator(BaseOperator):
 
         return ConsumeCallbacks(
             check=lambda: self._task_client.check(self._action()),
-            process=None if self.process is None else _bound(self.process, "manifest", context),
+            process=self._processor(context),
             handle=None if self.process_message is None else _bound(self.process_message, "message", context),
             passing=(AirflowFailException, AirflowSkipException),
             redact=lambda text: str(redact(text)),
             names=names,
             open_path=storage_path,
         )
+
+    def _processor(self, context: Context) -> Callable[[Mapping[str, Any]], object] | None:
+        """Return the function of the manifest to call before anything is acknowledged."""
+        return None if self.process is None else _bound(self.process, "manifest", context)
+
+    # ---- OpenLineage -------------------------------------------------------------------------------------------------
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return topics and output as OpenLineage's datasets, those of a pattern only at the end; called by its
+        provider.
+        """
+        return self._openlineage()
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets with counts, and the message ids; called by OpenLineage's provider."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets, with what a failed try had received; called by OpenLineage's provider."""
+        return self._openlineage()
+
+    def _openlineage(self) -> OperatorLineage[Any, Any]:
+        from airflow_provider_pulsar import openlineage
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        hook = PulsarHook(self.pulsar_conn_id)
+        url = self._lineage.service_url or hook.service_url()
+        result = self._lineage.result
+        topics = list(result.get("topics") or self._topics(hook))
+        # A manifest counts by partition over all topics: with several, no count belongs to one.
+        counted = result if len(topics) == 1 else None
+        path = result.get("path") or self.path
+        outputs = []
+        # A failed try leaves no output.
+        if path is not None and "stage" not in result:
+            counted_only = {"count": result["count"]} if "count" in result else None
+            outputs = [openlineage.output_dataset(openlineage.path_name(str(path)), counted_only)]
+        inputs = [openlineage.input_dataset(openlineage.topic_name(url, topic), counted) for topic in topics]
+        return openlineage.lineage(self.pulsar_conn_id, result, inputs=inputs, outputs=outputs)
 
     def on_kill(self) -> None:
         """Stop, and drop the connection so that the broker redelivers the messages. Does not wait."""

@@ -26,6 +26,8 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_pulsar.context import TaskIdentity, call_with_context, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
+from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
 from pulsar_native.jobs import validation
@@ -33,6 +35,7 @@ from pulsar_native.jobs.publishing import COMPRESSIONS, PublishIncomplete, Publi
 from pulsar_native.jobs.sources import FILE_FORMATS, MessageMapping, Source, format_of
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
@@ -136,6 +139,7 @@ class PublishOperator(BaseOperator):
     )
     template_fields_renderers = {"messages": "json", "op_kwargs": "json", "schema_definition": "json"}  # noqa: RUF012
     ui_color = "#d5e8fb"
+    operator_extra_links = (PulsarTopicLink(),)
 
     def __init__(
         self,
@@ -196,6 +200,7 @@ class PublishOperator(BaseOperator):
         self.progress_seconds = progress_seconds
         self.pulsar_conn_id = pulsar_conn_id
         self._task_client = TaskClient()
+        self._lineage = TaskLineage()
         self._check_plain()
 
     # ---- arguments ---------------------------------------------------------------------------------------------------
@@ -317,18 +322,23 @@ class PublishOperator(BaseOperator):
                 job = self._job(hook, context)
                 job.check()
             client = self._task_client.open(hook, action)
+            self._lineage.begin(hook)
             try:
-                return job.run(client, hook.get_admin())
+                manifest = job.run(client, hook.get_admin())
             except (PulsarException, OSError) as error:
                 raise failure(error, action=action, stage=job.stage) from error
             except PublishIncomplete as error:
+                self._lineage.fail(error.manifest)
                 kind = PublishFailed if error.can_retry else PublishNotRepeatable
                 raise kind(str(error), error.manifest) from error.__cause__
+            self._lineage.succeed(self, context, hook, manifest, written=[manifest["topic"]])
+            return manifest
 
     def _job(self, hook: PulsarHook, context: Context) -> PublishJob:
         from pulsar_native.topic import TopicName
 
-        topic = TopicName.parse(validation.text("topic", self.topic))
+        self.topic = hook.topic_name(validation.text("topic", self.topic))
+        topic = TopicName.parse(self.topic)
         if not topic.is_persistent:
             self._check_not_persistent()
         mapping, codec = self._shape(), self._codec()
@@ -350,6 +360,34 @@ class PublishOperator(BaseOperator):
             validation.refuse("a non-persistent topic has no deduplication: pass deduplicate='auto' or False")
         if self.create_subscription or self.retention_minutes or self.retention_mb:
             validation.refuse("a non-persistent topic keeps nothing: leave create_subscription and retention out")
+
+    # ---- OpenLineage -------------------------------------------------------------------------------------------------
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the topic, and the file if there is one, as OpenLineage's datasets; called by its provider."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets with counts, and the message ids; called by OpenLineage's provider."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets, with what a failed try had stored; called by OpenLineage's provider."""
+        return self._openlineage()
+
+    def _openlineage(self) -> OperatorLineage[Any, Any]:
+        from airflow_provider_pulsar import openlineage
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        hook = PulsarHook(self.pulsar_conn_id)
+        url, topic = self._lineage.service_url or hook.service_url(), hook.topic_name(self.topic)
+        result, fields = self._lineage.result, openlineage.avro_fields(self.schema_definition)
+        return openlineage.lineage(
+            self.pulsar_conn_id,
+            result,
+            inputs=[] if self.file is None else [openlineage.input_dataset(openlineage.path_name(self.file))],
+            outputs=[openlineage.output_dataset(openlineage.topic_name(url, topic), result, fields)],
+        )
 
     def on_kill(self) -> None:
         """Stop sending and drop the connection. Runs inside a signal handler, so it does not wait."""

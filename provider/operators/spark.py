@@ -24,12 +24,16 @@ from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
+from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
+from airflow_provider_pulsar.spark_options import source_options
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
 
 if TYPE_CHECKING:
     import jinja2
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
 VALUE_FORMATS = ("json", "avro", "raw")
@@ -37,16 +41,6 @@ _VARIABLE = "PULSAR_CREDENTIALS"
 _STATE = "pulsar_load"
 # Exit codes of the load application without retries: wrong request or refused credentials, and data loss.
 _FINAL = {2: "the request or the credentials were refused", 3: "data the interval needs is no longer in the topic"}
-
-# Fields of the connection that are options of the data source.
-_OPTIONS = {
-    "service_url": "service.url",
-    "admin_url": "admin.url",
-    "listener_name": "pulsar.client.listenerName",
-    "tls_trust_certs_file_path": "pulsar.client.tlsTrustCertsFilePath",
-    "tls_allow_insecure_connection": "pulsar.client.tlsAllowInsecureConnection",
-    "tls_validate_hostname": "pulsar.client.tlsHostnameVerificationEnable",
-}
 _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 
 
@@ -90,6 +84,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
     seconds. Wrong requests, refused credentials and lost data fail without retries.
     """
 
+    operator_extra_links = (*SparkSubmitOperator.operator_extra_links, PulsarTopicLink(), SparkUILink())
     template_fields: Sequence[str] = (
         *SparkSubmitOperator.template_fields,
         "topic",
@@ -164,6 +159,8 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         self._load_hook: SparkLoadHook | None = None
         self._credentials_file: Path | None = None
         self._identity: Mapping[str, Any] = {}
+        self._lineage = TaskLineage()
+        self._context: Context | None = None
         self._check_secrets()
         self._bounds(is_rendered=False)
 
@@ -180,8 +177,11 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             from pyspark_pulsar.load import application
 
             self.application = application()
+        # As the api-server shows it: a short name is one of the connection's default namespace.
+        self.topic = PulsarHook(self.pulsar_conn_id).topic_name(self.topic)
         state = TaskState(context, _STATE)
         self._identity = self._identify(context, state)
+        self._context = context
         self.log.info("Loading %s into %s", self.topic, self.output_path)
         try:
             super().execute(context)
@@ -193,7 +193,26 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             self._remove_credentials()
         result = self._verified_result()
         self._forget_job(context, state)
+        self._report(context, result)
         return result
+
+    def _report(self, context: Context, result: Mapping[str, Any]) -> None:
+        """Report topic and output; the load is done, so no error of reporting may fail the task."""
+        hook = PulsarHook(self.pulsar_conn_id)
+        try:
+            self._lineage.begin(hook)
+            ids = self._ids(result) if self.outlets else None
+            self._lineage.succeed(self, context, hook, result, read=[self.topic], partitions=ids)
+        except AirflowException as error:
+            self.log.warning("The lineage of the load could not be reported: %s", error)
+
+    def _ids(self, result: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return first and last message id by partition, None if the manifest cannot be read from here."""
+        try:
+            parts = json.loads(storage_path(str(result.get("manifest"))).read_text())["partitions"]
+            return {part["topic"]: part for part in parts if part.get("first")}
+        except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError):
+            return None
 
     # ---- request -----------------------------------------------------------------------------------------------------
 
@@ -239,7 +258,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         return bounds.options(is_rendered=is_rendered)
 
     def _request(self, options: Mapping[str, object], reference: str | None) -> dict[str, Any]:
-        source = {**_source_options(options), "topic": self.topic, **self.source_options}
+        source = {**source_options(options), "topic": self.topic, **self.source_options}
         source.update(self._bounds(is_rendered=True))
         if reference:
             source["credentialsRef"] = reference
@@ -357,6 +376,7 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         """Return the hook with the request. The base class calls this after adding its own options to `conf`."""
         if self._load_hook is None:
             hook = SparkLoadHook.of(super()._get_hook(), self._process_env())
+            hook.on_ui_url = self._push_ui_url
             self._load_hook = hook
             pulsar = PulsarHook(self.pulsar_conn_id)
             options = pulsar.connection_options()
@@ -365,6 +385,12 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             reference = str(own) if own else self._hand_over(hook, pulsar.credentials())
             hook.set_arguments(["--request", json.dumps(self._request(options, reference))])
         return self._load_hook
+
+    def _push_ui_url(self, url: str) -> None:
+        """Make the link work while the load runs: Airflow itself stores links when a task has ended."""
+        ti: Any = None if self._context is None else self._context.get("ti")
+        if ti is not None:
+            ti.xcom_push(key=SparkUILink().xcom_key, value=url)
 
     def _process_env(self) -> dict[str, str]:
         if not self.spark_environment:
@@ -398,6 +424,38 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
         if self._load_hook is not None:
             self._load_hook.forget_variable(_VARIABLE)
 
+    # ---- OpenLineage -------------------------------------------------------------------------------------------------
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return topic and output as OpenLineage's datasets; called by its provider."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets with the number of rows; called by OpenLineage's provider."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets without counts: a failed load leaves its output as it was."""
+        return self._openlineage()
+
+    def _openlineage(self) -> OperatorLineage[Any, Any]:
+        from airflow_provider_pulsar import openlineage
+
+        hook = PulsarHook(self.pulsar_conn_id)
+        url, topic = self._lineage.service_url or hook.service_url(), hook.topic_name(self.topic)
+        result = self._lineage.result
+        fields: list[tuple[str, str]] = []
+        if self.value_schema:
+            fields = (openlineage.avro_fields if self.value_format == "avro" else openlineage.ddl_fields)(
+                self.value_schema
+            )
+        return openlineage.lineage(
+            self.pulsar_conn_id,
+            result,
+            inputs=[openlineage.input_dataset(openlineage.topic_name(url, topic), result, fields)],
+            outputs=[openlineage.output_dataset(openlineage.path_name(self.output_path), result, fields)],
+        )
+
     def on_kill(self) -> None:
         """Stop the load and remove its credentials."""
         try:
@@ -405,20 +463,3 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
                 super().on_kill()
         finally:
             self._remove_credentials()
-
-
-def _source_options(connection: Mapping[str, object]) -> dict[str, str]:
-    """Return the options of `format("pulsar")` for a connection's fields, as texts."""
-    found = {}
-    for field, option in _OPTIONS.items():
-        value = connection.get(field)
-        if value not in (None, ""):
-            found[option] = str(value).lower() if isinstance(value, bool) else str(value)
-    # Spark may reach the brokers at other addresses than Airflow.
-    for field, option in (("spark_service_url", "service.url"), ("spark_admin_url", "admin.url")):
-        if connection.get(field):
-            found[option] = str(connection[field])
-    timeout = connection.get("operation_timeout_seconds")
-    if isinstance(timeout, int | float):
-        found["pulsar.client.operationTimeoutMs"] = str(int(timeout * 1000))
-    return found

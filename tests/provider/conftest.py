@@ -8,6 +8,7 @@ set here, before any test module is.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import pytest
 
 from environments import ROOT
 from pulsar_native import AdminClient, Client
+from pulsar_native.admin import AlreadyExists
 from support.airflow_stack import AirflowStack
 from support.brokers import Broker
 
@@ -37,8 +39,21 @@ SETTINGS = {
     # Without it operators would ask Airflow for a variable, which those run alone cannot.
     "AIRFLOW__PULSAR__DEPLOYMENT_ID": "tests",
 }
+# OpenLineage's listener reads these when Airflow is imported. Only DAGs named openlineage_… write events.
+OPENLINEAGE_EVENTS = HOME / "openlineage.jsonl"
+OPENLINEAGE = {
+    "AIRFLOW__OPENLINEAGE__EMISSION_POLICY": json.dumps(
+        [
+            {"scope": {}, "controls": {"emit": False}},
+            {"scope": {"dag_id": "openlineage_.*"}, "match_mode": "regex", "controls": {"emit": True}},
+        ]
+    ),
+    "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+        {"type": "file", "log_file_path": str(OPENLINEAGE_EVENTS), "append": True}
+    ),
+}
 os.environ.update(
-    SETTINGS,
+    SETTINGS | OPENLINEAGE,
     AIRFLOW_HOME=str(HOME),
     AIRFLOW__CORE__DAGS_FOLDER=str(DAGS),
     AIRFLOW__LOGGING__BASE_LOG_FOLDER=str(HOME / "logs"),
@@ -77,6 +92,7 @@ _WITH_AIRFLOW = (
     "operators/test_consume_stack.py",
     "operators/test_consume_topics.py",
     "operators/test_publish_airflow.py",
+    "plugins/test_event_producer_airflow.py",
     "sensors/test_start_airflow.py",
     "sensors/test_topic_airflow.py",
     "test_airflow_stack.py",
@@ -109,6 +125,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(300))
 
 
+# The plugin of the real processes publishes what DAGs named events_… do, if a test has made the connection and topics.
+EVENT_CONNECTION = "pulsar_events"
+RUN_EVENTS, TASK_EVENTS = (f"persistent://public/default/airflow-events-{kind}" for kind in ("runs", "tasks"))
+EVENT_PRODUCER = {
+    "DAG_RUN_EVENTS_ENABLED": "True",
+    "TASK_INSTANCE_EVENTS_ENABLED": "True",
+    "PULSAR_CONN_ID": EVENT_CONNECTION,
+    "DAGRUN_TOPIC": RUN_EVENTS,
+    "TASK_INSTANCE_TOPIC": TASK_EVENTS,
+    "SOURCE": "tests",
+    "DAG_RUN_DAG_ID_ALLOWLIST": "events_*",
+    "TASK_INSTANCE_DAG_ID_ALLOWLIST": "events_*",
+    "TOPIC_CHECK_RETRY_INTERVAL": "1",
+}
+
+
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
     """Give the real Airflow of this session: see support/airflow_stack.py."""
@@ -118,6 +150,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStack]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         # An operator that names no environment of Spark takes the first spark-submit of the path.
         "PATH": f"{spark / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        **{f"AIRFLOW__PULSAR_EVENT_PRODUCER__{name}": value for name, value in EVENT_PRODUCER.items()},
     }
     stack = AirflowStack(tmp_path_factory.mktemp("airflow") / "home", env)
     try:
@@ -133,6 +166,29 @@ def _airflow_tidied(request: pytest.FixtureRequest) -> Iterator[None]:
     if "airflow" in request.fixturenames:
         stack: AirflowStack = request.getfixturevalue("airflow")
         stack.tidy()
+
+
+@pytest.fixture
+def openlineage_events() -> Callable[[str], list[dict[str, Any]]]:
+    """Give a function that returns the events of a DAG's tasks, in the order they were written."""
+
+    def read(dag_id: str) -> list[dict[str, Any]]:
+        events = [json.loads(line) for line in OPENLINEAGE_EVENTS.read_text().splitlines()]
+        return [event for event in events if event["job"]["name"].startswith(f"{dag_id}.")]
+
+    return read
+
+
+@pytest.fixture
+def event_topics(airflow: AirflowStack, broker: Broker) -> dict[str, str]:
+    """Define the connection of the event producer and make its topics, given by kind."""
+    airflow.define_connection(EVENT_CONNECTION, service_url=broker.service_url, admin_url=broker.admin_url)
+    topics = {"dag_run": RUN_EVENTS, "task_instance": TASK_EVENTS}
+    with AdminClient(broker.admin_url) as admin:
+        for name in topics.values():
+            with contextlib.suppress(AlreadyExists):
+                admin.create_topic(name)
+    return topics
 
 
 @pytest.fixture

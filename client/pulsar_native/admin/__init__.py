@@ -1,8 +1,9 @@
-"""Admin interface of a Pulsar cluster: the part that loading, sensing and testing need."""
+"""Admin interface of a Pulsar cluster: the part that loading, sensing, testing and set-up need."""
 
 from pulsar_native.admin.client import AdminClient
 from pulsar_native.admin.errors import AdminError, AlreadyExists, NotFound
 from pulsar_native.admin.stats import (
+    BacklogQuota,
     CompactionStatus,
     CursorStats,
     InternalStats,
@@ -18,6 +19,7 @@ __all__ = [
     "AdminClient",
     "AdminError",
     "AlreadyExists",
+    "BacklogQuota",
     "CompactionStatus",
     "CursorStats",
     "InternalStats",

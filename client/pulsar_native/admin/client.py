@@ -1,4 +1,4 @@
-"""Admin client: the part of Pulsar's admin interface (REST, v2) that loading, sensing and testing need.
+"""Admin client: the part of Pulsar's admin interface (REST, v2) that loading, sensing, testing and set-up need.
 
 Rules: blocking, the standard library's HTTP only; every call ends within the time-out (name resolution apart); every
 name is checked and percent-encoded; nothing is cached and nothing is retried.
@@ -15,7 +15,15 @@ from urllib.parse import quote
 from pulsar_native._http import HttpAnswer
 from pulsar_native.admin.endpoint import Endpoint
 from pulsar_native.admin.errors import AdminError
-from pulsar_native.admin.stats import CompactionStatus, InternalStats, PartitionedStats, TopicStats
+from pulsar_native.admin.stats import (
+    BACKLOG_QUOTA_POLICIES,
+    BacklogQuota,
+    BacklogQuotaPolicy,
+    CompactionStatus,
+    InternalStats,
+    PartitionedStats,
+    TopicStats,
+)
 from pulsar_native.auth.base import Authentication, AuthenticationDisabled
 from pulsar_native.exceptions import (
     AlreadyClosed,
@@ -28,7 +36,7 @@ from pulsar_native.exceptions import (
 )
 from pulsar_native.message_id import MessageId
 from pulsar_native.schema.info import SchemaInfo, SchemaType
-from pulsar_native.schema.key_value import definition_from_rest
+from pulsar_native.schema.key_value import definition_from_rest, definition_to_rest
 from pulsar_native.topic import TopicName
 
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -89,6 +97,14 @@ class AdminClient:
         """Create `tenant/namespace`; raises `AlreadyExists`, and `NotFound` for an unknown tenant."""
         self._ask(f"create namespace {namespace}", "PUT", f"/namespaces/{_namespace(namespace)}")
 
+    def delete_namespace(self, namespace: str, force: bool = False) -> None:
+        """Delete `tenant/namespace`; raises `NotFound`, and without `force` `AdminError` (status 409) if it has topics.
+
+        With `force` its topics are deleted too, if the broker has forceDeleteNamespaceAllowed.
+        """
+        path = f"/namespaces/{_namespace(namespace)}"
+        self._ask(f"delete namespace {namespace}", "DELETE", path, query={"force": force})
+
     def topics(self, namespace: str) -> list[str]:
         """Return the full names of the namespace's topics, partitions each by its own name, sorted.
 
@@ -126,6 +142,10 @@ class AdminClient:
             return None
         found = _object(answer)
         return _number(found, "retentionTimeInMinutes"), _number(found, "retentionSizeInMB")
+
+    def remove_retention(self, namespace_or_topic: str) -> None:
+        """Remove the retention set for the namespace or topic itself; the level above applies again."""
+        self._change("remove the retention of", "DELETE", namespace_or_topic, "/retention", "/retention")
 
     def get_applied_retention(self, topic: str) -> tuple[int, int]:
         """Return the retention that holds for a topic as (minutes, megabytes), wherever it was set.
@@ -222,6 +242,57 @@ class AdminClient:
         """Return the names of the subscriptions of a topic, of a partitioned one those of its partitions."""
         return _strings(self._ask_topic("list the subscriptions of", "GET", topic, "/subscriptions"))
 
+    def create_subscription(self, topic: str, subscription: str, position: MessageId = MessageId.latest) -> None:
+        """Create a durable subscription of a topic, or of all its partitions; raises `AlreadyExists`, `TopicNotFound`.
+
+        It begins after the last message, with `MessageId.earliest` at the first one, or at a message's id, which for a
+        partitioned topic must be asked of the partition it belongs to.
+        """
+        path, body = f"/subscription/{_subscription(subscription)}", _position(position)
+        # The broker would make a topic that does not exist (broker-behaviour.md#admin-creates-topics).
+        self.partitions(topic)
+        self._ask_topic(f"create subscription {subscription} of", "PUT", topic, path, body=body)
+
+    def reset_cursor(self, topic: str, subscription: str, position: MessageId | int, *, excluded: bool = False) -> None:
+        """Move a subscription to a message id or to a publish time (ms since the epoch). Consumers are disconnected.
+
+        Messages from there on are delivered again, those before it count as acknowledged. `excluded` begins after the
+        message of an id. A time, `MessageId.earliest` and `latest` also move the partitions of a partitioned topic; an
+        id moves one partition or an unpartitioned topic. Raises `SubscriptionNotFound`, `TopicNotFound`.
+        """
+        path = f"/subscription/{_subscription(subscription)}/resetcursor"
+        body: object = None
+        if isinstance(position, MessageId):
+            body = {**_position(position), "excluded": excluded}
+        elif isinstance(position, bool) or not isinstance(position, int) or position < 0:
+            raise InvalidConfiguration(f"position must be a MessageId or milliseconds of at least 0, not {position!r}")
+        else:
+            path += f"/{position}"
+        self._ask_topic(f"reset subscription {subscription} of", "POST", topic, path, body=body)
+
+    def skip_messages(self, topic: str, subscription: str, count: int) -> None:
+        """Acknowledge the next `count` entries of a subscription of one topic or partition.
+
+        The broker counts entries, which may be batches of messages. A partitioned topic is refused
+        (`NotAllowedError`). Raises `SubscriptionNotFound`.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidConfiguration(f"count must be a whole number of at least 1, not {count!r}")
+        path = f"/subscription/{_subscription(subscription)}/skip/{count}"
+        self._ask_topic(f"skip messages of subscription {subscription} of", "POST", topic, path)
+
+    def clear_backlog(self, topic: str, subscription: str) -> None:
+        """Acknowledge all messages that a subscription of a topic, or of all its partitions, has not consumed."""
+        path = f"/subscription/{_subscription(subscription)}/skip_all"
+        self._ask_topic(f"clear the backlog of subscription {subscription} of", "POST", topic, path)
+
+    def expire_messages(self, topic: str, subscription: str, seconds: int) -> None:
+        """Acknowledge the messages of a subscription that are older than so many seconds."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 1:
+            raise InvalidConfiguration(f"seconds must be a whole number of at least 1, not {seconds!r}")
+        path = f"/subscription/{_subscription(subscription)}/expireMessages/{seconds}"
+        self._ask_topic(f"expire messages of subscription {subscription} of", "POST", topic, path)
+
     def delete_subscription(self, topic: str, subscription: str, force: bool = False) -> None:
         """Delete a subscription of a topic, or of all its partitions.
 
@@ -270,6 +341,77 @@ class AdminClient:
             answer = self._ask_topic("get deduplication of", "GET", namespace_or_topic, "/deduplicationEnabled")
         return None if not answer.body.strip() else _parsed(answer) is True
 
+    def remove_deduplication(self, namespace_or_topic: str) -> None:
+        """Remove the value set for the namespace or topic itself; the level above applies again."""
+        self._change("remove deduplication of", "DELETE", namespace_or_topic, "/deduplication", "/deduplicationEnabled")
+
+    def set_message_ttl(self, namespace_or_topic: str, seconds: int) -> None:
+        """Have messages acknowledged for every subscription after so many seconds; 0 switches that off."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 0:
+            raise InvalidConfiguration(f"seconds must be a whole number of at least 0, not {seconds!r}")
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}/messageTTL"
+            self._ask(f"set the message TTL of {namespace_or_topic}", "POST", path, body=seconds)
+        else:
+            query = {"messageTTL": str(seconds)}
+            self._ask_topic("set the message TTL of", "POST", namespace_or_topic, "/messageTTL", query=query)
+
+    def get_message_ttl(self, namespace_or_topic: str) -> int | None:
+        """Return the seconds set for the namespace or topic itself, None where the level above applies."""
+        answer = self._change("get the message TTL of", "GET", namespace_or_topic, "/messageTTL", "/messageTTL")
+        found = _parsed(answer) if answer.body.strip() else None
+        return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+    def remove_message_ttl(self, namespace_or_topic: str) -> None:
+        """Remove the value set for the namespace or topic itself; the level above applies again."""
+        self._change("remove the message TTL of", "DELETE", namespace_or_topic, "/messageTTL", "/messageTTL")
+
+    def set_backlog_quota(
+        self,
+        namespace_or_topic: str,
+        policy: BacklogQuotaPolicy,
+        *,
+        limit_bytes: int | None = None,
+        limit_seconds: int | None = None,
+    ) -> None:
+        """Limit what the slowest subscription may have in its backlog, by its size or by the oldest message's age.
+
+        A policy for each kind of limit that is given: `limit_bytes` (at least 1, "destination_storage") and
+        `limit_seconds` (at least 1, "message_age"), of which one is needed. The policy is "producer_request_hold",
+        "producer_exception" or "consumer_backlog_eviction".
+        """
+        given = {"destination_storage": limit_bytes, "message_age": limit_seconds}
+        if policy not in BACKLOG_QUOTA_POLICIES:
+            raise InvalidConfiguration(f"policy must be one of {', '.join(BACKLOG_QUOTA_POLICIES)}, not {policy!r}")
+        if not any(value is not None for value in given.values()):
+            raise InvalidConfiguration("a backlog quota needs limit_bytes or limit_seconds")
+        for kind, value in given.items():
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidConfiguration(f"a limit of a backlog quota must be at least 1, not {value!r}")
+            limit = {"limitSize": value} if kind == "destination_storage" else {"limitTime": value}
+            # Without a size the broker takes 0 for the limit.
+            body = {"limitSize": -1, "limitTime": -1, **limit, "policy": policy}
+            query = {"backlogQuotaType": kind}
+            path = "/backlogQuota"
+            self._change("set the backlog quota of", "POST", namespace_or_topic, path, path, query=query, body=body)
+
+    def get_backlog_quotas(self, namespace_or_topic: str) -> dict[str, BacklogQuota]:
+        """Return the quotas set for the namespace or topic itself by kind (destination_storage, message_age)."""
+        path = "/backlogQuotaMap"
+        answer = self._change("get the backlog quotas of", "GET", namespace_or_topic, path, path)
+        found: Any = _object(answer) if answer.body.strip() else {}
+        typed: dict[str, BacklogQuota] = found
+        return typed
+
+    def remove_backlog_quotas(self, namespace_or_topic: str) -> None:
+        """Remove the quotas set for the namespace or topic itself; the level above applies again."""
+        for kind in ("destination_storage", "message_age"):
+            query = {"backlogQuotaType": kind}
+            path = "/backlogQuota"
+            self._change("remove the backlog quota of", "DELETE", namespace_or_topic, path, path, query=query)
+
     # ---- schema ------------------------------------------------------------------------------------------------------
 
     def get_schema(self, topic: str, version: int | None = None) -> SchemaInfo | None:
@@ -287,6 +429,33 @@ class AdminClient:
         except TopicNotFound:
             return None
         return _schema_info(name, found)
+
+    def upload_schema(self, topic: str, schema: SchemaInfo) -> int:
+        """Register a schema for a topic and return its version; the version it has already if it is registered.
+
+        Raises `AdminError` with status 409 for an incompatible schema, 422 for an invalid one.
+        """
+        name = _checked(TopicName.parse(topic).base)
+        path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
+        body = {
+            "type": schema.type.name,
+            "schema": definition_to_rest(schema.data) if schema.type is SchemaType.KEY_VALUE else schema.data.decode(),
+            "properties": dict(schema.properties()),
+        }
+        found = _object(self._ask(f"upload the schema of {name}", "POST", path, topic=name.full, body=body))
+        version = found.get("version")
+        if not isinstance(version, dict):
+            raise ReadError("The answer of the admin interface has no schema version")
+        return _number(version, "version")
+
+    def delete_schema(self, topic: str, *, force: bool = False) -> None:
+        """Delete the schema of a topic: later versions go on counting. With `force` its history is deleted too.
+
+        A topic without a schema is no error to the broker.
+        """
+        name = _checked(TopicName.parse(topic).base)
+        path = f"/schemas/{name.lookup_path.partition('/')[2]}/schema"
+        self._ask(f"delete the schema of {name}", "DELETE", path, topic=name.full, query={"force": force})
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
@@ -325,6 +494,15 @@ class AdminClient:
                 error.message += "; it is partitioned: ask its partitions, '...-partition-0' and so on"
             raise
 
+    def _change(
+        self, action: str, method: str, namespace_or_topic: str, namespace_path: str, topic_path: str, **options: Any
+    ) -> HttpAnswer:
+        """Request a policy of a namespace or a topic."""
+        if _is_namespace(namespace_or_topic):
+            path = f"/namespaces/{_namespace(namespace_or_topic)}{namespace_path}"
+            return self._ask(f"{action} {namespace_or_topic}", method, path, **options)
+        return self._ask_topic(action, method, namespace_or_topic, topic_path, **options)
+
     def _is_partitioned(self, topic: str) -> bool:
         try:
             return not TopicName.parse(topic).is_partition and self.partitions(topic) > 0
@@ -360,6 +538,17 @@ def _checked(name: TopicName) -> TopicName:
     if {name.tenant, name.namespace_portion, name.local_name} & {".", ".."}:
         raise InvalidTopicName(f"The topic name {name.full!r} cannot be used over HTTP: '.' and '..' are path steps")
     return name
+
+
+def _position(position: MessageId) -> dict[str, int]:
+    if not isinstance(position, MessageId):
+        raise InvalidConfiguration(f"position must be a MessageId, not {type(position).__name__}")
+    return {
+        "ledgerId": position.ledger_id(),
+        "entryId": position.entry_id(),
+        "partitionIndex": position.partition(),
+        "batchIndex": position.batch_index(),
+    }
 
 
 def _is_namespace(name: str) -> bool:

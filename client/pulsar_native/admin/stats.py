@@ -5,7 +5,10 @@ Rules: types for type checkers only; the dictionaries are the broker's JSON, unc
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypedDict
+
+BacklogQuotaPolicy = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
+BACKLOG_QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 
 
 class SubscriptionConsumerStats(TypedDict, total=False):
@@ -113,6 +116,7 @@ class InternalStats(TypedDict, total=False):
     state: str
     ledgers: list[LedgerStats]
     cursors: dict[str, CursorStats]
+    compactedLedger: LedgerStats  # -1 without one
 
 
 class CompactionStatus(TypedDict, total=False):
@@ -120,3 +124,11 @@ class CompactionStatus(TypedDict, total=False):
 
     status: str
     lastError: str
+
+
+class BacklogQuota(TypedDict, total=False):
+    """Limit of a backlog: `limitSize` in bytes, `limitTime` in seconds, -1 without one, and what happens then."""
+
+    limitSize: int
+    limitTime: int
+    policy: str

@@ -176,6 +176,24 @@ def definition_from_rest(text: bytes) -> bytes:
     return written
 
 
+def definition_to_rest(definition: bytes) -> str:
+    """Return the JSON object of the REST interface for a pair's definition in its form on the wire.
+
+    Raises `InvalidRecord`.
+    """
+    found, rest = {}, definition
+    for part in ("key", "value"):
+        if len(rest) < _LENGTH.size:
+            raise InvalidRecord("The definition of a KEY_VALUE schema ends too early")
+        (length,) = _LENGTH.unpack_from(rest)
+        data, rest = rest[_LENGTH.size : _LENGTH.size + max(length, 0)], rest[_LENGTH.size + max(length, 0) :]
+        try:
+            found[part] = json.loads(data) if data else ""
+        except ValueError as error:
+            raise InvalidRecord(f"The {part} of a KEY_VALUE schema has a definition that is no JSON") from error
+    return json.dumps(found)
+
+
 def _part(info: SchemaInfo, part: str, definition: bytes | None) -> SchemaInfo:
     properties: Any = json.loads(info.properties().get(f"{part}.schema.properties") or "{}")
     if not isinstance(properties, dict):

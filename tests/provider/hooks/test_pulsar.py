@@ -162,6 +162,11 @@ def test_hook_options_have_no_secret(connection: Connection) -> None:
         assert options[name] == fields[name]
 
 
+SETTINGS_FIELDS = {
+    *("default_namespace", "client_options", "topic_url_template"),
+    *("tls_trust_certs", "tls_certificate", "tls_private_key"),
+    *(field for field in EXTRA_FIELDS if field.startswith("athenz_")),
+}
 # One value per field, unlike the base connection's, with the fields it needs beside it.
 _TLS = {"service_url": "pulsar+ssl://127.0.0.1:1"}
 _OAUTH2 = {"oauth2_issuer_url": "https://issuer", "oauth2_client_id": "i", "oauth2_client_secret": "longer-secret"}
@@ -188,7 +193,8 @@ _CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "tls_key_file_path": ({**_TLS, "tls_key_file_path": "/k", "tls_certificate_file_path": "/c"}, "/other"),
 }
 _SHOWN_ONLY = {"spark_service_url", "spark_admin_url", "spark_credentials_ref"}  # test_hook_options_have_no_secret
-_TESTED = {"test_topic", "deployment_id"}  # test_connection_test_topic, test_connection_deployment_id
+# test_connection_test_topic, test_connection_deployment_id; the rest in test_settings.py
+_TESTED = {"test_topic", "deployment_id", *SETTINGS_FIELDS}
 
 
 def test_connection_fields_all_have_a_case() -> None:

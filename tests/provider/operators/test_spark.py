@@ -16,7 +16,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 import pulsar_native
 from airflow_provider_pulsar import credentials_file
@@ -177,17 +179,25 @@ def test_load_never_shows_the_token(
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark_local", "pulsar_conn")
+@pytest.mark.proves("A22", "A23")
 def test_load_retry_replaces_path_with_same_rows(broker: Any, topic: NewTopic, tmp_path: Path) -> None:
-    name = topic(partitions=2)
+    name, outlet, events = topic(partitions=2), Asset("x-load:out"), OutletEventAccessors()
     with pulsar_native.Client(broker.service_url) as client:
         publish(client, name, range(40))
-        first = load(name, tmp_path / "out").execute(context())
+        operator = load(name, tmp_path / "out", outlets=[outlet])
+        first = operator.execute({**context(), "outlet_events": events})
         # What comes later does not belong to a run that is tried again: its ends are in the manifest.
         publish(client, name, range(40, 60))
         # The range has no end of its own, so a finished run takes what is there now when it runs again.
         again = load(name, tmp_path / "out").execute(context("other"))
     assert (first["rows"], again["rows"]) == (40, 60)
     assert [row["number"] for row in rows(tmp_path / "out")] == list(range(60))
+    extra = events[outlet].extra
+    assert (extra["count"], extra["manifest"]) == (40, first)
+    assert set(extra["ids"]) <= {f"{name}-partition-{index}" for index in range(2)} and extra["ids"]
+    done = operator.get_openlineage_facets_on_complete(None)
+    assert done.outputs[0].outputFacets["outputStatistics"].rowCount == 40
+    assert done.inputs[0].name == name and done.outputs[0].name == str(tmp_path / "out")
 
 
 @pytest.mark.timeout(300)

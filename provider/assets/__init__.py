@@ -1,0 +1,1 @@
+"""Assets of this provider: the topics of Pulsar."""

@@ -1,0 +1,148 @@
+"""`@task.pulsar_spark`: a function with a Spark session that knows `format("pulsar")`, and a connection's options.
+
+Rules: the connection's secret is no option and no configuration of Spark. With a local master it is in this process's
+environment while the session lasts; a remote Spark must have it already, at the connection's `spark_credentials_ref`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar.decorators._signature import original, without_parameters
+from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+from airflow_provider_pulsar.spark_options import source_options
+
+# Parameters of the function that the task fills.
+GIVEN = ("spark", "pulsar")
+_VARIABLE = "PULSAR_CREDENTIALS"
+
+
+class _SparkDecoratedOperator(DecoratedOperator, PySparkOperator):  # type: ignore[misc]  # both have op_kwargs
+    """PySparkOperator that also gives its function the options of a Pulsar connection."""
+
+    template_fields: Sequence[str] = tuple(
+        dict.fromkeys([*DecoratedOperator.template_fields, *PySparkOperator.template_fields])
+    )
+    custom_operator_name = "@task.pulsar_spark"
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        pulsar_conn_id: str = PulsarHook.default_conn_name,
+        conn_id: str | None = None,
+        config_kwargs: Mapping[str, Any] | None = None,
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.pulsar_conn_id = pulsar_conn_id
+        function = without_parameters(python_callable, GIVEN)
+        super().__init__(
+            python_callable=function,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            kwargs_to_upstream={
+                "python_callable": function,
+                "op_args": op_args,
+                "op_kwargs": op_kwargs,
+                "conn_id": conn_id,
+                "config_kwargs": None if config_kwargs is None else dict(config_kwargs),
+            },
+            **kwargs,
+        )
+
+    def execute_callable(self) -> Any:
+        """Call the function with the session and the options, the secret within reach of Spark."""
+        hook = PulsarHook(self.pulsar_conn_id)
+        options = source_options(hook.connection_options())
+        with self._credentials(hook) as reference:
+            if reference is not None:
+                options["credentialsRef"] = reference
+            whole, function = self.python_callable, original(self.python_callable)
+
+            def call(*args: Any, spark: Any, **more: Any) -> Any:
+                from pyspark_pulsar import register
+
+                register(spark)
+                given = {
+                    name: value for name, value in (("spark", spark), ("pulsar", options)) if _takes(function, name)
+                }
+                return function(*args, **more, **given)
+
+            # The base class calls this attribute, and checks nothing any more.
+            self.python_callable = call
+            try:
+                return super().execute_callable()  # type: ignore[no-untyped-call]
+            finally:
+                self.python_callable = whole
+
+    @contextmanager
+    def _credentials(self, hook: PulsarHook) -> Iterator[str | None]:
+        """Yield the reference of the connection's secret, None without authentication."""
+        own = hook.connection_options().get("spark_credentials_ref")
+        credentials = None if own else hook.credentials()
+        if credentials is None:
+            yield None if own is None else str(own)
+            return
+        if not self._is_local():
+            raise AirflowException(
+                f"The secret of {self.pulsar_conn_id!r} cannot be handed to a Spark elsewhere without standing in its "
+                "configuration: put it where that Spark has it, and name the place in the connection's field "
+                "spark_credentials_ref, as env:NAME or file:/path"
+            )
+        os.environ[_VARIABLE] = json.dumps(credentials)
+        try:
+            yield f"env:{_VARIABLE}"
+        finally:
+            os.environ.pop(_VARIABLE, None)
+
+    def _is_local(self) -> bool:
+        config = self.config_kwargs
+        if config.get("spark.remote"):
+            return False
+        if config.get("spark.master"):
+            return str(config["spark.master"]).startswith("local")
+        if not self.conn_id:
+            return True
+        connection = PulsarHook.get_connection(self.conn_id)
+        return connection.conn_type != "spark_connect" and str(connection.host or "local").startswith("local")
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def pulsar_spark_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Make a task with a Spark session for topics: `@task.pulsar_spark(conn_id="spark_default")`.
+
+    The function gets, where its parameters name them, `spark`, the session, and `pulsar`, the connection's options:
+    `spark.read.format("pulsar").options(**pulsar).option("topic", "orders").load()`. The session is stopped afterwards.
+    It needs pyspark in the worker's environment, or pyspark-client for Spark Connect, and pyspark-pulsar there and in
+    the environment of Spark's workers.
+
+    :param python_callable: the function; given where the decorator is used without arguments.
+    :param multiple_outputs: push each key of a returned dict as an XCom of its own. Default: as the annotation says.
+    :param kwargs: `pulsar_conn_id` (default pulsar_default), `conn_id` (a connection of Spark or Spark Connect, default
+        a local Spark), `config_kwargs` (Spark's configuration, templated), and the parameters of every task.
+
+    A connection with a secret needs a local master, or `spark_credentials_ref` in the connection for any other.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=_SparkDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,112 @@
+"""Lineage of a task try: outlet events with their extra, and what Airflow's hook lineage collector is told.
+
+Rules: only what really happened is reported, after it has happened. A failure to report never fails the task. An extra
+is JSON of bounded size: messages never stand in it. OpenLineage's events are in `openlineage.py`, which reads `result`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_pulsar.assets.pulsar import DEFAULT_PORTS, create_asset, topic_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator, Context
+
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+_log = logging.getLogger(__name__)
+# More partitions than these are counted in an extra, not listed.
+_MOST_PARTITIONS = 1000
+_LARGE = ("messages", "stored_ids", "errors")
+
+
+class TaskLineage:
+    """What one try of an operator has read and written so far. One object serves all calls of `execute`."""
+
+    def __init__(self) -> None:
+        self.service_url: str | None = None
+        self.result: Mapping[str, Any] = {}
+
+    def begin(self, hook: PulsarHook) -> None:
+        """Note the address of the cluster. Blocks for reading the connection."""
+        self.result = {}
+        self.service_url = hook.service_url()
+
+    def succeed(
+        self,
+        operator: BaseOperator,
+        context: Context,
+        hook: PulsarHook,
+        result: Mapping[str, Any],
+        *,
+        read: Sequence[str] = (),
+        written: Sequence[str] = (),
+        partitions: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Report the topics read and written, and give the operator's outlets the result as extra.
+
+        :param result: the operator's manifest; with "count" and "partitions", or "rows" instead of "count".
+        :param read: names of the topics read.
+        :param written: names of the topics written to.
+        :param partitions: first and last message id by partition, where `result` has only their number.
+        """
+        self.result = result
+        try:
+            hook.report_lineage(read=read, written=written)
+            self._fill_outlets(operator, context, event_extra(result, partitions), written)
+        except Exception:
+            _log.warning("The lineage of %s could not be reported whole", operator.task_id, exc_info=True)
+
+    def fail(self, result: Mapping[str, Any]) -> None:
+        """Note what a failed try had done."""
+        self.result = result
+
+    def _fill_outlets(
+        self, operator: BaseOperator, context: Context, extra: dict[str, Any], written: Sequence[str]
+    ) -> None:
+        events: Any = context.get("outlet_events")
+        if events is None:
+            return
+        from airflow.sdk import AssetAlias
+
+        for outlet in _of_topics(operator.outlets, written):
+            accessor = events[outlet]
+            if isinstance(outlet, AssetAlias):
+                for topic in written:
+                    accessor.add(create_asset(service_url=str(self.service_url), topic=topic), extra=extra)
+            else:
+                # Keys that a function of the author has set go first.
+                accessor.extra = {**extra, **accessor.extra}
+
+
+def event_extra(result: Mapping[str, Any], partitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the extra of an asset event: count, ids (first and last of each partition) and manifest."""
+    if partitions is None:
+        partitions = result.get("partitions")
+    ids = {}
+    if isinstance(partitions, Mapping):
+        ids = {name: {"first": part["first"], "last": part["last"]} for name, part in partitions.items()}
+    manifest = {name: value for name, value in result.items() if name not in _LARGE}
+    if len(ids) > _MOST_PARTITIONS:
+        ids = dict(list(ids.items())[:_MOST_PARTITIONS])
+        manifest["partitions"] = len(partitions or {})
+    return {"count": result.get("count", result.get("rows")), "ids": ids, "manifest": manifest}
+
+
+def _of_topics(outlets: Sequence[Any], topics: Sequence[str]) -> Iterator[Any]:
+    """Yield the outlets but those that name another topic."""
+    from airflow.sdk import Asset, AssetAlias
+
+    from pulsar_native.topic import TopicName
+
+    wanted = {TopicName.parse(topic).base.full for topic in topics}
+    for outlet in outlets:
+        if isinstance(outlet, AssetAlias):
+            yield outlet
+        elif isinstance(outlet, Asset):
+            is_topic = outlet.uri.partition("://")[0] in DEFAULT_PORTS
+            if not is_topic or topic_of(outlet.uri) in wanted:
+                yield outlet

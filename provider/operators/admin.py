@@ -1,0 +1,544 @@
+"""Administration operators: topics, subscriptions, positions, schemas and compaction, as setup or teardown.
+
+All need the admin URL of the connection. Rules: a retry of a finished step changes nothing and succeeds: something made
+that is there already, or deleted that is not there, is no error unless asked for. A refusal of the broker fails the
+task with its reason; one that no retry can mend fails it without retries. Each returns what it found and did.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_pulsar.exceptions import staged
+from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
+from airflow_provider_pulsar.state import TaskState
+from pulsar_native.jobs import validation
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+    from pulsar_native import AdminClient, MessageId
+
+# Seconds between two looks at something the broker does in the background.
+_LOOK_SECONDS = 0.5
+# Seconds until reads use what was compacted.
+_USE_SECONDS = 30.0
+
+
+class _AdminOperator(BaseOperator):
+    """One request, or a few, of the admin interface about one topic."""
+
+    template_fields: Sequence[str] = ("topic",)
+    operator_extra_links = (PulsarTopicLink(),)
+    ui_color = "#d5e8fb"
+
+    def __init__(self, *, topic: str, pulsar_conn_id: str = "pulsar_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topic = topic
+        self.pulsar_conn_id = pulsar_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Do it and return what was done."""
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        hook = PulsarHook(self.pulsar_conn_id)
+        with staged(self._action(), "arguments"):
+            self.topic = self._named(hook)
+        admin = hook.get_admin()
+        if admin is None:
+            raise AirflowFailException(
+                f"{self._action()}: the connection {self.pulsar_conn_id!r} has no admin URL, which administration "
+                "needs: fill in its field admin_url, such as http://broker:8080"
+            )
+        with admin, staged(self._action(), "request"):
+            found = {"topic": self.topic, **self._run(admin, context)}
+        self.log.info("%s: %s", self._action(), found)
+        return found
+
+    def _named(self, hook: PulsarHook) -> str:
+        """Return the full name of the topic; raises for a wrong one."""
+        from pulsar_native.topic import TopicName
+
+        return TopicName.parse(hook.topic_name(validation.text("topic", self.topic))).full
+
+    def _action(self) -> str:
+        return f"{type(self).__name__} of {self.topic}"
+
+    @abstractmethod
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        """Do it and return what was done."""
+
+
+# ---- topics ----------------------------------------------------------------------------------------------------------
+
+
+class PulsarCreateTopicOperator(_AdminOperator):
+    """Create a topic, or see that it is there.
+
+    :param topic: the topic, in any spelling. Templated.
+    :param partitions: number of partitions, 0 (default) for a topic without. An existing topic with fewer gets the
+        missing ones; one with more, or of the other kind, fails the task: partitions cannot be removed.
+    :param if_exists: "ok" (default), or "fail" without retries if the topic is there before.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic, partitions, created (False if it was there) and partitions_before. A retry of a task that had created
+    the topic finds it; with if_exists="fail" the task's state tells that it is its own.
+    """
+
+    def __init__(self, *, topic: str, partitions: int = 0, if_exists: str = "ok", **kwargs: Any) -> None:
+        super().__init__(topic=topic, **kwargs)
+        validation.number("partitions", partitions, 0)
+        self.partitions = partitions
+        self.if_exists = validation.choice("if_exists", if_exists, ("ok", "fail"))
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        from pulsar_native.admin import AlreadyExists
+
+        state = TaskState(context, "created_topic")
+        note = {"topic": self.topic, "partitions": self.partitions}
+        try:
+            if self.partitions:
+                admin.create_partitioned_topic(self.topic, self.partitions)
+            else:
+                admin.create_topic(self.topic)
+            state.set(note)
+            return {"partitions": self.partitions, "created": True, "partitions_before": None}
+        except AlreadyExists as error:
+            if self.if_exists == "fail" and state.get() != note:
+                raise AirflowFailException(f"{self._action()}: it exists already") from error
+        before = admin.partitions(self.topic)
+        if before > self.partitions or (before == 0) != (self.partitions == 0):
+            raise AirflowFailException(
+                f"{self._action()}: it has {before} partitions, not {self.partitions}; partitions can only be added, "
+                "and only to a partitioned topic"
+            )
+        if before < self.partitions:
+            admin.update_partitions(self.topic, self.partitions)
+        return {"partitions": self.partitions, "created": False, "partitions_before": before}
+
+
+class PulsarDeleteTopicOperator(_AdminOperator):
+    """Delete a topic with its partitions, messages and schema; as teardown of PulsarCreateTopicOperator too.
+
+    :param topic: the topic, in any spelling. Templated.
+    :param force: delete it although it has subscriptions or connected clients. Default False: that fails the task.
+    :param if_missing: "ok" (default), or "fail" without retries if the topic is not there.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic and deleted (False if it was not there).
+    """
+
+    def __init__(self, *, topic: str, force: bool = False, if_missing: str = "ok", **kwargs: Any) -> None:
+        super().__init__(topic=topic, **kwargs)
+        self.force = force
+        self.if_missing = validation.choice("if_missing", if_missing, ("ok", "fail"))
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        return _deleted(lambda: admin.delete_topic(self.topic, force=self.force), self.if_missing)
+
+
+# ---- subscriptions ---------------------------------------------------------------------------------------------------
+
+
+class _SubscriptionOperator(_AdminOperator):
+    """A request about a durable subscription."""
+
+    template_fields: Sequence[str] = ("topic", "subscription")
+
+    def __init__(self, *, topic: str, subscription: str, **kwargs: Any) -> None:
+        super().__init__(topic=topic, **kwargs)
+        self.subscription = subscription
+
+    def _action(self) -> str:
+        return f"{type(self).__name__} of {self.topic}, {self.subscription}"
+
+
+class PulsarCreateSubscriptionOperator(_SubscriptionOperator):
+    """Create a durable subscription, or see that it is there; the topic must exist.
+
+    :param topic: the topic, in any spelling; a partitioned one gets it on every partition. Templated.
+    :param subscription: the subscription's name. Templated.
+    :param position: where it begins: "earliest" (default), "latest", or a message id as in a manifest,
+        "ledger:entry:partition:batch_index"; of a partitioned topic only the first two. An existing subscription stays
+        where it is. Templated.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic, subscription and created (False if it was there).
+    """
+
+    template_fields: Sequence[str] = ("topic", "subscription", "position")
+
+    def __init__(self, *, topic: str, subscription: str, position: str = "earliest", **kwargs: Any) -> None:
+        super().__init__(topic=topic, subscription=subscription, **kwargs)
+        self.position = position
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        from pulsar_native.admin import AlreadyExists
+
+        position = _position(self.position)
+        try:
+            admin.create_subscription(self.topic, self.subscription, position)
+        except AlreadyExists:
+            return {"subscription": self.subscription, "created": False}
+        return {"subscription": self.subscription, "created": True}
+
+
+class PulsarDeleteSubscriptionOperator(_SubscriptionOperator):
+    """Delete a durable subscription; as teardown of PulsarCreateSubscriptionOperator too.
+
+    :param topic: the topic, in any spelling. Templated.
+    :param subscription: the subscription's name. Templated.
+    :param force: delete it although consumers are connected, which are disconnected. Default False: that fails the
+        task.
+    :param if_missing: "ok" (default), or "fail" without retries if topic or subscription are not there.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic, subscription and deleted (False if it was not there).
+    """
+
+    def __init__(
+        self, *, topic: str, subscription: str, force: bool = False, if_missing: str = "ok", **kwargs: Any
+    ) -> None:
+        super().__init__(topic=topic, subscription=subscription, **kwargs)
+        self.force = force
+        self.if_missing = validation.choice("if_missing", if_missing, ("ok", "fail"))
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        done = _deleted(
+            lambda: admin.delete_subscription(self.topic, self.subscription, force=self.force), self.if_missing
+        )
+        return {"subscription": self.subscription, **done}
+
+
+class PulsarResetCursorOperator(_SubscriptionOperator):
+    """Move a subscription to a time or a message: what follows is delivered again, what precedes is acknowledged.
+
+    Connected consumers are disconnected and connect again.
+
+    :param topic: the topic, in any spelling. Templated.
+    :param subscription: the subscription's name. Templated.
+    :param timestamp: the first message published at or after it comes next: a datetime, ISO-8601 text (UTC without a
+        zone) or milliseconds. Templated. Exactly one of `timestamp` and `position` is needed.
+    :param position: "earliest", "latest", or a message id as in a manifest, "ledger:entry:partition:batch_index". An id
+        of a partitioned topic moves its partition only. Templated.
+    :param excluded: with an id, begin after its message. Default False.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic, subscription and position. A retry moves it to the same place.
+    """
+
+    template_fields: Sequence[str] = ("topic", "subscription", "timestamp", "position")
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        subscription: str,
+        timestamp: datetime | str | int | None = None,
+        position: str | None = None,
+        excluded: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topic=topic, subscription=subscription, **kwargs)
+        if (timestamp is None) == (position is None):
+            validation.refuse("PulsarResetCursorOperator needs exactly one of timestamp and position")
+        self._by_time = timestamp is not None
+        self.timestamp = timestamp
+        self.position = position
+        self.excluded = excluded
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        from pulsar_native.topic import TopicName
+
+        target: MessageId | int
+        topic = self.topic
+        if self._by_time:
+            if self.timestamp is None or self.timestamp in ("", "None"):
+                validation.refuse("timestamp rendered to nothing")
+            target = validation.moment("timestamp", self.timestamp)
+        else:
+            target = _position(self.position)
+            if target.partition() >= 0 and not TopicName.parse(topic).is_partition:
+                topic = TopicName.parse(topic).with_partition(target.partition()).full
+        admin.reset_cursor(topic, self.subscription, target, excluded=self.excluded)
+        return {"topic": topic, "subscription": self.subscription, "position": str(target)}
+
+
+class PulsarSkipMessagesOperator(_SubscriptionOperator):
+    """Acknowledge the next messages of a subscription, or all of them, without consuming them.
+
+    :param topic: the topic, in any spelling; with `count` one without partitions, or one partition. Templated.
+    :param subscription: the subscription's name. Templated.
+    :param count: how many entries to skip, from 1: an entry is a message, or a batch of them. Default None: the whole
+        backlog. A retry does not skip them a second time. Templated.
+    :param older_than_seconds: skip messages that are older than so many seconds instead, from 1. Default None.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic, subscription, and skipped: "all", the count, or "older than N s".
+    """
+
+    template_fields: Sequence[str] = ("topic", "subscription", "count", "older_than_seconds")
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        subscription: str,
+        count: int | str | None = None,
+        older_than_seconds: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topic=topic, subscription=subscription, **kwargs)
+        if count is not None and older_than_seconds is not None:
+            validation.refuse("PulsarSkipMessagesOperator takes count or older_than_seconds, not both")
+        self._has_limit = count is not None or older_than_seconds is not None
+        self.count = count
+        self.older_than_seconds = older_than_seconds
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        skipped: object = "all"
+        if self.older_than_seconds not in (None, ""):
+            seconds = _whole("older_than_seconds", self.older_than_seconds)
+            admin.expire_messages(self.topic, self.subscription, seconds)
+            skipped = f"older than {seconds} s"
+        elif self.count not in (None, ""):
+            skipped = _whole("count", self.count)
+            self._skip(admin, context, skipped)
+        elif self._has_limit:
+            # A template that rendered to nothing must not clear everything.
+            validation.refuse("count and older_than_seconds rendered to nothing")
+        else:
+            admin.clear_backlog(self.topic, self.subscription)
+        return {"subscription": self.subscription, "skipped": skipped}
+
+    def _skip(self, admin: AdminClient, context: Context, count: int) -> None:
+        """Skip once: an earlier try that has moved the cursor, and died before it could tell, is not repeated."""
+        from pulsar_native.exceptions import SubscriptionNotFound
+
+        cursors = admin.internal_stats(self.topic).get("cursors", {})
+        if self.subscription not in cursors:
+            raise SubscriptionNotFound(f"there is no subscription {self.subscription!r}", topic=self.topic)
+        at = cursors[self.subscription].get("markDeletePosition")
+        state = TaskState(context, "skipping")
+        before = {"topic": self.topic, "subscription": self.subscription, "count": count, "at": at}
+        noted = state.get()
+        if noted is not None and {**noted, "at": at} == before and noted["at"] != at:
+            self.log.info("%s: an earlier try has skipped them already", self._action())
+            return
+        state.set(before)
+        admin.skip_messages(self.topic, self.subscription, count)
+
+
+# ---- schemas ---------------------------------------------------------------------------------------------------------
+
+
+class PulsarUploadSchemaOperator(_AdminOperator):
+    """Register a schema for a topic; the one it has already keeps its version.
+
+    :param topic: the topic, in any spelling. Templated.
+    :param schema_type: avro, json, protobuf, string, bytes, or another name of `SchemaType`.
+    :param schema_definition: the definition that avro, json and protobuf need: an Avro record definition as a dict or
+        as JSON. Default none. Templated.
+    :param schema_properties: properties of the schema, texts by text. Default none.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic, version (from 0) and type. An incompatible schema fails the task without retries.
+    """
+
+    template_fields: Sequence[str] = ("topic", "schema_definition")
+    template_fields_renderers = {"schema_definition": "json"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        schema_type: str,
+        schema_definition: Mapping[str, Any] | str | None = None,
+        schema_properties: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        from pulsar_native.schema import SchemaType
+
+        super().__init__(topic=topic, **kwargs)
+        kinds = tuple(kind.name.lower() for kind in SchemaType if kind.value >= -1)
+        self.schema_type = validation.choice("schema_type", schema_type, kinds)
+        self.schema_definition = schema_definition
+        self.schema_properties = dict(schema_properties or {})
+        if self.schema_type in ("avro", "json", "protobuf") and not schema_definition:
+            validation.refuse(f"schema_type={self.schema_type!r} needs schema_definition")
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        import json
+
+        from pulsar_native.admin import AdminError
+        from pulsar_native.schema import SchemaInfo, SchemaType
+
+        given = self.schema_definition or ""
+        text = given if isinstance(given, str) else json.dumps(given)
+        kind = SchemaType[self.schema_type.upper()]
+        try:
+            version = admin.upload_schema(self.topic, SchemaInfo("", kind, text.encode(), self.schema_properties))
+        except AdminError as error:
+            if error.status in (409, 422):
+                raise AirflowFailException(f"{self._action()}: {error}") from error
+            raise
+        return {"version": version, "type": kind.name}
+
+
+class PulsarDeleteSchemaOperator(_AdminOperator):
+    """Delete the schema of a topic; a topic without one is no error.
+
+    :param topic: the topic, in any spelling. Templated.
+    :param force: delete all its versions for good. Default False: later versions count on.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic and deleted (False if there was none).
+    """
+
+    def __init__(self, *, topic: str, force: bool = False, **kwargs: Any) -> None:
+        super().__init__(topic=topic, **kwargs)
+        self.force = force
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        there = admin.get_schema(self.topic) is not None
+        if there or self.force:
+            admin.delete_schema(self.topic, force=self.force)
+        return {"deleted": there}
+
+
+# ---- compaction ------------------------------------------------------------------------------------------------------
+
+
+class PulsarCompactTopicOperator(_AdminOperator):
+    """Compact a topic: afterwards readers of the compacted view get the last message of each key only.
+
+    :param topic: the topic, in any spelling; of a partitioned one all partitions are compacted. Templated.
+    :param wait: wait until it is done (default True); a failed compaction fails the task.
+    :param timeout_seconds: how long to wait, from 1, default 3600. What runs on is waited for by the next try.
+    :param pulsar_conn_id: the connection, with an admin URL. Default pulsar_default.
+
+    Returns topic and status by topic or partition: SUCCESS, or RUNNING without `wait`.
+    """
+
+    def __init__(self, *, topic: str, wait: bool = True, timeout_seconds: float = 3600, **kwargs: Any) -> None:
+        super().__init__(topic=topic, **kwargs)
+        validation.number("timeout_seconds", timeout_seconds, 1)
+        self.wait = wait
+        self.timeout_seconds = timeout_seconds
+        self._killed = False
+
+    def _run(self, admin: AdminClient, context: Context) -> dict[str, Any]:
+        from pulsar_native.topic import TopicName
+
+        name = TopicName.parse(self.topic)
+        count = 0 if name.is_partition else admin.partitions(self.topic)
+        topics = [name.with_partition(index).full for index in range(count)] or [self.topic]
+        before = {topic: _compacted_ledger(admin, topic) for topic in topics}
+        for topic in topics:
+            self._start(admin, topic)
+        deadline = time.monotonic() + self.timeout_seconds
+        status = {topic: self._ended(admin, topic, deadline) for topic in topics}
+        if self.wait:
+            for topic in topics:
+                self._used(admin, topic, before[topic])
+        return {"status": status}
+
+    def _start(self, admin: AdminClient, topic: str) -> None:
+        from pulsar_native.admin import AdminError
+
+        try:
+            admin.compact(topic)
+        except AdminError as error:
+            # One that runs already was begun before the last messages: it is waited for, and then another one is begun.
+            if error.status != 409:
+                raise
+            self._ended(admin, topic, time.monotonic() + self.timeout_seconds)
+            admin.compact(topic)
+
+    def _ended(self, admin: AdminClient, topic: str, deadline: float) -> str:
+        while True:
+            found = admin.compaction_status(topic)
+            status = str(found.get("status"))
+            if status == "ERROR":
+                raise AirflowException(
+                    f"{self._action()}: the broker could not compact {topic}: {found.get('lastError')}"
+                )
+            if status != "RUNNING" or not self.wait:
+                return status
+            if self._killed:
+                raise AirflowException(f"{self._action()}: the task was killed")
+            if time.monotonic() >= deadline:
+                raise AirflowException(f"{self._action()}: {topic} is not compacted after {self.timeout_seconds:g} s")
+            time.sleep(_LOOK_SECONDS)
+
+    def _used(self, admin: AdminClient, topic: str, before: int) -> None:
+        """Wait until reads use the new compacted ledger, since SUCCESS comes a moment too early.
+
+        See broker-behaviour.md#compaction-in-use. A topic without messages gets none.
+        """
+        deadline = time.monotonic() + _USE_SECONDS
+        while _compacted_ledger(admin, topic) in (before, -1):
+            if not admin.internal_stats(topic).get("numberOfEntries"):
+                return
+            if time.monotonic() >= deadline:
+                self.log.warning("%s: %s is compacted, but reads may not use that yet", self._action(), topic)
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def on_kill(self) -> None:
+        """End the wait; the broker goes on compacting."""
+        self._killed = True
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def _deleted(delete: Callable[[], None], if_missing: str) -> dict[str, Any]:
+    from pulsar_native.exceptions import SubscriptionNotFound, TopicNotFound
+
+    try:
+        delete()
+    except (TopicNotFound, SubscriptionNotFound) as error:
+        if if_missing == "fail":
+            raise AirflowFailException(str(error)) from error
+        return {"deleted": False}
+    return {"deleted": True}
+
+
+def _position(text: object) -> MessageId:
+    """Return the id of "earliest", "latest" or "ledger:entry[:partition[:batch_index]]"; raises ValueError."""
+    from pulsar_native import MessageId
+
+    if isinstance(text, str):
+        word = text.strip().lower()
+        if word in ("earliest", "latest"):
+            return MessageId.earliest if word == "earliest" else MessageId.latest
+        parts = word.split(":")
+        try:
+            numbers = [int(part) for part in parts]
+        except ValueError:
+            numbers = []
+        if 2 <= len(numbers) <= 4:
+            ledger, entry, partition, index = [*numbers, -1, -1][:4] if len(numbers) < 4 else numbers
+            return MessageId(partition, ledger, entry, index)
+    validation.refuse(f"position must be 'earliest', 'latest' or 'ledger:entry:partition:batch_index', not {text!r}")
+
+
+def _compacted_ledger(admin: AdminClient, topic: str) -> int:
+    return admin.internal_stats(topic).get("compactedLedger", {}).get("ledgerId", -1)
+
+
+def _whole(name: str, value: object) -> int:
+    """Return a number of at least 1, from a number or its text; raises ValueError."""
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        validation.refuse(f"{name} must be a whole number of at least 1, not {value!r}")
+    return number

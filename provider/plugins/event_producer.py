@@ -1,0 +1,376 @@
+"""Plugin `pulsar_event_producer`: state changes of DAG runs and task instances as messages, by Airflow's listeners.
+
+Rules: listeners run in the scheduler's loop, in the api-server and in every task's process, so a listener never waits
+for the broker and never raises: it puts the event into a bounded queue that one daemon thread of the process sends
+from. Only `before_stopping` waits, for at most `topic_check_timeout` seconds, so that a task's last event is stored. A
+topic that does not exist is never created; events are dropped, and counted in the log, until it is there. Nothing is
+imported from the client, and no thread is started, before the first event. A forked process begins anew.
+
+Each message is a JSON object with schema_version, source, event, timestamp and the fields of the run or task; its key
+is "dag_id/run_id", so that the events of a run are in one partition, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from airflow.listeners import hookimpl
+from airflow.plugins_manager import AirflowPlugin
+from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+    from pulsar_native import Client, Producer
+
+SECTION = "pulsar_event_producer"
+SCHEMA_VERSION = 1
+# Events of one process that wait for the broker.
+_MOST_WAITING = 10_000
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Glob patterns of ids. A denied id is refused in any case; no allowed ones means all."""
+
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+
+    @staticmethod
+    def configured(name: str) -> Filter:
+        """Return the filter of the options NAME_allowlist and NAME_denylist, patterns with commas between."""
+        found = (conf.get(SECTION, f"{name}_{kind}", fallback="") or "" for kind in ("allowlist", "denylist"))
+        allowed, denied = (tuple(part.strip() for part in text.split(",") if part.strip()) for text in found)
+        return Filter(allowed, denied)
+
+    def passes(self, name: str) -> bool:
+        """Return True if events of this id are published."""
+        if any(fnmatchcase(name, pattern) for pattern in self.denied):
+            return False
+        return not self.allowed or any(fnmatchcase(name, pattern) for pattern in self.allowed)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the section `[pulsar_event_producer]` but for those of one listener."""
+
+    pulsar_conn_id: str = "pulsar_default"
+    source: str = ""
+    topic_check_timeout: float = 10
+    topic_check_retry_interval: float = 60
+
+    @staticmethod
+    def configured() -> Options:
+        """Return what Airflow's configuration says."""
+        from airflow.utils.net import get_hostname
+
+        host: str = get_hostname()  # type: ignore[no-untyped-call]
+        return Options(
+            pulsar_conn_id=conf.get(SECTION, "pulsar_conn_id", fallback="") or "pulsar_default",
+            source=conf.get(SECTION, "source", fallback="") or host,
+            topic_check_timeout=conf.getfloat(SECTION, "topic_check_timeout", fallback=10),
+            topic_check_retry_interval=conf.getfloat(SECTION, "topic_check_retry_interval", fallback=60),
+        )
+
+
+@dataclass(frozen=True)
+class _Event:
+    topic: str
+    key: str
+    content: bytes
+
+
+class EventPublisher:
+    """Queue and thread that publish the events of one process. `put` may be called from any thread."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._waiting: queue.Queue[_Event | threading.Event] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._hook: PulsarHook | None = None
+        self._client: Client | None = None
+        self._producers: dict[str, Producer[Any]] = {}
+        self._retry_after: dict[str, float] = {}
+        self._dropped = 0
+
+    def put(self, topic: str, key: str, body: dict[str, Any]) -> None:
+        """Queue an event; drop it, and log that, when the queue is full. Blocks for reading the connection once."""
+        self._start()
+        try:
+            self._waiting.put_nowait(_Event(topic, key, json.dumps(body, default=str).encode()))
+        except queue.Full:
+            self._drop(topic, "the queue is full")
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until what was queued has a receipt or an error; return False after so many seconds."""
+        if self._thread is None:
+            return True
+        done = threading.Event()
+        try:
+            self._waiting.put(done, timeout=seconds)
+        except queue.Full:
+            return False
+        return done.wait(seconds)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+            # Read here: a task's process has one channel to its supervisor, used by the task's thread.
+            self._hook = PulsarHook(self._options.pulsar_conn_id)
+            self._hook.client_config()
+            self._thread = threading.Thread(target=self._run, name="pulsar-event-producer", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            item = self._waiting.get()
+            try:
+                if isinstance(item, threading.Event):
+                    self._flush_producers()
+                    item.set()
+                else:
+                    self._publish(item)
+            except Exception as error:
+                _log.warning("Events to Pulsar: %s: %s", type(error).__name__, error)
+
+    def _publish(self, event: _Event) -> None:
+        if time.monotonic() < self._retry_after.get(event.topic, 0):
+            self._drop(event.topic, None)
+            return
+        try:
+            producer = self._producer(event.topic)
+            producer.send_async(event.content, self._on_receipt(event.topic), partition_key=event.key)
+        except Exception as error:
+            self._give_up(event.topic, error)
+
+    def _producer(self, topic: str) -> Producer[Any]:
+        """Return the producer of a topic that exists; raises what the client raises."""
+        found = self._producers.get(topic)
+        if found is None:
+            client = self._opened()
+            self._require(topic)
+            # A full queue raises, so that one topic does not hold up the other.
+            found = client.create_producer(self._name(topic), block_if_queue_full=False, batching_enabled=True)
+            self._producers[topic] = found
+            _log.info("Events go to %s as %s", topic, self._options.source)
+        return found
+
+    def _opened(self) -> Client:
+        if self._client is None:
+            from dataclasses import replace
+
+            from pulsar_native import Client
+
+            assert self._hook is not None
+            config = self._hook.client_config()
+            seconds = min(self._options.topic_check_timeout, config.operation_timeout_seconds)
+            self._client = Client.from_config(replace(config, operation_timeout_seconds=seconds))
+        return self._client
+
+    def _require(self, topic: str) -> None:
+        """Raise `TopicNotFound` unless the topic exists: a producer would create it, without its partitions."""
+        assert self._hook is not None and self._client is not None
+        admin = self._hook.get_admin()
+        if admin is None:
+            self._client.get_partition_count(self._name(topic))
+            return
+        with admin:
+            admin.partitions(self._name(topic))
+
+    def _name(self, topic: str) -> str:
+        assert self._hook is not None
+        return self._hook.topic_name(topic)
+
+    def _on_receipt(self, topic: str) -> Callable[..., None]:
+        def receipt(result: Any, message_id: object) -> None:
+            if result.name != "Ok":
+                self._drop(topic, f"the broker did not confirm an event ({result.name})")
+
+        return receipt
+
+    def _give_up(self, topic: str, error: Exception) -> None:
+        """Drop events of a topic until the next look at it."""
+        from pulsar_native.exceptions import ProducerQueueIsFull
+
+        if isinstance(error, ProducerQueueIsFull):
+            self._drop(topic, "the broker does not keep up")
+            return
+        seconds = self._options.topic_check_retry_interval
+        self._retry_after[topic] = time.monotonic() + seconds
+        producer = self._producers.pop(topic, None)
+        if producer is not None:
+            producer.close()
+        self._drop(topic, f"{type(error).__name__}: {error}; the next try is in {seconds:g} s")
+
+    def _drop(self, topic: str, reason: str | None) -> None:
+        self._dropped += 1
+        if reason is not None:
+            _log.warning("An event for %s is lost: %s (%s lost so far)", topic, reason, self._dropped)
+
+    def _flush_producers(self) -> None:
+        for topic, producer in list(self._producers.items()):
+            try:
+                producer.flush()
+            except Exception as error:
+                self._give_up(topic, error)
+
+
+class _Sender:
+    """Builds events and gives them to the publisher of this process; never raises."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._publisher: EventPublisher | None = None
+        os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        self._publisher = None
+
+    def send(self, topic: str, event: str, dag_id: str, run_id: str, fields: dict[str, Any]) -> None:
+        """Queue an event."""
+        try:
+            if self._publisher is None:
+                self._publisher = EventPublisher(self._options)
+            body = {
+                "schema_version": SCHEMA_VERSION,
+                "source": self._options.source,
+                "event": event,
+                "timestamp": datetime.now(UTC).isoformat(),
+                **fields,
+            }
+            self._publisher.put(topic, f"{dag_id}/{run_id}", body)
+        except Exception as error:
+            _log.warning("The event %s of %s is lost: %s: %s", event, dag_id, type(error).__name__, error)
+
+    def flush(self) -> None:
+        """Wait for the receipts of what was queued."""
+        if self._publisher is not None and not self._publisher.flush(self._options.topic_check_timeout):
+            _log.warning(
+                "Events to Pulsar may be lost: there was no receipt in %s s", self._options.topic_check_timeout
+            )
+
+
+class DagRunListener:
+    """Publishes the state changes of DAG runs, from the scheduler and, for changes by hand, the api-server."""
+
+    def __init__(self, sender: _Sender, topic: str, dags: Filter) -> None:
+        self._sender, self._topic, self._dags = sender, topic, dags
+
+    @hookimpl
+    def on_dag_run_running(self, dag_run: Any, msg: str) -> None:
+        """Publish dag_run.running."""
+        self._send("running", dag_run, msg)
+
+    @hookimpl
+    def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
+        """Publish dag_run.success."""
+        self._send("success", dag_run, msg)
+
+    @hookimpl
+    def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
+        """Publish dag_run.failed."""
+        self._send("failed", dag_run, msg)
+
+    def _send(self, state: str, run: Any, msg: str) -> None:
+        if not self._dags.passes(run.dag_id):
+            return
+        fields: dict[str, Any] = {"dag_id": run.dag_id, "run_id": run.run_id}
+        for name in ("run_type", "logical_date", "start_date", "end_date"):
+            fields[name] = _text(getattr(run, name, None))
+        self._sender.send(self._topic, f"dag_run.{state}", run.dag_id, run.run_id, {**fields, "msg": msg or ""})
+
+
+class TaskInstanceListener:
+    """Publishes the state changes of task instances, from their own processes and the api-server."""
+
+    def __init__(self, sender: _Sender, topic: str, dags: Filter, tasks: Filter) -> None:
+        self._sender, self._topic, self._dags, self._tasks = sender, topic, dags, tasks
+
+    @hookimpl
+    def on_task_instance_running(self, previous_state: Any, task_instance: Any) -> None:
+        """Publish task_instance.running."""
+        self._send("running", previous_state, task_instance)
+
+    @hookimpl
+    def on_task_instance_success(self, previous_state: Any, task_instance: Any) -> None:
+        """Publish task_instance.success."""
+        self._send("success", previous_state, task_instance)
+
+    @hookimpl
+    def on_task_instance_failed(self, previous_state: Any, task_instance: Any, error: object) -> None:
+        """Publish task_instance.failed, with the error's text without secrets."""
+        self._send("failed", previous_state, task_instance, error)
+
+    @hookimpl
+    def on_task_instance_skipped(self, previous_state: Any, task_instance: Any) -> None:
+        """Publish task_instance.skipped."""
+        self._send("skipped", previous_state, task_instance)
+
+    def _send(self, state: str, previous: Any, ti: Any, error: object = None) -> None:
+        if not (self._dags.passes(ti.dag_id) and self._tasks.passes(ti.task_id)):
+            return
+        fields = {name: getattr(ti, name, None) for name in ("dag_id", "task_id", "run_id", "try_number", "map_index")}
+        fields["previous_state"] = None if previous is None else str(previous)
+        if error is not None:
+            from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__
+
+            fields["error"] = str(redact(str(error)))
+        self._sender.send(self._topic, f"task_instance.{state}", ti.dag_id, ti.run_id, fields)
+
+
+class LifecycleListener:
+    """Waits for the last receipts before a component, or a task's process, ends."""
+
+    def __init__(self, sender: _Sender) -> None:
+        self._sender = sender
+
+    @hookimpl
+    def before_stopping(self, component: object) -> None:
+        """Flush; blocks for at most `topic_check_timeout` seconds."""
+        self._sender.flush()
+
+
+def enabled_listeners() -> list[object]:
+    """Return the listeners that Airflow's configuration switches on, none by default."""
+    runs = conf.getboolean(SECTION, "dag_run_events_enabled", fallback=False)
+    tasks = conf.getboolean(SECTION, "task_instance_events_enabled", fallback=False)
+    if not runs and not tasks:
+        return []
+    sender = _Sender(Options.configured())
+    found: list[object] = []
+    if runs:
+        found.append(DagRunListener(sender, _topic("dagrun_topic"), Filter.configured("dag_run_dag_id")))
+    if tasks:
+        dags, names = Filter.configured("task_instance_dag_id"), Filter.configured("task_instance_task_id")
+        found.append(TaskInstanceListener(sender, _topic("task_instance_topic"), dags, names))
+    return [*found, LifecycleListener(sender)]
+
+
+def _topic(option: str) -> str:
+    return str(conf.get(SECTION, option, fallback="") or "airflow.events")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+class PulsarEventProducerPlugin(AirflowPlugin):
+    """Plugin that publishes the state changes of DAG runs and task instances; see `[pulsar_event_producer]`."""
+
+    name = SECTION
+    # Airflow imports this module once; what is switched on later needs its processes to start again.
+    listeners = enabled_listeners()

@@ -1,0 +1,122 @@
+"""`@task.pulsar_spark` on a real Spark Connect server, which runs in Spark's own environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar.decorators.spark import pulsar_spark_task
+from environments import ROOT
+from pulsar_native import Client
+from support.brokers import Broker, NewTopic
+from support.tasks import dag_in, states_of, xcom_of
+
+_SPARK = ROOT / ".envs" / "spark"
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def connect_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Run a Spark Connect server for this file and give its port."""
+    folder, port = tmp_path_factory.mktemp("connect"), free_port()
+    home = next(_SPARK.glob("lib/python3*/site-packages/pyspark"))
+    python = str(_SPARK / "bin" / "python")
+    conf = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--class", _SERVER]
+    command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    env = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            [*command, "spark-internal"], env=env, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        wait_listening(port, server, folder / "log")
+        yield port
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait(20)
+
+
+def wait_listening(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the server accepts connections."""
+    deadline = time.monotonic() + 120
+    while True:
+        assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+
+
+@pytest.mark.spark
+@pytest.mark.proves("A7")
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("pulsar_conn")
+def test_task_spark_reads_topic_with_connection(
+    connect_port: int, airflow_home: Path, client: Client, topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": connect_port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_REMOTE", json.dumps(spark))
+    name = topic()
+    producer = client.create_producer(name)
+    for number in range(3):
+        producer.send(str(number).encode())
+    producer.close()
+    dag = dag_in(
+        airflow_home,
+        "decorated_spark",
+        f"""
+        @task.pulsar_spark(conn_id="spark_remote")
+        def numbers(factor, spark, pulsar, ti):
+            frame = spark.read.format("pulsar").options(**pulsar).option("topic", {name!r}).load()
+            found = [int(bytes(row.value)) for row in frame.select("value").collect()]
+            return {{"found": sorted(factor * each for each in found), "task": ti.task_id}}
+
+        numbers(factor=10)
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"numbers": "success"}
+    assert xcom_of(run, "numbers") == {"found": [0, 10, 20], "task": "numbers"}
+
+
+@pytest.mark.proves("K6")
+def test_task_spark_secret_for_remote_spark_is_refused(
+    connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_REMOTE", json.dumps({"conn_type": "spark", "host": "spark://master", "port": 1}))
+    connection(service_url=broker.service_url, token="a-secret-token")
+
+    @pulsar_spark_task(conn_id="remote")
+    def numbers(spark: Any, pulsar: Any) -> None:
+        """Do nothing."""
+
+    operator = numbers().operator
+    operator.op_kwargs = {}
+    with pytest.raises(AirflowException, match="spark_credentials_ref") as caught:
+        operator.execute_callable()
+    assert "a-secret-token" not in str(caught.value)

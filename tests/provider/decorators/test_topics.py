@@ -1,0 +1,148 @@
+"""`@task.pulsar_publish` and `@task.pulsar_consume`: functions as tasks, run by Airflow on the real broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_pulsar.decorators.consume import pulsar_consume_task
+from airflow_provider_pulsar.decorators.publish import pulsar_publish_task
+from pulsar_native import AdminClient
+from support.brokers import Broker, NewTopic
+from support.publish_tasks import read_all
+from support.tasks import clear_and_run, dag_in, states_of, xcom_of
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+
+
+@pytest.mark.proves("A7")
+def test_task_publish_and_consume_in_a_dag(
+    airflow_home: Path, broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    name, parts = topic(), [topic(), topic()]
+    dag = dag_in(
+        airflow_home,
+        "decorated_topics",
+        f"""
+        @task
+        def count():
+            return 3
+
+        @task.pulsar_publish(topic={name!r}, key_field="n", deduplicate=False)
+        def rows(count, prefix, *, run_id):
+            for number in range(count):
+                yield {{"n": number, "text": prefix, "run": run_id}}
+
+        @task.pulsar_publish(topic="{{{{ params.other }}}}", params={{"other": {parts[0]!r}}}, multiple_outputs=False)
+        async def later():
+            return ["a", "b"]
+
+        @task.pulsar_consume(topic={name!r}, subscription="s", decode="json")
+        def bill(factor, messages, manifest, ti):
+            assert manifest["count"] == len(messages)
+            return {{"sum": factor * sum(each["value"]["n"] for each in messages), "task": ti.task_id}}
+
+        @task.pulsar_consume(topic={name!r}, subscription="async")
+        async def counted(messages=None):
+            return len(messages)
+
+        published = rows(count(), prefix="x")
+        published >> [bill(factor=10), counted()]
+        later()
+        """,
+    )
+    run = dag.test()
+    assert set(states_of(run).values()) == {"success"}, states_of(run)
+    read = read_all(broker, name)
+    assert [json.loads(each.data()) for each in read] == [
+        {"n": number, "text": "x", "run": run.run_id} for number in range(3)
+    ]
+    assert [each.partition_key() for each in read] == ["0", "1", "2"]
+    assert [each.data() for each in read_all(broker, parts[0])] == [b"a", b"b"]
+    assert xcom_of(run, "rows")["count"] == 3
+    assert xcom_of(run, "bill") == {"sum": 30, "task": "bill"}
+    manifest = xcom_of(run, "bill", "manifest")
+    assert manifest["count"] == 3 and "messages" not in manifest
+    assert xcom_of(run, "counted") == 3
+    assert admin.stats(name, precise_backlog=True)["subscriptions"]["s"]["msgBacklog"] == 0
+    # A cleared run hands the function the same messages.
+    again = clear_and_run(dag, run)
+    assert xcom_of(again, "bill")["sum"] == 30
+
+
+@pytest.mark.proves("A7")
+def test_task_consume_failing_function_acknowledges_nothing(
+    airflow_home: Path, broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    name = topic()
+    dag = dag_in(
+        airflow_home,
+        "decorated_failing",
+        f"""
+        @task.pulsar_publish(topic={name!r}, deduplicate=False)
+        def rows():
+            return [1, 2]
+
+        @task.pulsar_consume(topic={name!r}, subscription="s")
+        def bill(messages):
+            raise RuntimeError("cannot bill")
+
+        rows() >> bill()
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"rows": "success", "bill": "failed"}
+    assert admin.stats(name, precise_backlog=True)["subscriptions"]["s"]["msgBacklog"] > 0
+
+
+@pytest.mark.proves("A7")
+def test_task_publish_mapped_over_inputs(airflow_home: Path, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    dag = dag_in(
+        airflow_home,
+        "decorated_mapped",
+        f"""
+        @task.pulsar_publish(topic={name!r}, deduplicate=False)
+        def rows(number):
+            return [number, number + 1]
+
+        @task.pulsar_consume(topic={name!r}, subscription="all", decode="json")
+        def read(messages, limit):
+            return sorted(each["value"] for each in messages)[:limit]
+
+        rows.expand(number=[10, 20]) >> read.partial(limit=3).expand_kwargs([{{}}])
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"rows[0]": "success", "rows[1]": "success", "read[0]": "success"}
+    assert sorted(int(each.data()) for each in read_all(broker, name)) == [10, 11, 20, 21]
+    assert len(xcom_of(run, "read")) == 3
+
+
+def test_task_publish_call_is_checked_at_parsing() -> None:
+    @pulsar_publish_task(topic="t")
+    def rows(count: int) -> list[int]:
+        return list(range(count))
+
+    with pytest.raises(TypeError, match="count"):
+        rows()
+
+
+@pytest.mark.parametrize(
+    ("decorator", "options", "message"),
+    [
+        (pulsar_publish_task, {"topic": "t", "messages": [1]}, "leave messages and file out"),
+        (pulsar_publish_task, {"topic": "t", "file": "/f.jsonl"}, "leave messages and file out"),
+        (pulsar_consume_task, {"topic": "t", "subscription": "s", "process": print}, "leave process out"),
+        (pulsar_consume_task, {"topic": "t", "subscription": "s", "path": "/f.jsonl"}, "needs inline=True"),
+    ],
+)
+def test_task_wrong_options_raise_at_parsing(decorator: Any, options: dict[str, Any], message: str) -> None:
+    def handle(messages: Any = None) -> None:
+        """Do nothing."""
+
+    with pytest.raises(ValueError, match=message):
+        decorator(**options)(handle)()

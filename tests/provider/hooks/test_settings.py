@@ -1,0 +1,235 @@
+"""Connection fields for places without files: PEM texts, Athenz; default namespace, client options, topic page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar import credentials_file
+from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+from airflow_provider_pulsar.hooks.settings import CLIENT_OPTIONS
+from airflow_provider_pulsar.operators.consume import ConsumeBatchOperator
+from airflow_provider_pulsar.operators.publish import PublishOperator
+from broker import Standalone
+from pulsar_native import ClientConfig
+from support.brokers import Broker
+from support.http_peer import Answer, http_peer
+from support.publish_tasks import read_all
+from support.tasks import context_of
+
+Connection = Callable[..., str]
+URL = "pulsar://127.0.0.1:1"
+# No key of anything: only its form matters where it is used.
+_BODY = base64.b64encode(bytes(range(120))).decode()
+CERTIFICATE = f"-----BEGIN CERTIFICATE-----\n{_BODY[:64]}\n{_BODY[64:128]}\n{_BODY[128:]}\n-----END CERTIFICATE-----\n"
+KEY = CERTIFICATE.replace("CERTIFICATE", "PRIVATE KEY")
+
+
+# ---- PEM texts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A2", "A4")
+@pytest.mark.parametrize("joined", [False, True])
+def test_pem_text_of_authority_connects(secure_broker: Standalone, connection: Connection, joined: bool) -> None:
+    text = secure_broker.certificates.authority.read_text()
+    fields = {
+        "service_url": secure_broker.service_url_tls,
+        "admin_url": secure_broker.admin_url,
+        "token": secure_broker.token(),
+        # As a one-line field of a form leaves it.
+        "tls_trust_certs": text.replace("\n", " ") if joined else text,
+    }
+    hook = PulsarHook(connection(**fields))
+    ok, found = hook.test_connection()
+    assert ok, found
+    path = hook.client_config().tls_trust_certs_file_path
+    assert path is not None and stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert Path(path).read_text().strip() == text.strip()
+    del fields["tls_trust_certs"]
+    assert not PulsarHook(connection(**fields)).test_connection()[0]
+
+
+@pytest.mark.parametrize("spell", [str, lambda text: text.replace("\n", "\\n"), lambda text: text.replace("\n", "")])
+def test_pem_texts_of_client_certificate(spell: Callable[[str], str], connection: Connection) -> None:
+    fields = {"service_url": "pulsar+ssl://127.0.0.1:1"}
+    hook = PulsarHook(connection(**fields, tls_certificate=spell(CERTIFICATE), tls_private_key=spell(KEY)))
+    config = hook.client_config()
+    assert config.authentication is not None and config.authentication.method_name == "tls"
+    certificate, key = config.authentication.tls_certificate() or ("", "")
+    assert (Path(certificate).read_text(), Path(key).read_text()) == (CERTIFICATE, KEY)
+    # The same text is one file, and neither text is in what is shown.
+    assert (PulsarHook().client_config().authentication or config.authentication).tls_certificate() == (
+        certificate,
+        key,
+    )
+    assert _BODY[:20] not in repr(hook.connection_options()) + repr(config) + repr(vars(hook))
+
+
+@pytest.mark.proves("A3")
+def test_pem_private_keys_are_masked(connection: Connection) -> None:
+    from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
+
+    reset_secrets_masker()
+    for name in ("tls_private_key", "athenz_private_key"):
+        assert redact({name: KEY}) == {name: "***"}
+    more = {"tls_certificate": CERTIFICATE, "tls_private_key": KEY}
+    PulsarHook(connection(service_url="pulsar+ssl://h:1", **more)).client_config()
+    assert _BODY[:64] not in str(redact(f"the key {KEY}"))
+
+
+def test_pem_files_end_with_their_process(tmp_path: Path) -> None:
+    code = "from airflow_provider_pulsar import credentials_file as f; print(f.keep_pem('text'), f.keep_pem('text'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = done.stdout.split()[-2:]
+    assert first == second and not Path(first).exists()
+    kept = credentials_file.keep_pem("another")
+    credentials_file.remove_stale()
+    assert kept.read_text() == "another"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tls_trust_certs": "/path/ca.pem"}, "'tls_trust_certs' must be the text of a PEM file"),
+        ({"tls_trust_certs": KEY}, "from -----BEGIN CERTIFICATE-----"),
+        ({"tls_private_key": CERTIFICATE}, "from -----BEGIN PRIVATE KEY-----"),
+        ({"tls_trust_certs": CERTIFICATE, "tls_trust_certs_file_path": "/ca.pem"}, "not both"),
+        ({"tls_private_key": KEY.replace(_BODY[:8], "Proc-Ty:")}, "no base64 text, or one with a password"),
+        ({"tls_certificate": CERTIFICATE}, "belong together"),
+        ({"auth_method": "athenz"}, "needs the field 'athenz_key_file_path'"),
+        ({"auth_method": "athenz", "athenz_private_key": KEY}, "needs the field 'athenz_tenant_domain'"),
+        ({"default_namespace": "public"}, "must be tenant/namespace"),
+        ({"default_namespace": "a/b/c"}, "must be tenant/namespace"),
+        ({"client_options": "{"}, "must be a JSON object"),
+        ({"client_options": ["memory_limit_bytes"]}, "must be a JSON object"),
+        ({"client_options": {"memory_limit": 1}}, "did you mean 'memory_limit_bytes'"),
+        ({"client_options": {"listener_name": "x"}}, "it is a field of its own"),
+        ({"client_options": {"authentication": "token:s3cret"}}, "has no option 'authentication'"),
+        ({"client_options": {"connections_per_broker": "two"}}, "connections_per_broker"),
+        ({"topic_url_template": "ftp://console/{topic}"}, "must begin with http"),
+        ({"topic_url_template": "https://console/{name}"}, "unknown name {name}"),
+    ],
+)
+def test_connection_new_fields_wrong_values_raise(fields: dict[str, Any], message: str, connection: Connection) -> None:
+    with pytest.raises(AirflowException, match=message) as caught:
+        PulsarHook(connection(service_url=URL, **fields)).client_config()
+    assert "s3cret" not in str(caught.value) and _BODY[:20] not in str(caught.value)
+
+
+# ---- Athenz ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A4")
+@pytest.mark.parametrize("by_path", [False, True])
+def test_athenz_role_token_from_connection(by_path: bool, connection: Connection, tmp_path: Path) -> None:
+    from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem = key.private_bytes(encoding, form, serialization.NoEncryption()).decode()
+    path = tmp_path / "key.pem"
+    path.write_text(pem)
+    given = {"athenz_key_file_path": str(path)} if by_path else {"athenz_private_key": pem.replace("\n", " ")}
+    answer = {"token": "v=Z1;d=the-role", "expiryTime": int(time.time()) + 7200}
+    reset_secrets_masker()
+    with http_peer(lambda asked: Answer(body=json.dumps(answer).encode())) as zts:
+        hook = PulsarHook(
+            connection(
+                service_url=URL,
+                athenz_tenant_domain="tenant.one",
+                athenz_tenant_service="loader",
+                athenz_provider_domain="provider.two",
+                athenz_zts_url=zts.url,
+                athenz_key_id="7",
+                **given,
+            )
+        )
+        plugin = hook.client_config().authentication
+        assert plugin is not None and plugin.method_name == "athenz"
+        assert plugin.auth_data() == b"v=Z1;d=the-role"
+        assert "the-role" not in str(redact("sent v=Z1;d=the-role"))
+        assert ";k=7;" in zts.asked[0].headers["Athenz-Principal-Auth"]
+    with pytest.raises(AirflowException, match="spark_credentials_ref"):
+        hook.credentials()
+
+
+# ---- names, options, forms -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [
+        ("orders", "persistent://sales/eu/orders"),
+        ("public/default/orders", "public/default/orders"),
+        ("non-persistent://a/b/c", "non-persistent://a/b/c"),
+        (" ", " "),
+    ],
+)
+def test_default_namespace_names_short_topics(topic: str, name: str, connection: Connection) -> None:
+    assert PulsarHook(connection(service_url=URL, default_namespace="sales/eu")).topic_name(topic) == name
+    assert PulsarHook(connection(service_url=URL)).topic_name(topic) == topic
+
+
+@pytest.mark.proves("A1")
+def test_default_namespace_holds_in_operators(
+    broker: Broker, connection: Connection, namespace: Callable[[], str], tmp_path: Path
+) -> None:
+    space = namespace()
+    connection(service_url=broker.service_url, admin_url=broker.admin_url, default_namespace=space)
+    publish = PublishOperator(task_id="p", topic="short", messages=[1], deduplicate=False)
+    assert publish.execute(context_of())["topic"] == f"persistent://{space}/short"
+    assert [each.data() for each in read_all(broker, f"persistent://{space}/short")] == [b"1"]
+    path = tmp_path / "out.jsonl"
+    consume = ConsumeBatchOperator(task_id="c", topic=["short"], subscription="s", path=str(path))
+    assert consume.execute(context_of())["topics"] == [f"persistent://{space}/short"]
+
+
+def test_client_options_reach_the_client(connection: Connection) -> None:
+    options = {"connections_per_broker": 2, "memory_limit_bytes": 1, "keep_alive_interval_seconds": 5}
+    for given in (options, json.dumps(options)):
+        config = PulsarHook(connection(service_url=URL, client_options=given)).client_config()
+        assert {name: getattr(config, name) for name in options} == options
+
+
+def test_client_options_are_fields_of_the_client() -> None:
+    assert set(CLIENT_OPTIONS) <= set(ClientConfig.__dataclass_fields__)
+
+
+@pytest.mark.proves("A1")
+@pytest.mark.parametrize("form", ["uri", "json", "extra_text"])
+def test_connection_forms_are_the_same(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {
+        "service_url": "pulsar+ssl://b:6651",
+        "admin_url": "https://b:8443",
+        "tls_certificate": CERTIFICATE,
+        "tls_private_key": KEY,
+        "default_namespace": "sales/eu",
+        "client_options": json.dumps({"connections_per_broker": 2}),
+        "topic_url_template": "https://console/{tenant}/{topic}",
+    }
+    text = {
+        "uri": "pulsar://?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in extra.items()),
+        "json": json.dumps({"conn_type": "pulsar", "extra": extra}),
+        "extra_text": json.dumps({"conn_type": "pulsar", "extra": json.dumps(extra)}),
+    }[form]
+    monkeypatch.setenv("AIRFLOW_CONN_PULSAR_DEFAULT", text)
+    hook = PulsarHook()
+    config = hook.client_config()
+    assert (config.service_url, config.connections_per_broker) == ("pulsar+ssl://b:6651", 2)
+    assert config.authentication is not None and config.authentication.method_name == "tls"
+    assert hook.topic_name("t") == "persistent://sales/eu/t"
+    assert hook.topic_url_template() == "https://console/{tenant}/{topic}"

@@ -1,0 +1,89 @@
+"""PulsarNotifier as a callback of tasks and runs, and awaited as the triggerer does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_pulsar.notifications.pulsar import PulsarNotifier
+from support.brokers import Broker, NewTopic
+from support.publish_tasks import read_all
+from support.tasks import dag_in, states_of
+
+
+@pytest.mark.proves("A7")
+@pytest.mark.usefixtures("pulsar_conn")
+def test_notifier_as_callback_of_tasks(airflow_home: Path, broker: Broker, topic: NewTopic) -> None:
+    alerts, done = topic("alerts"), topic("done")
+    dag = dag_in(
+        airflow_home,
+        "notifying_tasks",
+        f"""
+        from airflow_provider_pulsar.notifications.pulsar import PulsarNotifier
+
+        done = PulsarNotifier(
+            topic="{{{{ params.done }}}}", message={{"task": "{{{{ ti.task_id }}}}"}}, key="k", properties={{"a": "b"}}
+        )
+
+        @task(on_success_callback=done, params={{"done": {done!r}}})
+        def good():
+            pass
+
+        @task(on_failure_callback=PulsarNotifier(topic={alerts!r}))
+        def bad():
+            raise RuntimeError("no more")
+
+        good(), bad()
+        """,
+    )
+    run = dag.test()
+    assert states_of(run) == {"good": "success", "bad": "failed"}
+    (alert,) = read_all(broker, alerts)
+    told = json.loads(alert.data())
+    wanted = {"dag_id": "notifying_tasks", "task_id": "bad", "run_id": run.run_id, "try_number": 1}
+    assert told.items() >= {**wanted, "exception": "no more"}.items(), told
+    assert told.get("state") == "failed", told
+    assert alert.partition_key() == f"notifying_tasks/{run.run_id}"
+    assert alert.properties() == {f"airflow.{name}": wanted[name] for name in ("dag_id", "task_id", "run_id")}
+    (note,) = read_all(broker, done)
+    assert (json.loads(note.data()), note.partition_key()) == ({"task": "good"}, "k")
+    assert note.properties()["a"] == "b"
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+async def test_notifier_awaited(broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    run = SimpleNamespace(dag_id="d", run_id="r", state="failed", logical_date=datetime(2026, 1, 1, tzinfo=UTC))
+    context: Any = {"dag_run": run, "reason": "late"}
+    await PulsarNotifier(topic=name, context=context)
+    (message,) = read_all(broker, name)
+    assert json.loads(message.data()) == {
+        "dag_id": "d", "run_id": "r", "state": "failed", "logical_date": "2026-01-01T00:00:00+00:00", "reason": "late"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "content"), [("text", b"text"), (b"\xff", b"\xff"), ([1], b"[1]"), (None, b"{}")])
+@pytest.mark.usefixtures("pulsar_conn")
+def test_notifier_message_kinds(given: object, content: bytes, broker: Broker, topic: NewTopic) -> None:
+    name = topic()
+    PulsarNotifier(topic=name, message=given)({})
+    assert [each.data() for each in read_all(broker, name)] == [content]
+
+
+def test_notifier_broker_down_raises_in_time(connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(service_url="pulsar://127.0.0.1:1", operation_timeout_seconds=1)
+    with pytest.raises(AirflowException, match="Notifying t failed"):
+        PulsarNotifier(topic="t")({})
+
+
+@pytest.mark.parametrize("options", [{"topic": ""}, {"topic": "t", "send_timeout_seconds": 0}])
+def test_notifier_wrong_arguments_raise(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"topic|send_timeout_seconds"):
+        PulsarNotifier(**options)

@@ -1,0 +1,335 @@
+"""Administration operators on the real broker: by themselves, tried again, and as setup and teardown of a DAG."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_pulsar.operators.admin import (
+    PulsarCompactTopicOperator,
+    PulsarCreateSubscriptionOperator,
+    PulsarCreateTopicOperator,
+    PulsarDeleteSchemaOperator,
+    PulsarDeleteSubscriptionOperator,
+    PulsarDeleteTopicOperator,
+    PulsarResetCursorOperator,
+    PulsarSkipMessagesOperator,
+    PulsarUploadSchemaOperator,
+)
+from airflow_provider_pulsar.operators.policies import PulsarSetPoliciesOperator
+from pulsar_native import AdminClient, Client
+from pulsar_native.exceptions import TopicNotFound
+from support.brokers import NewTopic
+from support.tasks import StateStore, context_of, dag_in, states_of, xcom_of
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+
+DEFINITION = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": "long"}]}
+OTHER = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": "string"}]}
+
+
+def run(operator: type[Any], context: Any = None, **options: Any) -> dict[str, Any]:
+    """Execute an operator alone and return what it returns."""
+    done: dict[str, Any] = operator(task_id="t", **options).execute(context_of() if context is None else context)
+    return done
+
+
+def publish(client: Client, topic: str, count: int, **options: Any) -> list[Any]:
+    """Publish numbers one by one and return their ids."""
+    producer = client.create_producer(topic)
+    try:
+        return [producer.send(str(number).encode(), **options) for number in range(count)]
+    finally:
+        producer.close()
+
+
+def backlog(admin: AdminClient, topic: str) -> int:
+    """Return how many messages the subscription s has not consumed."""
+    return admin.stats(topic, precise_backlog=True)["subscriptions"]["s"]["msgBacklog"]
+
+
+# ---- topics ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A26")
+def test_create_and_delete_topic(admin: AdminClient, topic: NewTopic) -> None:
+    name = topic()
+    assert run(PulsarCreateTopicOperator, topic=name)["created"] is True
+    assert run(PulsarCreateTopicOperator, topic=name)["created"] is False
+    with pytest.raises(AirflowFailException, match="has 0 partitions, not 2"):
+        run(PulsarCreateTopicOperator, topic=name, partitions=2)
+    assert run(PulsarDeleteTopicOperator, topic=name) == {"topic": name, "deleted": True}
+    assert run(PulsarDeleteTopicOperator, topic=name)["deleted"] is False
+    with pytest.raises(AirflowFailException, match="not found"):
+        run(PulsarDeleteTopicOperator, topic=name, if_missing="fail")
+    with pytest.raises(TopicNotFound):
+        admin.partitions(name)
+
+
+@pytest.mark.proves("A26")
+def test_create_topic_grows_partitions(admin: AdminClient, topic: NewTopic) -> None:
+    name = topic()
+    assert run(PulsarCreateTopicOperator, topic=name, partitions=2)["created"] is True
+    grown = run(PulsarCreateTopicOperator, topic=name, partitions=3)
+    assert (grown["created"], grown["partitions_before"], admin.partitions(name)) == (False, 2, 3)
+    with pytest.raises(AirflowFailException, match="has 3 partitions, not 2"):
+        run(PulsarCreateTopicOperator, topic=name, partitions=2)
+
+
+@pytest.mark.proves("A26")
+def test_create_topic_if_exists_fail_allows_a_retry(admin: AdminClient, topic: NewTopic) -> None:
+    name, store = topic(), StateStore()
+    options: dict[str, Any] = {"topic": name, "if_exists": "fail"}
+    assert run(PulsarCreateTopicOperator, context_of(store=store), **options)["created"] is True
+    # The next try of the same task finds its own topic; another task does not.
+    assert run(PulsarCreateTopicOperator, context_of(store=store), **options)["created"] is False
+    with pytest.raises(AirflowFailException, match="exists already"):
+        run(PulsarCreateTopicOperator, **options)
+
+
+@pytest.mark.proves("A26")
+def test_delete_topic_in_use_needs_force(client: Client, topic: NewTopic) -> None:
+    name = topic()
+    consumer = client.subscribe(name, "s")
+    with pytest.raises(AirflowException, match="HTTP 412"):
+        run(PulsarDeleteTopicOperator, topic=name)
+    consumer.close()
+    assert run(PulsarDeleteTopicOperator, topic=name, force=True)["deleted"] is True
+
+
+# ---- subscriptions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A26")
+def test_subscription_created_reset_skipped_deleted(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    name = topic()
+    ids = publish(client, name, 4)
+    place: dict[str, Any] = {"topic": name, "subscription": "s"}
+    assert run(PulsarCreateSubscriptionOperator, **place, position=str(ids[1]))["created"] is True
+    assert backlog(admin, name) == 3
+    # It stays where it is.
+    assert run(PulsarCreateSubscriptionOperator, **place, position="latest")["created"] is False
+    assert backlog(admin, name) == 3
+    run(PulsarResetCursorOperator, **place, position="earliest")
+    assert backlog(admin, name) == 4
+    run(PulsarResetCursorOperator, **place, position=str(ids[1]), excluded=True)
+    assert backlog(admin, name) == 2
+    assert run(PulsarSkipMessagesOperator, **place, count="1")["skipped"] == 1
+    assert backlog(admin, name) == 1
+    assert run(PulsarSkipMessagesOperator, **place)["skipped"] == "all"
+    assert backlog(admin, name) == 0
+    assert run(PulsarDeleteSubscriptionOperator, **place)["deleted"] is True
+    assert run(PulsarDeleteSubscriptionOperator, **place)["deleted"] is False
+    with pytest.raises(AirflowFailException, match="s"):
+        run(PulsarDeleteSubscriptionOperator, **place, if_missing="fail")
+    with pytest.raises(AirflowException, match="s"):
+        run(PulsarSkipMessagesOperator, **place, count=1)
+
+
+@pytest.mark.proves("A26")
+def test_reset_cursor_to_a_time(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=2)
+    place: dict[str, Any] = {"topic": name, "subscription": "s"}
+    run(PulsarCreateTopicOperator, topic=name, partitions=2)
+    run(PulsarCreateSubscriptionOperator, **place)
+    publish(client, name, 4)
+    time.sleep(0.05)
+    moment = int(time.time() * 1000)
+    publish(client, name, 2)
+    done = run(PulsarResetCursorOperator, **place, timestamp=moment)
+    assert done["position"] == str(moment)
+    parts = admin.partitioned_stats(name, precise_backlog=True)["partitions"].values()
+    assert sum(part["subscriptions"]["s"]["msgBacklog"] for part in parts) == 2
+
+
+@pytest.mark.proves("A26")
+def test_skip_messages_retry_skips_once(admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    name, store = topic(), StateStore()
+    place: dict[str, Any] = {"topic": name, "subscription": "s"}
+    run(PulsarCreateTopicOperator, topic=name)
+    run(PulsarCreateSubscriptionOperator, **place)
+    publish(client, name, 5)
+    for _ in range(2):
+        run(PulsarSkipMessagesOperator, context_of(store=store), **place, count=2)
+        assert backlog(admin, name) == 3
+    run(PulsarSkipMessagesOperator, context_of(), **place, count=2)
+    assert backlog(admin, name) == 1
+    time.sleep(2.1)
+    run(PulsarSkipMessagesOperator, **place, older_than_seconds=1)
+    deadline = time.monotonic() + 10
+    while backlog(admin, name):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# ---- policies, schemas, compaction -----------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A26")
+@pytest.mark.parametrize("kind", ["topic", "namespace"])
+def test_policies_hold_when_the_task_ends(
+    kind: str, admin: AdminClient, topic: NewTopic, namespace: Callable[[], str]
+) -> None:
+    place = topic() if kind == "topic" else namespace()
+    if kind == "topic":
+        admin.create_topic(place)
+    given: dict[str, Any] = {
+        "retention_minutes": 10,
+        "retention_mb": -1,
+        "message_ttl_seconds": 60,
+        "backlog_quota_bytes": 1_000_000,
+        "backlog_quota_seconds": 300,
+        "backlog_quota_policy": "producer_exception",
+        "deduplication": True,
+    }
+    done = run(PulsarSetPoliciesOperator, **{kind: place}, **given)
+    assert done == {
+        kind: place,
+        "retention": (10, -1),
+        "message_ttl": 60,
+        "deduplication": True,
+        "backlog_quota": {
+            "destination_storage": [1_000_000, "producer_exception"],
+            "message_age": [300, "producer_exception"],
+        },
+    }
+    assert (admin.get_retention(place), admin.get_message_ttl(place)) == ((10, -1), 60)
+    assert admin.get_deduplication(place) is True and len(admin.get_backlog_quotas(place)) == 2
+    removed = dict.fromkeys(
+        ("retention_minutes", "message_ttl_seconds", "backlog_quota_bytes", "deduplication"), "remove"
+    )
+    run(PulsarSetPoliciesOperator, **{kind: place}, **removed)
+    assert (admin.get_retention(place), admin.get_message_ttl(place)) == (None, None)
+    assert admin.get_deduplication(place) is None and admin.get_backlog_quotas(place) == {}
+
+
+@pytest.mark.proves("A26")
+def test_schema_uploaded_and_deleted(admin: AdminClient, topic: NewTopic) -> None:
+    name = topic()
+    admin.create_topic(name)
+    upload: dict[str, Any] = {"topic": name, "schema_type": "avro", "schema_definition": DEFINITION}
+    for _ in range(2):
+        assert run(PulsarUploadSchemaOperator, **upload) == {"topic": name, "version": 0, "type": "AVRO"}
+    with pytest.raises(AirflowFailException, match="HTTP 409"):
+        run(PulsarUploadSchemaOperator, **(upload | {"schema_definition": OTHER}))
+    assert run(PulsarDeleteSchemaOperator, topic=name)["deleted"] is True
+    assert run(PulsarDeleteSchemaOperator, topic=name)["deleted"] is False
+    assert admin.get_schema(name) is None
+
+
+@pytest.mark.proves("A26")
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_compact_waits_until_it_is_done(partitions: int, admin: AdminClient, client: Client, topic: NewTopic) -> None:
+    name = topic(partitions=partitions)
+    publish(client, name, 6, partition_key="k")
+    done = run(PulsarCompactTopicOperator, topic=name, timeout_seconds=60)
+    assert set(done["status"].values()) == {"SUCCESS"} and len(done["status"]) == max(1, partitions)
+    reader = client.create_reader(name, start_message_id=_earliest(), is_read_compacted=True)
+    assert reader.read_next(timeout_millis=10_000).data() == b"5"
+    assert not reader.has_message_available()
+    reader.close()
+
+
+def _earliest() -> Any:
+    from pulsar_native import MessageId
+
+    return MessageId.earliest
+
+
+# ---- in a DAG --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("A26")
+def test_admin_operators_as_setup_and_teardown(
+    airflow_home: Path, admin: AdminClient, client: Client, topic: NewTopic
+) -> None:
+    name = topic()
+    dag = dag_in(
+        airflow_home,
+        "administration",
+        f"""
+        from airflow_provider_pulsar.operators.admin import (
+            PulsarCreateSubscriptionOperator, PulsarCreateTopicOperator, PulsarDeleteTopicOperator,
+        )
+
+        create = PulsarCreateTopicOperator(
+            task_id="create", topic="{{{{ params.topic }}}}", params={{"topic": {name!r}}}
+        )
+        subscribe = PulsarCreateSubscriptionOperator(task_id="subscribe", topic={name!r}, subscription="s")
+        delete = PulsarDeleteTopicOperator(task_id="delete", topic={name!r}, force=True)
+        create.as_setup() >> subscribe >> delete.as_teardown(setups=create)
+
+        @task
+        def work():
+            raise RuntimeError("the work failed")
+
+        subscribe >> work() >> delete
+        """,
+    )
+    run_ = dag.test()
+    assert states_of(run_) == {"create": "success", "subscribe": "success", "work": "failed", "delete": "success"}
+    assert xcom_of(run_, "create")["topic"] == name
+    assert xcom_of(run_, "delete") == {"topic": name, "deleted": True}
+    with pytest.raises(TopicNotFound):
+        admin.partitions(name)
+
+
+@pytest.mark.parametrize("operator", [PulsarCreateTopicOperator, PulsarSetPoliciesOperator])
+def test_admin_without_admin_url_fails(operator: type[Any], connection: Callable[..., str]) -> None:
+    connection(service_url="pulsar://127.0.0.1:1")
+    options = {"message_ttl_seconds": 1} if operator is PulsarSetPoliciesOperator else {}
+    with pytest.raises(AirflowFailException, match="has no admin URL"):
+        run(operator, topic="t", **options)
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "message"),
+    [
+        (PulsarCreateTopicOperator, {"topic": "t", "partitions": -1}, "partitions must be"),
+        (PulsarCreateTopicOperator, {"topic": "t", "if_exists": "maybe"}, "if_exists='maybe'"),
+        (PulsarDeleteTopicOperator, {"topic": "t", "if_missing": "maybe"}, "if_missing='maybe'"),
+        (PulsarResetCursorOperator, {"topic": "t", "subscription": "s"}, "exactly one of timestamp"),
+        (
+            PulsarSkipMessagesOperator,
+            {"topic": "t", "subscription": "s", "count": 1, "older_than_seconds": 1},
+            "not both",
+        ),
+        (PulsarSetPoliciesOperator, {"topic": "t"}, "no policy to set"),
+        (PulsarSetPoliciesOperator, {"message_ttl_seconds": 1}, "exactly one of topic and namespace"),
+        (PulsarSetPoliciesOperator, {"topic": "t", "retention_minutes": 1}, "belong together"),
+        (PulsarSetPoliciesOperator, {"topic": "t", "message_ttl_seconds": -1}, "at least 0"),
+        (PulsarSetPoliciesOperator, {"topic": "t", "retention_mb": "remove"}, "retention_mb must be a number"),
+        (PulsarSetPoliciesOperator, {"topic": "t", "deduplication": "yes"}, "True, False or 'remove'"),
+        (
+            PulsarSetPoliciesOperator,
+            {"topic": "t", "backlog_quota_bytes": 1, "backlog_quota_policy": "drop"},
+            "backlog_quota_policy='drop'",
+        ),
+        (PulsarUploadSchemaOperator, {"topic": "t", "schema_type": "avro"}, "needs schema_definition"),
+        (PulsarUploadSchemaOperator, {"topic": "t", "schema_type": "xml"}, "schema_type='xml'"),
+        (PulsarCompactTopicOperator, {"topic": "t", "timeout_seconds": 0}, "timeout_seconds must be"),
+    ],
+)
+def test_admin_wrong_arguments_raise_at_parsing(operator: type[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        operator(task_id="t", **options)
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "message"),
+    [
+        (PulsarCreateTopicOperator, {"topic": "a/b"}, "short topic name"),
+        (PulsarResetCursorOperator, {"topic": "t", "subscription": "s", "position": "1-2"}, "position must be"),
+        (PulsarResetCursorOperator, {"topic": "t", "subscription": "s", "timestamp": "None"}, "rendered to nothing"),
+        (PulsarSkipMessagesOperator, {"topic": "t", "subscription": "s", "count": ""}, "rendered to nothing"),
+        (PulsarSkipMessagesOperator, {"topic": "t", "subscription": "s", "count": "-1"}, "count must be"),
+    ],
+)
+def test_admin_wrong_rendered_arguments_raise(operator: type[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, AirflowException), match=message):
+        run(operator, **options)

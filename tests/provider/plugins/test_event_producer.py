@@ -1,0 +1,241 @@
+"""Event producer plugin: filters, what listeners send, and that nothing they meet makes them wait or raise."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_pulsar.get_provider_info import get_provider_info
+from airflow_provider_pulsar.plugins import event_producer
+from airflow_provider_pulsar.plugins.event_producer import (
+    DagRunListener,
+    Filter,
+    LifecycleListener,
+    PulsarEventProducerPlugin,
+    TaskInstanceListener,
+    enabled_listeners,
+)
+from pulsar_native import AdminClient
+from support.brokers import Broker, NewTopic
+from support.publish_tasks import read_all
+from support.tasks import dag_in
+
+TI = SimpleNamespace(dag_id="d", task_id="t", run_id="r", try_number=2, map_index=-1)
+RUN = SimpleNamespace(dag_id="d", run_id="r", run_type="manual")
+Configure = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def configure(monkeypatch: pytest.MonkeyPatch) -> Configure:
+    """Give a function that returns the listeners of options of the configuration."""
+
+    def listeners(**options: object) -> list[Any]:
+        for name, value in options.items():
+            monkeypatch.setenv(f"AIRFLOW__PULSAR_EVENT_PRODUCER__{name.upper()}", str(value))
+        return enabled_listeners()
+
+    return listeners
+
+
+@pytest.mark.proves("A24")
+@pytest.mark.usefixtures("pulsar_conn")
+def test_listeners_publish_to_their_topics(
+    configure: Configure, broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    runs, tasks = topic("runs"), topic("tasks", partitions=2)
+    admin.create_topic(runs)
+    on_run, on_task, life = configure(
+        dag_run_events_enabled=True,
+        task_instance_events_enabled=True,
+        dagrun_topic=runs,
+        task_instance_topic=tasks,
+        source="here",
+    )
+    assert (type(on_run), type(on_task), type(life)) == (DagRunListener, TaskInstanceListener, LifecycleListener)
+    on_run.on_dag_run_running(dag_run=RUN, msg="")
+    on_run.on_dag_run_success(dag_run=RUN, msg="done")
+    on_task.on_task_instance_running(previous_state=None, task_instance=TI)
+    on_task.on_task_instance_failed(previous_state="running", task_instance=TI, error=ValueError("wrong"))
+    on_task.on_task_instance_skipped(previous_state="running", task_instance=TI)
+    life.before_stopping(component=None)
+    told = [json.loads(each.data()) for each in read_all(broker, runs)]
+    assert [(each["event"], each["msg"]) for each in told] == [("dag_run.running", ""), ("dag_run.success", "done")]
+    assert told[0].items() >= {"source": "here", "dag_id": "d", "run_id": "r", "logical_date": ""}.items()
+    messages = read_all(broker, tasks)
+    told = [json.loads(each.data()) for each in messages]
+    assert [each["event"].partition(".")[2] for each in told] == ["running", "failed", "skipped"]
+    assert (told[1]["error"], told[1]["previous_state"], told[0]["previous_state"]) == ("wrong", "running", None)
+    # One run's events are in one partition.
+    assert {each.partition_key() for each in messages} == {"d/r"}
+    assert len({each.message_id().partition() for each in messages}) == 1
+
+
+@pytest.mark.proves("A24")
+@pytest.mark.usefixtures("pulsar_conn")
+def test_listeners_called_by_airflow_in_a_run(
+    configure: Configure, airflow_home: Path, broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    from airflow.listeners.listener import get_listener_manager as of_scheduler
+    from airflow.sdk.listener import get_listener_manager as of_tasks
+
+    name = topic()
+    admin.create_topic(name)
+    switched_on = {"dag_run_events_enabled": True, "task_instance_events_enabled": True}
+    listeners = configure(**switched_on, dagrun_topic=name, task_instance_topic=name)
+    managers = {id(manager): manager for manager in (of_scheduler(), of_tasks())}.values()
+    dag = dag_in(
+        airflow_home,
+        "listened_to",
+        """
+        @task
+        def good():
+            pass
+
+        @task
+        def bad():
+            raise RuntimeError("no more")
+
+        good() >> bad()
+        """,
+    )
+    try:
+        for manager in managers:
+            for listener in listeners:
+                manager.add_listener(listener)
+        run = dag.test()
+    finally:
+        for manager in managers:
+            for listener in listeners:
+                manager.pm.unregister(listener)
+    listeners[-1].before_stopping(component=None)
+    told = [json.loads(each.data()) for each in read_all(broker, name)]
+    assert {each["run_id"] for each in told} == {run.run_id}
+    assert [(each["event"], each.get("task_id")) for each in told if "task_id" in each] == [
+        ("task_instance.running", "good"),
+        ("task_instance.success", "good"),
+        ("task_instance.running", "bad"),
+        ("task_instance.failed", "bad"),
+    ]
+    (ended,) = [each for each in told if each["event"] == "dag_run.failed"]
+    assert ended["run_type"] == "manual" and ended["start_date"] and ended["logical_date"]
+
+
+@pytest.mark.proves("A24")
+@pytest.mark.usefixtures("pulsar_conn")
+def test_missing_topic_is_not_created_and_found_later(
+    configure: Configure, broker: Broker, topic: NewTopic, admin: AdminClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    listener, life = configure(
+        dag_run_events_enabled=True, dagrun_topic=name, topic_check_retry_interval=0.2, topic_check_timeout=5
+    )
+    with caplog.at_level(logging.WARNING, event_producer.__name__):
+        listener.on_dag_run_running(dag_run=RUN, msg="")
+        life.before_stopping(component=None)
+    assert name not in admin.topics("public/default")
+    assert "is lost: TopicNotFound" in caplog.text and "next try is in 0.2 s" in caplog.text
+    admin.create_topic(name)
+    deadline = time.monotonic() + 10
+    while not read_all(broker, name):
+        assert time.monotonic() < deadline
+        listener.on_dag_run_success(dag_run=RUN, msg="")
+        life.before_stopping(component=None)
+
+
+@pytest.mark.proves("A24")
+def test_broker_down_neither_waits_nor_raises(
+    configure: Configure, connection: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection("events_down", service_url="pulsar://127.0.0.1:1")
+    options = {"task_instance_events_enabled": True, "pulsar_conn_id": "events_down", "topic_check_timeout": 1}
+    listener, life = configure(**options)
+    with caplog.at_level(logging.WARNING, event_producer.__name__):
+        started = time.monotonic()
+        for _ in range(20):
+            listener.on_task_instance_success(previous_state=None, task_instance=TI)
+        assert time.monotonic() - started < 2
+        life.before_stopping(component=None)
+        assert time.monotonic() - started < 10
+    assert "is lost" in caplog.text or "may be lost" in caplog.text
+
+
+def test_wrong_connection_is_logged_not_raised(configure: Configure, caplog: pytest.LogCaptureFixture) -> None:
+    listener, life = configure(dag_run_events_enabled=True, pulsar_conn_id="there_is_no_such_connection")
+    with caplog.at_level(logging.WARNING, event_producer.__name__):
+        listener.on_dag_run_running(dag_run=RUN, msg="")
+        life.before_stopping(component=None)
+    assert "dag_run.running of d is lost" in caplog.text
+
+
+@pytest.mark.usefixtures("pulsar_conn")
+def test_forked_process_publishes_itself(
+    configure: Configure, broker: Broker, topic: NewTopic, admin: AdminClient
+) -> None:
+    name = topic()
+    admin.create_topic(name)
+    listener, life = configure(dag_run_events_enabled=True, dagrun_topic=name)
+    listener.on_dag_run_running(dag_run=RUN, msg="parent")
+    life.before_stopping(component=None)
+    child = os.fork()
+    if child == 0:
+        try:
+            listener.on_dag_run_success(dag_run=RUN, msg="child")
+            life.before_stopping(component=None)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert [json.loads(each.data())["msg"] for each in read_all(broker, name)] == ["parent", "child"]
+
+
+def test_plugin_has_no_listeners_by_default(configure: Configure) -> None:
+    assert PulsarEventProducerPlugin.listeners == [] == configure()
+    assert PulsarEventProducerPlugin.name == get_provider_info()["plugins"][0]["name"]
+
+
+@pytest.mark.proves("A24")
+def test_plugin_imported_with_options_has_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("DAG_RUN", "TASK_INSTANCE"):
+        monkeypatch.setenv(f"AIRFLOW__PULSAR_EVENT_PRODUCER__{kind}_EVENTS_ENABLED", "True")
+    spec = importlib.util.spec_from_file_location("a_second_copy", event_producer.__file__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "a_second_copy", module)
+    spec.loader.exec_module(module)
+    kinds = [type(each).__name__ for each in module.PulsarEventProducerPlugin.listeners]
+    assert kinds == ["DagRunListener", "TaskInstanceListener", "LifecycleListener"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "denied", "passing"),
+    [
+        ("", "", {"sales_a", "sales_b", "test"}),
+        ("sales_*", "", {"sales_a", "sales_b"}),
+        ("sales_*, test", "*_b", {"sales_a", "test"}),
+        ("", "*", set()),
+    ],
+)
+def test_filter_of_configuration(allowed: str, denied: str, passing: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__PULSAR_EVENT_PRODUCER__DAG_RUN_DAG_ID_ALLOWLIST", allowed)
+    monkeypatch.setenv("AIRFLOW__PULSAR_EVENT_PRODUCER__DAG_RUN_DAG_ID_DENYLIST", denied)
+    chosen = Filter.configured("dag_run_dag_id")
+    assert {name for name in ("sales_a", "sales_b", "test") if chosen.passes(name)} == passing
+
+
+def test_configuration_options_are_those_the_plugin_reads() -> None:
+    described = set(get_provider_info()["config"][event_producer.SECTION]["options"])
+    lists = {f"{kind}_{end}" for kind in ("dag_run_dag_id", "task_instance_dag_id", "task_instance_task_id")
+             for end in ("allowlist", "denylist")}  # fmt: skip
+    assert described == lists | {
+        *("dag_run_events_enabled", "task_instance_events_enabled", "pulsar_conn_id", "source"),
+        *("dagrun_topic", "task_instance_topic", "topic_check_timeout", "topic_check_retry_interval"),
+    }

@@ -1,0 +1,154 @@
+"""OpenLineage events of tasks that really ran, read from the file its transport wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.lineage import get_hook_lineage_collector
+
+from airflow_provider_pulsar import openlineage
+from airflow_provider_pulsar.lineage import event_extra
+from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
+from support.brokers import Broker, NewTopic
+from support.tasks import dag_in, states_of, xcom_of
+
+pytestmark = pytest.mark.usefixtures("pulsar_conn")
+
+DEFINITION = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": ["null", "long"]}]}
+
+
+@pytest.mark.proves("A23")
+def test_openlineage_events_of_publish_and_consume(
+    airflow_home: Path,
+    tmp_path: Path,
+    broker: Broker,
+    topic: NewTopic,
+    openlineage_events: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    name, path, source = topic(), tmp_path / "batch.jsonl", tmp_path / "rows.jsonl"
+    source.write_text('{"n": 1}\n{"n": 2}\n')
+    dag = dag_in(
+        airflow_home,
+        "openlineage_topics",
+        f"""
+        publish = PublishOperator(
+            task_id="publish", topic={name!r}, file={str(source)!r}, schema="json", schema_definition={DEFINITION!r}
+        )
+        consume = ConsumeBatchOperator(
+            task_id="consume", topic={name!r}, subscription="s", path={str(path)!r}
+        )
+
+        def broken():
+            yield {{"n": 3}}
+            raise RuntimeError("the source broke")
+
+        failing = PublishOperator(task_id="failing", topic={name!r}, messages=broken, deduplicate=False)
+
+        @task
+        def own():
+            from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+            PulsarHook().report_lineage(written=[{name!r}])
+
+        publish >> consume >> [failing, own()]
+        """,
+    )
+    # A process of a task has a collector of its own; here it would be full of what other tests have done.
+    get_hook_lineage_collector.cache_clear()
+    run = dag.test()
+    assert states_of(run) == {"publish": "success", "consume": "success", "failing": "failed", "own": "success"}
+    events = {
+        (event["job"]["name"].partition(".")[2], event["eventType"]): event for event in openlineage_events(dag.dag_id)
+    }
+    dataset = (broker.service_url, name)
+
+    start, done = events["publish", "START"], events["publish", "COMPLETE"]
+    assert names(start["inputs"]) == names(done["inputs"]) == [("file", str(source))]
+    assert names(start["outputs"]) == names(done["outputs"]) == [dataset]
+    (written,) = done["outputs"]
+    assert [(each["name"], each["type"]) for each in written["facets"]["schema"]["fields"]] == [("n", "null | long")]
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 2
+    facet = done["run"]["facets"]["pulsar"]
+    assert facet["connection"] == "pulsar_default" and facet["result"]["stored"] == 2
+    assert [part["last"] for part in facet["partitions"].values()] == [
+        part["last"] for part in xcom_of(run, "publish")["partitions"].values()
+    ]
+
+    done = events["consume", "COMPLETE"]
+    assert names(done["inputs"]) == [dataset] and names(done["outputs"]) == [("file", str(path))]
+    assert done["inputs"][0]["inputFacets"]["inputStatistics"]["rowCount"] == 2
+    assert done["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 2
+    assert done["run"]["facets"]["pulsar"]["result"]["subscription"] == "s"
+
+    failed = events["failing", "FAIL"]
+    assert names(failed["outputs"]) == [dataset]
+    assert failed["run"]["facets"]["pulsar"]["result"]["count"] == 1
+    assert failed["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 1
+    # Of the task without operator methods it is the hook that has told, beside what earlier tasks of this process did.
+    assert dataset in names(events["own", "COMPLETE"]["outputs"])
+
+
+def names(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return namespace and name of each dataset of an event."""
+    return [(each["namespace"], each["name"]) for each in datasets]
+
+
+@pytest.mark.proves("A23")
+def test_openlineage_of_spark_load(broker: Broker) -> None:
+    operator = PulsarSparkLoadOperator(
+        task_id="load",
+        topic="orders",
+        output_path="s3://bucket/orders/hour=1/",
+        interval="all",
+        value_schema="customer STRING, price DECIMAL(10, 2), more STRUCT<a: INT, b: STRING>",
+    )
+    start = operator.get_openlineage_facets_on_start()
+    (read,), (written,) = start.inputs, start.outputs
+    assert (read.namespace, read.name) == (broker.service_url, "persistent://public/default/orders")
+    assert (written.namespace, written.name) == ("s3://bucket", "orders/hour=1")
+    columns = [(field.name, field.type) for field in written.facets["schema"].fields]
+    assert columns == [("customer", "STRING"), ("price", "DECIMAL(10, 2)"), ("more", "STRUCT<a: INT, b: STRING>")]
+    assert not written.outputFacets and not start.run_facets
+    operator._lineage.result = {"rows": 7, "partitions": 2, "manifest": "s3://bucket/m.json", "path": "s3://bucket/o"}
+    done = operator.get_openlineage_facets_on_complete(None)
+    assert done.outputs[0].outputFacets["outputStatistics"].rowCount == 7
+    assert done.run_facets["pulsar"].result == {"rows": 7, "manifest": "s3://bucket/m.json"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/data/a.jsonl", ("file", "/data/a.jsonl")),
+        ("file:///data/a/", ("file", "/data/a")),
+        ("s3://key@bucket/a/b", ("s3://bucket", "a/b")),
+        ("gs://bucket", ("gs://bucket", "/")),
+    ],
+)
+def test_openlineage_path_name(path: str, name: tuple[str, str]) -> None:
+    assert openlineage.path_name(path) == name
+
+
+def test_openlineage_avro_fields() -> None:
+    definition = (
+        '{"type": "record", "name": "R", "fields": ['
+        '{"name": "t", "type": {"type": "long", "logicalType": "timestamp-millis"}},'
+        '{"name": "l", "type": {"type": "array", "items": "int"}}]}'
+    )
+    assert openlineage.avro_fields(definition) == [("t", "timestamp-millis"), ("l", "array")]
+    assert openlineage.avro_fields("{broken") == openlineage.avro_fields(None) == []
+
+
+def test_event_extra_of_a_load_has_ids_of_its_manifest() -> None:
+    result = {"rows": 3, "partitions": 2, "manifest": "/m.json", "path": "/p"}
+    ids = {"t-partition-0": {"first": "1:0", "last": "1:2", "rows": 3}}
+    extra = event_extra(result, ids)
+    assert extra == {"count": 3, "ids": {"t-partition-0": {"first": "1:0", "last": "1:2"}}, "manifest": result}
+    assert event_extra(result)["ids"] == {}
+
+
+def test_event_extra_is_bounded() -> None:
+    parts = {str(number): {"count": 1, "first": "1:0", "last": "1:0"} for number in range(1500)}
+    extra = event_extra({"count": 1500, "partitions": parts, "messages": [1] * 1500, "errors": {"count": 0}})
+    assert len(extra["ids"]) == 1000 and extra["manifest"] == {"count": 1500, "partitions": 1500}
