@@ -100,13 +100,13 @@ if hasattr(os, "register_at_fork"):
 class _Call(Wait, Generic[T]):
     """Coroutine that runs as a task of the loop while a thread waits for it: lighter than a future of each side."""
 
-    __slots__ = ("_coroutine", "_error", "_is_cancelled", "_result", "_task")
+    __slots__ = ("_coroutine", "_error", "_has_begun", "_is_cancelled", "_result", "_task")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T] | EagerCall[T]) -> None:
         super().__init__()
         self._coroutine = coroutine
         self._task: asyncio.Task[None] | None = None
-        self._is_cancelled = False
+        self._has_begun = self._is_cancelled = False
         self._result: T
         self._error: BaseException | None = None
 
@@ -118,6 +118,7 @@ class _Call(Wait, Generic[T]):
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
+        self._has_begun = True
         try:
             self._result = await self._coroutine
         except BaseException as error:
@@ -130,6 +131,9 @@ class _Call(Wait, Generic[T]):
         self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
+            if not self._has_begun:
+                # The task ends without its first step, and nothing would end the coroutine.
+                self._coroutine.close()
 
     def result(self) -> T:
         """Return the coroutine's result or raise its error. For the waiting thread, once it was woken."""

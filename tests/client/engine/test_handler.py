@@ -51,6 +51,9 @@ class Attached(Handler):
         self.connections.append(connection)
         self.connection = connection
 
+    def is_registered(self, connection: Connection) -> bool:
+        return connection in self.connections
+
     def is_final(self, error: PulsarException) -> bool:
         return isinstance(error, TopicTerminated)
 
