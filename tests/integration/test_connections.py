@@ -55,7 +55,7 @@ def test_lookups_over_the_limit_wait_and_those_over_the_queue_fail_at_once(
             eventually(lambda count=on_the_way: asked() == count)
         # The third one waits inside the client; when it does, there is no room for a fourth.
         core = getattr(client, "target", client)._core
-        eventually(lambda: core.lookup._waiting == 1)
+        eventually(lambda: len(core.lookup._limit._waiters) == 1)
         started = time.monotonic()
         with pytest.raises(TooManyLookupRequestException, match="max_lookup_requests") as caught:
             client.create_producer(names[3])
