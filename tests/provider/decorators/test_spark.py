@@ -32,6 +32,15 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+@pytest.fixture(autouse=True)
+def restored_environment() -> Iterator[None]:
+    """Take back what a session of Spark Connect sets for its process: another Spark of this process would obey it."""
+    kept = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(kept)
+
+
 @pytest.fixture(scope="module")
 def connect_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Run a Spark Connect server for this file and give its port."""
