@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -105,7 +106,10 @@ class EventPublisher:
         self._dropped = 0
 
     def put(self, topic: str, key: str, body: dict[str, Any]) -> None:
-        """Queue an event; drop it, and log that, when the queue is full. Blocks for reading the connection once."""
+        """Queue an event; drop it, and log that, when the queue is full.
+
+        In a task's process it blocks once, for reading the connection.
+        """
         self._start()
         try:
             self._waiting.put_nowait(_Event(topic, key, json.dumps(body, default=str).encode()))
@@ -127,13 +131,18 @@ class EventPublisher:
         with self._lock:
             if self._thread is not None:
                 return
-            from airflow_provider_pulsar.hooks.pulsar import PulsarHook
-
-            # Read here: a task's process has one channel to its supervisor, used by the task's thread.
-            self._hook = PulsarHook(self._options.pulsar_conn_id)
-            self._hook.client_config()
+            if _is_in_task():
+                # Read here: a task's process has one channel to its supervisor, used by the task's thread.
+                self._read_connection()
             self._thread = threading.Thread(target=self._run, name="pulsar-event-producer", daemon=True)
             self._thread.start()
+
+    def _read_connection(self) -> None:
+        from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+
+        hook = PulsarHook(self._options.pulsar_conn_id)
+        hook.client_config()
+        self._hook = hook
 
     def _run(self) -> None:
         while True:
@@ -175,6 +184,10 @@ class EventPublisher:
 
             from pulsar_native import Client
 
+            if self._hook is None:
+                # In this thread, which has a database session of its own: the scheduler's is in the middle of a
+                # transaction while it calls listeners.
+                self._read_connection()
             assert self._hook is not None
             config = self._hook.client_config()
             seconds = min(self._options.topic_check_timeout, config.operation_timeout_seconds)
@@ -227,6 +240,12 @@ class EventPublisher:
                 producer.flush()
             except Exception as error:
                 self._give_up(topic, error)
+
+
+def _is_in_task() -> bool:
+    """Return True in the process of a task, which asks its supervisor for connections."""
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    return getattr(runner, "SUPERVISOR_COMMS", None) is not None
 
 
 class _Sender:

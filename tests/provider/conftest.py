@@ -171,6 +171,12 @@ def _airflow_tidied(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def openlineage_events() -> Callable[[str], list[dict[str, Any]]]:
     """Give a function that returns the events of a DAG's tasks, in the order they were written."""
+    from airflow.providers.openlineage import conf
+
+    # Its settings are read once a process: another test may have had others.
+    for setting in vars(conf).values():
+        if hasattr(setting, "cache_clear"):
+            setting.cache_clear()
 
     def read(dag_id: str) -> list[dict[str, Any]]:
         events = [json.loads(line) for line in OPENLINEAGE_EVENTS.read_text().splitlines()]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from environments import ROOT
 
-_FENCE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^(<!-- not run: .*? -->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,14 @@ class DagBlock:
 
 
 def dag_blocks() -> list[DagBlock]:
-    """Return every Python block of README.md and of the pages below docs/ that makes a DAG."""
+    """Return every Python block of README.md and of the pages below docs/ that makes a DAG and is not marked as a
+    fragment.
+    """
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [
         DagBlock(str(page.relative_to(ROOT)), text)
         for page in pages
         if "_build" not in page.parts
-        for text in _FENCE.findall(page.read_text(encoding="utf-8"))
-        if "DAG(" in text
+        for is_fragment, text in _FENCE.findall(page.read_text(encoding="utf-8"))
+        if "DAG(" in text and not is_fragment
     ]

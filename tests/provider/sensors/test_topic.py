@@ -28,6 +28,7 @@ from airflow_provider_pulsar.sensors.topic import TopicSensor
 from airflow_provider_pulsar.triggers.topic import TopicTrigger
 from broker import Standalone
 from pulsar_native import AdminClient, Client, Message
+from pulsar_native.exceptions import InvalidTopicName
 from pulsar_native.jobs.watching import STEP_ROWS, TopicCondition, TopicWatcher
 from support.brokers import Broker, NewTopic
 from support.tasks import StateStore, context_of, dag_in, define_connection, states_of, xcom_of
@@ -213,8 +214,12 @@ def test_sensor_permanent_error_fails_at_once(
     ):
         with pytest.raises(AirflowFailException, match=kind):
             sensor(topic(), timeout=60, pulsar_conn_id=conn, **options).execute(context_of())
+    with pytest.raises(InvalidTopicName):
+        sensor("a/b", timeout=60, **options)
+    templated = sensor("{{ params.topic }}", timeout=60, **options)
+    templated.topic = "a/b"
     with pytest.raises(AirflowFailException, match="InvalidTopicName"):
-        sensor("a/b", timeout=60, **options).execute(context_of())
+        templated.execute(context_of())
     assert time.monotonic() - started < 30
 
 
