@@ -172,8 +172,10 @@ def _airflow_tidied(request: pytest.FixtureRequest) -> Iterator[None]:
 def openlineage_events() -> Callable[[str], list[dict[str, Any]]]:
     """Give a function that returns the events of a DAG's tasks, in the order they were written."""
     from airflow.providers.openlineage import conf
+    from airflow.providers.openlineage.plugins.listener import get_openlineage_listener
 
-    # Its settings are read once a process: another test may have had others.
+    # Its settings are read, and its client is made, once a process: another test may have had others.
+    get_openlineage_listener().adapter._client = None
     for setting in vars(conf).values():
         if hasattr(setting, "cache_clear"):
             setting.cache_clear()
