@@ -151,8 +151,11 @@ class WatchingSensor(BaseSensorOperator):
 
         assert self._watch is not None
         left = max(1.0, (self._deadline - time.monotonic()) if self._deadline is not None else self.timeout)
+        hook = PulsarHook(self.pulsar_conn_id)
+        # Read here, once: Airflow's asyncio call finds no connection of the database in `dag.test()`.
+        hook.client_config()
         try:
-            found = asyncio.run(_look(self._watch, PulsarHook(self.pulsar_conn_id), left))
+            found = asyncio.run(_look(self._watch, hook, left))
         except (PulsarException, OSError) as error:
             self._watch.failed(error)
             self.keep(context, is_done=False)
