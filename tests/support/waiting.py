@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
@@ -51,8 +52,9 @@ def wait_with(sensor: Any, mode: str) -> Any:
     for _ in range(MOST_LOOKS):
         try:
             return sensor.execute(context)
-        except AirflowRescheduleException:
-            continue
+        except AirflowRescheduleException as again:
+            # As long as Airflow would wait for the next process.
+            time.sleep(max(0.05, again.reschedule_date.timestamp() - time.time()))
         except TaskDeferred as deferred:
             return complete(sensor, deferred.trigger, context)
     raise AssertionError(f"the sensor looked {MOST_LOOKS} times")
