@@ -40,7 +40,6 @@ from pulsar_native.protocol.transaction import AckPosition
 from pulsar_native.protocol.unacked_tracker import (
     UnackedMessageRedeliveryTracker,
     UnackedMessageTracker,
-    in_blocks,
 )
 from pulsar_native.wire import commands
 from pulsar_native.wire.commands import TransactionalAckItem
@@ -569,19 +568,11 @@ class AckGroupingTracker:
         if self._consumer.is_alive:
             self._consumer.call_later(self.unacked.tick, self._unacked_tick)
 
-    def request_entries(self, entries: list[EntryKey]) -> bool:
-        """Request redelivery of single entries; return False on subscriptions that can only redeliver everything."""
-        connection = self._consumer.connection
-        if self._config.consumer_type not in BY_ENTRY:
-            return False
+    def entries_to_redeliver(self, entries: list[EntryKey]) -> list[EntryKey]:
+        """Return which entries the broker has to redeliver: without dead letters, with all chunks. Under the lock."""
         if self._dead_letter_router is not None:
             entries = self._dead_letter_router.split_dead(entries)
-        if connection is not None:
-            if self._chunks.delivered:
-                entries = self._chunks.with_chunks(entries)
-            for block in in_blocks(entries):
-                connection.write([commands.redeliver(self._consumer.consumer_id, block, epoch=None)])
-        return True
+        return self._chunks.with_chunks(entries) if self._chunks.delivered else entries
 
     # --- end --------------------------------------------------------------------------------------------------------
 

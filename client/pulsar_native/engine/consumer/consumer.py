@@ -264,7 +264,6 @@ class PartitionConsumer(Handler):
     def on_seek(self, position: MessageId | None, sought: MessageId | None, *, inclusive: bool) -> None:
         """Drop all deliveries and acknowledgements: the subscription was moved. Acquires the lock."""
         with self.lock:
-            self.core.reclaim_prefetched()
             self.chunks.clear()
             self.acks.forget()
             self.core.on_seek(position, sought, inclusive=inclusive)
@@ -464,7 +463,9 @@ class PartitionConsumer(Handler):
             if connection is None:
                 # The broker redelivers everything unacknowledged after the reconnect anyway.
                 return
-            if entries is not None and self.acks.request_entries(entries):
+            if entries is not None and self.config.consumer_type in BY_ENTRY:
+                self.core.redeliver_entries(self.acks.entries_to_redeliver(entries))
+                self.write_outgoing()
                 return
             self.core.redeliver_all()
             self.chunks.drop_incomplete()
