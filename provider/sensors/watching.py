@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
+    from pulsar_native import ClientConfig
     from pulsar_native.jobs.watching import Watcher
 
 # The trigger ends by itself with a reason; Airflow's own limit is later, for a triggerer that does not respond.
@@ -151,11 +152,11 @@ class WatchingSensor(BaseSensorOperator):
 
         assert self._watch is not None
         left = max(1.0, (self._deadline - time.monotonic()) if self._deadline is not None else self.timeout)
+        # Read here: Airflow's asyncio call finds no connection of the database in `dag.test()`.
         hook = PulsarHook(self.pulsar_conn_id)
-        # Read here, once: Airflow's asyncio call finds no connection of the database in `dag.test()`.
-        hook.client_config()
+        config = hook.client_config()
         try:
-            found = asyncio.run(_look(self._watch, hook, left))
+            found = asyncio.run(_look(self._watch, hook, config, left))
         except (PulsarException, OSError) as error:
             self._watch.failed(error)
             self.keep(context, is_done=False)
@@ -205,13 +206,12 @@ def _has_template(value: object) -> bool:
     return is_template(value)
 
 
-async def _look(watch: Watcher, hook: PulsarHook, seconds: float) -> dict[str, Any] | None:
+async def _look(watch: Watcher, hook: PulsarHook, config: ClientConfig, seconds: float) -> dict[str, Any] | None:
     from pulsar_native.asyncio import Client
 
-    config = await hook.aclient_config()
     if watch.uses == "admin":
         async with asyncio.timeout(seconds):
-            return await watch.look(await hook.aget_admin())
+            return await watch.look(hook.get_admin())
     client = Client.from_config(
         config.replace(operation_timeout_seconds=min(config.operation_timeout_seconds, seconds))
     )
