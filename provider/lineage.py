@@ -1,4 +1,4 @@
-"""Lineage of a task try: outlet events with their extra, and what Airflow's hook lineage collector is told.
+"""Lineage of a task try: outlet events with their extra, and the reports to Airflow's hook lineage collector.
 
 Rules: only what really happened is reported, after it has happened. A failure to report never fails the task. An extra
 is JSON of bounded size: messages never stand in it. OpenLineage's events are in `openlineage.py`, which reads `result`.
@@ -7,12 +7,14 @@ is JSON of bounded size: messages never stand in it. OpenLineage's events are in
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.assets.pulsar import DEFAULT_PORTS, create_asset, topic_of
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import BaseOperator, Context
 
     from airflow_provider_pulsar.hooks.pulsar import PulsarHook
@@ -23,8 +25,32 @@ _MOST_PARTITIONS = 1000
 _LARGE = ("messages", "stored_ids", "errors")
 
 
+class LineageMethods:
+    """Methods of an operator that OpenLineage's provider calls; an operator has `_openlineage`.
+
+    The datasets are those known at the start, with counts once the task has ended; a failed try reports what it had
+    done.
+    """
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the datasets read and written, as far as they are known."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets with counts, and the message ids."""
+        return self._openlineage()
+
+    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
+        """Return the datasets, with what the failed try had done."""
+        return self._openlineage()
+
+    @abstractmethod
+    def _openlineage(self) -> OperatorLineage[Any, Any]:
+        """Return the lineage by what is recorded now."""
+
+
 class TaskLineage:
-    """What one try of an operator has read and written so far. One object serves all calls of `execute`."""
+    """Record of what a try of an operator has read and written so far. One object serves all calls of `execute`."""
 
     def __init__(self) -> None:
         self.service_url: str | None = None

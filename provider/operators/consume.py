@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_pulsar.context import TaskIdentity, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
-from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
@@ -44,7 +44,7 @@ CUT_KEY = "consume_cut_entries"
 """The XCom that tells the next run which messages of batch entries, cut by `max_messages`, this run holds."""
 
 
-class ConsumeBatchOperator(BaseOperator):
+class ConsumeBatchOperator(LineageMethods, BaseOperator):
     """Consume a bounded batch of messages of a subscription, write it as JSONL or Parquet, and acknowledge it.
 
     Acknowledged messages are in the output, one batch per run. A try that fails before its batch is recorded
@@ -440,20 +440,6 @@ class ConsumeBatchOperator(BaseOperator):
         return None if self.process is None else _bound(self.process, "manifest", context)
 
     # ---- OpenLineage -------------------------------------------------------------------------------------------------
-
-    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return topics and output as OpenLineage's datasets, those of a pattern only at the end; called by its
-        provider.
-        """
-        return self._openlineage()
-
-    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
-        """Return the datasets with counts, and the message ids; called by OpenLineage's provider."""
-        return self._openlineage()
-
-    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
-        """Return the datasets, with what a failed try had received; called by OpenLineage's provider."""
-        return self._openlineage()
 
     def _openlineage(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_pulsar import openlineage

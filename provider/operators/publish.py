@@ -26,7 +26,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_pulsar.context import TaskIdentity, call_with_context, storage_path
 from airflow_provider_pulsar.exceptions import failure, staged
-from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink
 from airflow_provider_pulsar.state import TaskState
 from airflow_provider_pulsar.task_client import TaskClient
@@ -69,7 +69,7 @@ class PublishNotRepeatable(PublishFailed, AirflowFailException):
     """Raised when not every message was stored and a retry cannot store the rest."""
 
 
-class PublishOperator(BaseOperator):
+class PublishOperator(LineageMethods, BaseOperator):
     """Publish messages to a topic and return a manifest of what the broker stored.
 
     A wrong argument raises ValueError when the DAG file is parsed, or before anything is sent if a template, a file or
@@ -362,18 +362,6 @@ class PublishOperator(BaseOperator):
             validation.refuse("a non-persistent topic keeps nothing: leave create_subscription and retention out")
 
     # ---- OpenLineage -------------------------------------------------------------------------------------------------
-
-    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return the topic, and the file if there is one, as OpenLineage's datasets; called by its provider."""
-        return self._openlineage()
-
-    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
-        """Return the datasets with counts, and the message ids; called by OpenLineage's provider."""
-        return self._openlineage()
-
-    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
-        """Return the datasets, with what a failed try had stored; called by OpenLineage's provider."""
-        return self._openlineage()
 
     def _openlineage(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_pulsar import openlineage

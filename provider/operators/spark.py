@@ -24,7 +24,7 @@ from airflow_provider_pulsar import credentials_file
 from airflow_provider_pulsar.context import storage_path
 from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
-from airflow_provider_pulsar.lineage import TaskLineage
+from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
 from airflow_provider_pulsar.spark_options import source_options
 from airflow_provider_pulsar.state import TaskState
@@ -44,7 +44,7 @@ _FINAL = {2: "the request or the credentials were refused", 3: "data the interva
 _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime", "endingoffsets")
 
 
-class PulsarSparkLoadOperator(SparkSubmitOperator):
+class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
     """Load the messages of an interval of a topic into Parquet; retries and cleared runs write each row once.
 
     :param topic: the topic; a partitioned one is read partition by partition. Templated, as are the parameters of
@@ -425,18 +425,6 @@ class PulsarSparkLoadOperator(SparkSubmitOperator):
             self._load_hook.forget_variable(_VARIABLE)
 
     # ---- OpenLineage -------------------------------------------------------------------------------------------------
-
-    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return topic and output as OpenLineage's datasets; called by its provider."""
-        return self._openlineage()
-
-    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:
-        """Return the datasets with the number of rows; called by OpenLineage's provider."""
-        return self._openlineage()
-
-    def get_openlineage_facets_on_failure(self, task_instance: object) -> OperatorLineage[Any, Any]:
-        """Return the datasets without counts: a failed load leaves its output as it was."""
-        return self._openlineage()
 
     def _openlineage(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_pulsar import openlineage

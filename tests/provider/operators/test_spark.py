@@ -75,7 +75,7 @@ def publish(client: pulsar_native.Client, topic: str, numbers: range) -> None:
 
 
 class Watch:
-    """What the process list showed of spark-submit and what it started, looked at all the time."""
+    """Record of the process list: spark-submit and what it started, looked at all the time."""
 
     def __init__(self) -> None:
         self.command_lines: set[str] = set()
