@@ -84,8 +84,8 @@ def run(command: Command) -> None:
         if options.state is not None:
             state = FileState(options.state, f"publish {options.topic} {options.identity}")
             stack.enter_context(state.lock())
-        told: list[dict[str, Any]] = []
-        around = Surroundings(state, command.console, lambda: False, told.append)
+        results: list[dict[str, Any]] = []
+        around = Surroundings(state, command.console, lambda: False, results.append)
         job = PublishJob(_job_options(command), codec, mapping, source, None, around)
         job.check()
         client = stack.enter_context(command.client())
@@ -93,8 +93,8 @@ def run(command: Command) -> None:
         try:
             manifest = job.run(client, admin)
         except PublishIncomplete:
-            if options.json and told:
-                _write_json(command, told[0])
+            if options.json and results:
+                _write_json(command, results[0])
             raise
     if options.json:
         _write_json(command, manifest)

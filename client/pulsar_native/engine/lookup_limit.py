@@ -21,12 +21,12 @@ class LookupQueueIsFull(TooManyLookupRequestException):
 class LookupLimit:
     """Slots of the lookups of one client."""
 
-    def __init__(self, engine: Engine, slots: int, room: int) -> None:
-        """Make `slots` slots, for which at most `room` lookups may wait."""
+    def __init__(self, engine: Engine, slots: int, max_waiting: int) -> None:
+        """Make `slots` slots, for which at most `max_waiting` lookups may wait."""
         self._engine = engine
         self._slots = slots
         self._free = slots
-        self._room = room
+        self._max_waiting = max_waiting
         self._lock = threading.Lock()
         self._waiters: deque[asyncio.Future[None]] = deque()
 
@@ -44,7 +44,7 @@ class LookupLimit:
             if self._free:
                 self._free -= 1
                 return
-            if len(self._waiters) >= self._room:
+            if len(self._waiters) >= self._max_waiting:
                 raise LookupQueueIsFull(
                     f"{self._slots} lookups are on their way and {len(self._waiters)} wait; "
                     "raise max_lookup_requests or concurrent_lookup_requests, or create less at once"

@@ -226,8 +226,8 @@ class ConsumeJob:
         else:
             content = self._content(output, note)
         output.require_restorable()
-        told = (note["manifest"]["format"], note["decode"], note.get("parts"))
-        same = told == (settings.format, settings.decode, _limits(settings))
+        noted = (note["manifest"]["format"], note["decode"], note.get("parts"))
+        same = noted == (settings.format, settings.decode, _limits(settings))
         if content is not None and same and content == Content(note["size"], note["sha256"]):
             output.take_back(note["state"], _kept(note))
             return note

@@ -364,7 +364,7 @@ def _this_module() -> Any:
 
 @pytest.mark.proves("A20", "K2")
 async def test_trigger_events_of_any_bytes_are_encoded(client: Client, topic: NewTopic) -> None:
-    """What cannot be encoded on the way from the triggerer's runner ends the triggerer."""
+    """Encode as on the way from the triggerer's runner, where a failure ends the triggerer."""
     from airflow.jobs.triggerer_job_runner import TriggerEventEntry, messages
     from airflow.sdk.execution_time.comms import _RequestFrame
     from airflow.triggers.base import TriggerEvent
