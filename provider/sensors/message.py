@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.exceptions import staged
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
+from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_message import IDS, MessageCondition, MessageWatcher, acknowledge_found
 
 if TYPE_CHECKING:
@@ -71,16 +72,7 @@ class MessageSensor(WatchingSensor):
 
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition."""
-        return {
-            "topic": self.topic,
-            "subscription": self.subscription,
-            "match": self.match,
-            "subscription_type": self.subscription_type,
-            "initial_position": self.initial_position,
-            "decode": self.decode,
-            "unmatched": self.unmatched,
-            "value_limit_bytes": self.value_limit_bytes,
-        }
+        return arguments_of(MessageCondition, self)
 
     def watcher(self) -> MessageWatcher:
         """Return the watcher."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
+from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_admin import SchemaCondition, SchemaWatcher
 
 
@@ -33,7 +34,7 @@ class SchemaSensor(WatchingSensor):
 
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition."""
-        return {"topic": self.topic, "schema_type": self.schema_type}
+        return arguments_of(SchemaCondition, self)
 
     def watcher(self) -> SchemaWatcher:
         """Return the watcher."""

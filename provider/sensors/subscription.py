@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_pulsar.sensors.watching import WatchingSensor
+from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_admin import SubscriptionCondition, SubscriptionWatcher
 
 
@@ -48,12 +49,7 @@ class SubscriptionSensor(WatchingSensor):
 
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition."""
-        return {
-            "topic": self.topic,
-            "subscription": self.subscription,
-            "backlog": self.backlog,
-            "caught_up": self.caught_up,
-        }
+        return arguments_of(SubscriptionCondition, self)
 
     def watcher(self) -> SubscriptionWatcher:
         """Return the watcher."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.triggers.watching import WatchingTrigger
+from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_message import MessageCondition, MessageWatcher
 
 if TYPE_CHECKING:
@@ -42,16 +43,7 @@ class MessageTrigger(WatchingTrigger):
 
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition."""
-        return {
-            "topic": self.topic,
-            "subscription": self.subscription,
-            "match": self.match,
-            "subscription_type": self.subscription_type,
-            "initial_position": self.initial_position,
-            "decode": self.decode,
-            "unmatched": self.unmatched,
-            "value_limit_bytes": self.value_limit_bytes,
-        }
+        return arguments_of(MessageCondition, self)
 
     def watcher(self) -> Watcher:
         """Return the watcher."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.triggers.watching import WatchingTrigger
+from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_admin import SchemaCondition, SchemaWatcher
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class SchemaTrigger(WatchingTrigger):
 
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition."""
-        return {"topic": self.topic, "schema_type": self.schema_type}
+        return arguments_of(SchemaCondition, self)
 
     def watcher(self) -> Watcher:
         """Return the watcher."""

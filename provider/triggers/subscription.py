@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_pulsar.triggers.watching import WatchingTrigger
+from pulsar_native.jobs.watching import arguments_of
 from pulsar_native.jobs.watching_admin import SubscriptionCondition, SubscriptionWatcher
 
 if TYPE_CHECKING:
@@ -33,12 +34,7 @@ class SubscriptionTrigger(WatchingTrigger):
 
     def condition(self) -> dict[str, Any]:
         """Return the arguments of the condition."""
-        return {
-            "topic": self.topic,
-            "subscription": self.subscription,
-            "backlog": self.backlog,
-            "caught_up": self.caught_up,
-        }
+        return arguments_of(SubscriptionCondition, self)
 
     def watcher(self) -> Watcher:
         """Return the watcher."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -65,6 +65,11 @@ class TopicCondition:
         if self.published_since is not None:
             return f"a message in {self.topic} published since {_iso(self.published_since)}"
         return f"the topic {self.topic}"
+
+
+def arguments_of(condition: type[Any], holder: object) -> dict[str, Any]:
+    """Return the fields of a condition's dataclass, by the attributes of the same names of a sensor or trigger."""
+    return {each.name: getattr(holder, each.name) for each in fields(condition)}
 
 
 class Watcher(Protocol):
