@@ -218,11 +218,6 @@ class ConsumerCore:
         processed = self._arriving is not None or self._scaled is not None or self.permits.on_demand
         self._prefetches = not processed
 
-    def disable_prefetch(self) -> None:
-        """Stop filling the prefetch buffer, and reclaim its messages."""
-        self._prefetches = False
-        self.reclaim_prefetched()
-
     def count_dequeued(self) -> None:
         """Count what was dequeued from the prefetch buffer since the last call, and update the position."""
         taken, last = self.prefetch.taken()

@@ -113,11 +113,10 @@ class AckGroupingTracker:
         self.fast_path: deque[Message] = deque()
         self.is_fast_path_open = False
         # True if appending suffices: nobody waits for a receipt, and no acknowledgement must be sent before the timer.
+        # Time-outs and dead letters are looked at only after the fast path was gathered.
         self.allows_fast_path = (
             self._stored
             and self._receipts is None
-            and self.unacked is None
-            and not self._has_more_to_forget
             and 0 < self._group_time <= _QUICK_GROUP_SECONDS
             and self._group_size >= _QUICK_GROUP_SIZE
         )
@@ -554,6 +553,7 @@ class AckGroupingTracker:
     def _unacked_tick(self) -> None:
         assert self.unacked is not None
         with self._consumer.lock:
+            self._gather_fast_path()
             late = self.unacked.advance() if self._consumer.connection is not None else []
             if self.late is not None:
                 now = time.monotonic()
@@ -571,6 +571,7 @@ class AckGroupingTracker:
     def entries_to_redeliver(self, entries: list[EntryKey]) -> list[EntryKey]:
         """Return which entries the broker has to redeliver: without dead letters, with all chunks. Under the lock."""
         if self._dead_letter_router is not None:
+            self._gather_fast_path()
             entries = self._dead_letter_router.split_dead(entries)
         return self._chunks.with_chunks(entries) if self._chunks.delivered else entries
 

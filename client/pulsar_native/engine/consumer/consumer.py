@@ -284,6 +284,7 @@ class PartitionConsumer(Handler):
             if core.outgoing:
                 self.write_outgoing()
             if self._unacked is not None and message is not None:
+                # Messages prefetched with it are of the same entry, and the time-out is the entry's.
                 self._unacked.add((message.entry.ledger_id, message.entry.entry_id))
             return message
 
@@ -311,15 +312,9 @@ class PartitionConsumer(Handler):
         return EntrySlice(*found)
 
     def enable_prefetch(self) -> None:
-        """Fill the prefetch buffer from now on, unless each dequeued message needs processing."""
-        if self._unacked is None:
-            self.core.enable_prefetch()
-
-    def disable_prefetch(self) -> None:
-        """Stop filling the prefetch buffer, and reclaim its messages. Thread-safe."""
+        """Fill the prefetch buffer from now on, unless each dequeued message needs processing. Thread-safe."""
         with self.lock:
-            self.core.disable_prefetch()
-            self.write_outgoing()
+            self.core.enable_prefetch()
 
     def count_dequeued(self) -> None:
         """Update the position to what was dequeued from the prefetch buffer. Thread-safe."""
