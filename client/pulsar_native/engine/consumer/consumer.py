@@ -276,8 +276,10 @@ class PartitionConsumer(Handler):
 
     # --- dequeue (any thread) ---------------------------------------------------------------------------------------
 
-    def dequeue(self, prefetch: bool = False) -> Message | None:
-        """Return the next message, None when there is none yet; the following ones may be prefetched. Thread-safe."""
+    def dequeue(self, prefetch: int = 0) -> Message | None:
+        """Return the next message, None when there is none yet; up to `prefetch` following ones may be prefetched.
+        Thread-safe.
+        """
         core = self.core
         with self.lock:
             message = core.dequeue(prefetch)
@@ -314,7 +316,8 @@ class PartitionConsumer(Handler):
     def enable_prefetch(self) -> None:
         """Fill the prefetch buffer from now on, unless each dequeued message needs processing. Thread-safe."""
         with self.lock:
-            self.core.enable_prefetch()
+            # The time-out of an entry begins when its first message is dequeued, not when it is decoded.
+            self.core.enable_prefetch(entries=self._unacked is None)
 
     def count_dequeued(self) -> None:
         """Update the position to what was dequeued from the prefetch buffer. Thread-safe."""

@@ -1,15 +1,16 @@
 """Multi-topics consumer: the `PartitionConsumer`s of one or several topics behind one `dequeue`; the APIs' consumer.
 
 Rules: every partition has its own queue and permits; consumers with messages are in a ring and are dequeued in turns,
-so that a busy partition does not starve the others. A turn is one message, or, where the APIs dequeue from the prefetch
-buffer without the lock (see `prefetch_buffer`), at most one entry. Every subscription is independent: a client that subscribes twice has
-two consumers, which the broker accepts or rejects as if they were of different clients.
+so that a busy partition does not starve the others. A turn is one message, or a few where the APIs dequeue from the
+prefetch buffer without the lock (see `prefetch_buffer`). Every subscription is independent: a client that subscribes
+twice has two consumers, which the broker accepts or rejects as if they were of different clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from pulsar_native.engine.interceptor_chain import ConsumerChain
     from pulsar_native.engine.transaction import TransactionWork
 
+# Messages prefetched at a partition's turn while others have messages, too.
+_PREFETCH_OF_TURN = 31
 Wake = Callable[[], None]
 T = TypeVar("T")
 SeekTarget = MessageId | int
@@ -102,7 +105,7 @@ class MultiTopicsConsumer(TopicSubscriptions):
         )
 
     def _dequeue_and_prefetch(self, child: PartitionConsumer) -> Message | None:
-        message = child.dequeue(prefetch=True)
+        message = child.dequeue(_PREFETCH_OF_TURN if self._ring else sys.maxsize)
         if message is not None:
             # What another thread has left in the buffer of another partition is dequeued at that partition's turn.
             self.prefetched = child.core.prefetch.messages

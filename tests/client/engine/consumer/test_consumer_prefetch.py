@@ -18,7 +18,7 @@ from pulsar_native.exceptions import AlreadyClosed
 from pulsar_native.message import Message
 from pulsar_native.message_id import MessageId
 from pulsar_native.wire.commands import Kind
-from support.entry_bytes import batch_entry
+from support.entry_bytes import batch_entry, single_entry
 from support.fake_broker import FakeBroker, delivery, permits
 from support.until import until
 
@@ -193,22 +193,54 @@ async def test_prefetch_does_not_bypass_waiters(fake: FakeBroker, cores: Cores, 
 
 
 @pytest.mark.asyncio
-async def test_prefetch_several_topics_in_turns_by_entry(
-    fake: FakeBroker, cores: Cores, subscribed: Subscribed
-) -> None:
+async def test_prefetch_several_topics_in_turns(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
     application = Application(await subscribed(cores(fake.url)))
     fake.peers[-1].send(delivery(0, batch(0, 30), 0), delivery(0, batch(30, 10), 1), delivery(0, batch(40, 3), 2))
     assert await application.taken(5) == list(range(5)) and application.prefetch
     consumer = application.consumer
     other = next(iter(consumer.topics)).with_partition(0)
     await consumer.add_topic(other, 0)
-    fake.peers[-1].send(delivery(1, batch(100, 20), 0), delivery(1, batch(120, 5), 1))
+    fake.peers[-1].send(delivery(1, batch(100, 40), 0), delivery(1, batch(140, 5), 1))
     await until(lambda: consumer.children[1].may_have_more())
     assert await application.taken(25) == list(range(5, 30))
-    # From here on one entry of each, in turns.
-    runs = [await application.taken(count) for count in (10, 20, 3, 5)]
-    assert runs == [list(range(30, 40)), list(range(100, 120)), list(range(40, 43)), list(range(120, 125))]
+    # From here on one entry of each in turns, or 32 messages of it.
+    runs = [await application.taken(count) for count in (10, 32, 3, 8, 5)]
+    assert runs == [
+        list(range(30, 40)), list(range(100, 132)), list(range(40, 43)), list(range(132, 140)), list(range(140, 145)),
+    ]  # fmt: skip
     assert application.take() is None
+
+
+@pytest.mark.asyncio
+async def test_prefetch_unbatched_entries_together(fake: FakeBroker, cores: Cores, subscribed: Subscribed) -> None:
+    consumer = await subscribed(cores(fake.url), receiver_queue_size=100)
+    application, child = Application(consumer), consumer.children[0]
+    singles = [delivery(0, single_entry(b"%d" % number), number) for number in range(60)]
+    fake.peers[-1].send(*singles, delivery(0, batch(60, 5), 60))
+    await until(lambda: child.queued_messages() == 65)
+    assert await application.taken(1) == [0] and len(application.prefetch) == 32
+    assert await application.taken(32) == list(range(1, 33)) and not application.prefetch
+    # The next ones up to the permits that are due with message 50, which is dequeued by itself.
+    assert await application.taken(1) == [33] and len(application.prefetch) == 15
+    assert await application.taken(15) == list(range(34, 49))
+    assert permits(fake) == [100]
+    assert await application.taken(1) == [49]
+    await asyncio.to_thread(fake.wait, Kind.FLOW, 2)
+    assert await application.taken(2) == [50, 51]
+    (place,) = consumer.dequeued_ids()
+    assert (place.entry_id(), place.batch_index()) == (51, -1)
+    assert child.queued_messages() == 13 and await application.taken(13) == list(range(52, 65))
+
+
+@pytest.mark.asyncio
+async def test_prefetch_unbatched_single_with_ack_timeout(
+    fake: FakeBroker, cores: Cores, subscribed: Subscribed
+) -> None:
+    application = Application(await subscribed(cores(fake.url), unacked_messages_timeout_ms=10_000))
+    fake.peers[-1].send(*[delivery(0, single_entry(b"%d" % number), number) for number in range(5)])
+    assert await application.taken(1) == [0] and not application.prefetch
+    assert len(application.consumer.children[0].acks.unacked) == 1
+    assert await application.taken(4) == [1, 2, 3, 4]
 
 
 @pytest.mark.asyncio
