@@ -48,6 +48,8 @@ class MessageFields:
 
     __slots__ = ("_end", "_fields", "_meta_start", "_start", "batch_index", "entry")
 
+    _fields: SingleFields
+
     def __init__(self, entry: Any, batch_index: int, meta_start: int, start: int, end: int) -> None:
         # Assignments only: this runs for every received message.
         self.entry = entry
@@ -77,12 +79,10 @@ class MessageFields:
     def _single(self) -> SingleFields:
         """Return the message's own fields, read at the first call."""
         try:
-            known: SingleFields = self._fields
-            return known
+            return self._fields
         except AttributeError:
-            fields: SingleFields = self.entry.fields(self._meta_start, self._start)
-            self._fields = fields
-            return fields
+            self._fields = self.entry.fields(self._meta_start, self._start)
+            return self._fields
 
     def __len__(self) -> int:
         return self._end - self._start
