@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib
 import importlib.util
 import random
 import sys
@@ -37,10 +38,7 @@ def plain() -> ModuleType:
 
 def compiled() -> ModuleType:
     """Return the compiled module."""
-    from pulsar_native import _message_speedups
-
-    module: ModuleType = _message_speedups
-    return module
+    return importlib.import_module("pulsar_native._message_speedups")
 
 
 @pytest.fixture(params=["python"] if environments.no_speedups() else ["python", "compiled"])
@@ -52,7 +50,7 @@ def fields(request: pytest.FixtureRequest) -> ModuleType:
 class Entry:
     """What a message needs of its entry."""
 
-    def __init__(self, body: bytes = b"", number: int = 8, batch_size: int = 4) -> None:
+    def __init__(self, body: bytes | bytearray = b"", number: int = 8, batch_size: int = 4) -> None:
         self.body = body
         self.topic, self.partition = "persistent://public/default/t", 2
         self.ledger_id, self.entry_id = 7, number

@@ -105,13 +105,6 @@ class Receiving(Closeable, Generic[T_co]):
             self._prefetched = inner.prefetched
         return self._attend(message) if self._attends else message
 
-    def _take_now(self) -> Message[T_co] | None:
-        """Return the next message in the receiver queue, for the listener; None if it is empty."""
-        try:
-            return self._inner.prefetched.popleft()
-        except IndexError:
-            return self._take(time.monotonic())
-
     def _attend(self, message: Message[T_co]) -> Message[T_co]:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
@@ -154,10 +147,14 @@ class Receiving(Closeable, Generic[T_co]):
 
         def give_all() -> None:
             while self._listening and threads.is_open:
+                message: Message[T_co] | None
                 try:
-                    message = self._take_now()
-                except AlreadyClosed:
-                    return
+                    message = inner.prefetched.popleft()
+                except IndexError:
+                    try:
+                        message = self._take(time.monotonic())
+                    except AlreadyClosed:
+                        return
                 if message is None:
                     return
                 try:
