@@ -105,6 +105,13 @@ class Receiving(Closeable, Generic[T_co]):
             self._prefetched = inner.prefetched
         return self._attend(message) if self._attends else message
 
+    def _take_now(self) -> Message[T_co] | None:
+        """Return the next message if none is prefetched, for the listener; None if there is none, or at the end."""
+        try:
+            return self._take(time.monotonic())
+        except AlreadyClosed:
+            return None
+
     def _attend(self, message: Message[T_co]) -> Message[T_co]:
         version = message.entry.schema.wanted(message.schema_version_bytes()) if self._decoder.needs_writer else None
         if version is not None:
@@ -151,10 +158,7 @@ class Receiving(Closeable, Generic[T_co]):
                 try:
                     message = inner.prefetched.popleft()
                 except IndexError:
-                    try:
-                        message = self._take(time.monotonic())
-                    except AlreadyClosed:
-                        return
+                    message = self._take_now()
                 if message is None:
                     return
                 try:
