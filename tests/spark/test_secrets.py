@@ -85,7 +85,7 @@ def run(arguments: list[str], credentials: str, folder: Path) -> dict[str, bytes
     }
 
 
-@pytest.mark.proves("D10", "S15")
+@pytest.mark.proves("D10")
 @pytest.mark.usefixtures("spark_environment")
 def test_job_leaves_no_credentials_anywhere(secure_broker: Standalone, tmp_path: Path) -> None:
     token = secure_broker.token()
