@@ -35,7 +35,7 @@ def _types(what: str, env: str, *targets: str) -> Check:
     return Check(f"types of {what}", _tool("mypy", "--python-executable", str(python_of(env)), *targets))
 
 
-_ELSEWHERE = r"/(consuming|publish_tasks|waiting|stream_driver|spark_cluster)\.py$"
+_ELSEWHERE = r"/(consuming|publish_tasks|waiting|stream_driver|secret_driver|spark_cluster)\.py$"
 
 CHECKS = (
     Check("format", _tool("ruff", "format", "--check", "--output-format", "concise", ".")),
@@ -53,7 +53,13 @@ CHECKS = (
         "tests/support/publish_tasks.py",
         "tests/support/waiting.py",
     ),
-    _types("test support of Spark", "spark", "tests/support/stream_driver.py", "tests/support/spark_cluster.py"),
+    _types(
+        "test support of Spark",
+        "spark",
+        "tests/support/stream_driver.py",
+        "tests/support/secret_driver.py",
+        "tests/support/spark_cluster.py",
+    ),
     Check("imports", _tool("lint-imports", "--no-logo")),
     # Half a minute the first time; later only pages that changed are read.
     Check("docs", (sys.executable, str(ROOT / "dev" / "docs.py"))),

@@ -1,8 +1,20 @@
-"""Options of Spark's `format("pulsar")` for the fields of a connection. Holds no secret."""
+"""Options of Spark's `format("pulsar")` for the fields of a connection, and parts of the load's request.
+
+Holds no secret. No I/O.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pulsar_native.jobs import validation
+
+VALUE_FORMATS = ("json", "avro", "raw", "auto")
+VALUE_MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+OUTPUT_FORMATS = ("parquet", "delta", "iceberg")
+WRITE_MODES = ("overwrite", "merge")
 
 # Fields of the connection that are options of the data source.
 _OPTIONS = {
@@ -30,3 +42,70 @@ def source_options(connection: Mapping[str, object]) -> dict[str, str]:
     if isinstance(timeout, int | float):
         found["pulsar.client.operationTimeoutMs"] = str(int(timeout * 1000))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class LoadValue:
+    """Decoding of the values of a load; see the parameters of the operator."""
+
+    format: str
+    schema: str | None
+    mode: str | None
+    corrupt_column: str | None
+
+    def __post_init__(self) -> None:
+        validation.choice("value_format", self.format, VALUE_FORMATS)
+        is_auto = self.format.lower() == "auto"
+        if is_auto and self.schema is not None:
+            validation.refuse(
+                "value_schema is for json and avro: value_format='auto' takes the schema that the topic has"
+            )
+        for name, given in (("value_mode", self.mode), ("corrupt_column", self.corrupt_column)):
+            if given is not None and not is_auto:
+                validation.refuse(f"{name} needs value_format='auto'")
+        if self.mode is not None:
+            validation.choice("value_mode", self.mode.lower(), [mode.lower() for mode in VALUE_MODES])
+        if self.corrupt_column is not None and str(self.mode).upper() != "PERMISSIVE":
+            validation.refuse("corrupt_column needs value_mode='PERMISSIVE': otherwise there is no such column")
+
+    def part(self) -> dict[str, str]:
+        """Return the part `value` of the request."""
+        given = {"schema": self.schema, "mode": self.mode, "corrupt_column": self.corrupt_column}
+        return {"format": self.format.lower(), **{name: value for name, value in given.items() if value}}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutput:
+    """Output of a load besides its path and partitions; see the parameters of the operator."""
+
+    format: str
+    table: str | None
+    write_mode: str | None
+    replace_where: str | None
+
+    def check(self, since: str | None) -> None:
+        """Raise ValueError for parts that do not go together; templates may be unrendered."""
+        validation.choice("output_format", self.format, OUTPUT_FORMATS)
+        kind = self.format.lower()
+        given = {"table": self.table, "write_mode": self.write_mode, "replace_where": self.replace_where}
+        for name, value in given.items():
+            if value is not None and kind == "parquet":
+                validation.refuse(f"{name} needs output_format='delta' or 'iceberg'")
+        if kind == "parquet":
+            return
+        if since:
+            validation.refuse(f"since={since!r} writes Parquet only: leave out output_format")
+        if kind == "iceberg" and not self.table:
+            validation.refuse("output_format='iceberg' needs table, such as 'catalog.database.table'")
+        if self.write_mode is not None:
+            validation.choice("write_mode", self.write_mode, WRITE_MODES)
+            if self.write_mode.lower() == "merge" and self.replace_where is not None:
+                validation.refuse("replace_where is for write_mode='overwrite': a merge goes by message")
+
+    def part(self) -> dict[str, Any]:
+        """Return what the part `output` of the request has besides path and partitions."""
+        if self.format.lower() == "parquet":
+            return {}
+        mode = None if self.write_mode is None else self.write_mode.lower()
+        given = {"table": self.table, "mode": mode, "replace_where": self.replace_where}
+        return {"format": self.format.lower(), **{name: value for name, value in given.items() if value}}

@@ -1,4 +1,4 @@
-"""Spark load operator: one interval of a topic into one Parquet path, by spark-submit in Spark's own environment.
+"""Spark load operator: one interval of a topic into a Parquet path or a table, by spark-submit in Spark's environment.
 
 Rules: the interval is explicit. The connection's secret never reaches the command line, `--conf`, a log, a rendered
 field or XCom: with a local master it is in the environment of the started process, otherwise in a private file passed
@@ -26,7 +26,7 @@ from airflow_provider_pulsar.hooks.pulsar import PulsarHook
 from airflow_provider_pulsar.hooks.spark_load import SparkLoadHook
 from airflow_provider_pulsar.lineage import LineageMethods, TaskLineage
 from airflow_provider_pulsar.links.pulsar import PulsarTopicLink, SparkUILink
-from airflow_provider_pulsar.spark_options import source_options
+from airflow_provider_pulsar.spark_options import LoadOutput, LoadValue, source_options
 from airflow_provider_pulsar.state import TaskState
 from pulsar_native.jobs import interval as intervals
 from pulsar_native.jobs import secrets, validation
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-VALUE_FORMATS = ("json", "avro", "raw")
 _VARIABLE = "PULSAR_CREDENTIALS"
 _STATE = "pulsar_load"
 # Exit codes of the load application without retries: wrong request or refused credentials, and data loss.
@@ -45,11 +44,12 @@ _START_OPTIONS, _END_OPTIONS = ("startingtime", "startingoffsets"), ("endingtime
 
 
 class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
-    """Load the messages of an interval of a topic into Parquet; retries and cleared runs write each row once.
+    """Load the messages of an interval of a topic; retries and cleared runs write each row once.
 
     :param topic: the topic; a partitioned one is read partition by partition. Templated, as are the parameters of
         paths, bounds, `commits` and `subscription`.
     :param output_path: the Parquet path of this interval; it is replaced as a whole, so each interval needs its own.
+        With another `output_format` the place of a Delta table without a name; manifest and staged rows are beside it.
     :param interval_start: first publish time that belongs to the interval: a datetime, ISO-8601 text (UTC without
         zone) or ms, inclusive. With `since` it is the start of the first load.
     :param interval_end: first publish time that no longer belongs to it. Both bounds must be there and differ; runs of
@@ -64,12 +64,23 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
     :param min_rows: fail, and leave the output as it was, when there are fewer rows than this (default 0).
     :param allow_empty: accept no rows without a proof that none were lost (default False: an empty load succeeds only
         where a message from before the interval, or the topic's retention, shows that nothing was removed).
-    :param value_format: how values are encoded: json, avro, or raw for a binary column.
+    :param value_format: how values are encoded: json, avro, raw for a binary column, or auto: by the schema registered
+        for the topic, of any kind, each message by its own version (needs an admin URL in the connection).
     :param value_schema: the columns of a JSON value as Spark DDL, or the Avro definition as JSON; left out, the schema
         registered for the topic is used, which needs an admin URL in the connection.
+    :param value_mode: with auto, values that cannot be decoded: FAILFAST (default) fails, DROPMALFORMED leaves out the
+        message, PERMISSIVE keeps it with its bytes in `corrupt_column`.
+    :param corrupt_column: the column of PERMISSIVE, by default `_corrupt`.
     :param derive: further columns, name to Spark SQL expression.
     :param partition_by: columns whose values become folders.
     :param metadata: metadata columns to keep.
+    :param output_format: parquet (default), delta or iceberg; Spark must have the format's package, extensions and
+        catalog (`packages`, `conf`).
+    :param table: the table's name in a catalog, such as "catalog.database.table"; iceberg needs one. Templated.
+    :param write_mode: of a table: "overwrite" (default) replaces the rows of `replace_where` by those loaded; "merge"
+        updates the messages that the table has and adds the others.
+    :param replace_where: of an overwrite, the SQL condition of the rows that belong to the interval, by default the
+        interval of `__publishTime`. Templated.
     :param manifest: path of the manifest, by default beside the output.
     :param source_options: further options of `format("pulsar")`, such as `timeSlackMs`; a secret is refused.
     :param verify_manifest: with deploy mode cluster, read the manifest to see that the load is done (default True); the
@@ -94,6 +105,8 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         "commits",
         "subscription",
         "manifest",
+        "table",
+        "replace_where",
         "source_options",
         "spark_environment",
     )
@@ -113,9 +126,15 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         allow_empty: bool = False,
         value_format: str = "json",
         value_schema: str | None = None,
+        value_mode: str | None = None,
+        corrupt_column: str | None = None,
         derive: Mapping[str, str] | None = None,
         partition_by: Sequence[str] = (),
         metadata: Sequence[str] | None = None,
+        output_format: str = "parquet",
+        table: str | None = None,
+        write_mode: str | None = None,
+        replace_where: str | None = None,
         manifest: str | None = None,
         source_options: Mapping[str, str] | str | None = None,
         verify_manifest: bool = True,
@@ -124,7 +143,8 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         name: str = "pulsar-load",
         **kwargs: Any,
     ) -> None:
-        validation.choice("value_format", value_format, VALUE_FORMATS)
+        LoadValue(value_format, value_schema, value_mode, corrupt_column)
+        LoadOutput(output_format, table, write_mode, replace_where).check(since)
         if not topic or not output_path:
             validation.refuse("PulsarSparkLoadOperator needs a topic and an output_path")
         if "application_args" in kwargs:
@@ -143,8 +163,14 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         self.subscription = subscription
         self.min_rows = min_rows
         self.allow_empty = allow_empty
-        self.value_format = value_format
+        self.value_format = value_format.lower()
         self.value_schema = value_schema
+        self.value_mode = value_mode
+        self.corrupt_column = corrupt_column
+        self.output_format = output_format
+        self.table = table
+        self.write_mode = write_mode
+        self.replace_where = replace_where
         self.derive = dict(derive or {})
         self.partition_by = list(partition_by)
         self.metadata = None if metadata is None else list(metadata)
@@ -157,6 +183,7 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         # A given bound that renders to nothing is an error; a bound that is left out may be missing.
         self._has_start = interval_start is not None
         self._load_hook: SparkLoadHook | None = None
+        self._request_text = ""
         self._credentials_file: Path | None = None
         self._identity: Mapping[str, Any] = {}
         self._lineage = TaskLineage()
@@ -262,11 +289,11 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         source.update(self._bounds(is_rendered=True))
         if reference:
             source["credentialsRef"] = reference
-        value = {"format": self.value_format, **({"schema": self.value_schema} if self.value_schema else {})}
+        value = LoadValue(self.value_format, self.value_schema, self.value_mode, self.corrupt_column)
         request: dict[str, Any] = {
             "source": source,
-            "value": value,
-            "output": {"path": self.output_path, "partition_by": self.partition_by},
+            "value": value.part(),
+            "output": {"path": self.output_path, "partition_by": self.partition_by, **self._output().part()},
             "run": self._identity["run"],
             "attempt": self._identity["attempt"],
             "min_rows": self.min_rows,
@@ -282,6 +309,9 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
             "manifest": self.manifest or None,
         }
         return {**request, **{name: part for name, part in optional.items() if part is not None}}
+
+    def _output(self) -> LoadOutput:
+        return LoadOutput(self.output_format, self.table, self.write_mode, self.replace_where)
 
     def _commits(self) -> str:
         if self.commits:
@@ -331,9 +361,13 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
         return self._result_of_manifest()
 
     def _manifest_path(self) -> str:
-        from pyspark_pulsar.request import beside
+        from pyspark_pulsar.request import LoadRequest, beside
 
-        return self.manifest or beside(self.output_path.rstrip("/"))
+        if self.manifest:
+            return self.manifest
+        # That of a table is named after the request: several intervals have theirs in one folder.
+        is_table = self.output_format.lower() != "parquet"
+        return LoadRequest.parse(self._request_text).manifest if is_table else beside(self.output_path.rstrip("/"))
 
     def _result_of_manifest(self) -> dict[str, Any]:
         """Return the result of a remote driver from its manifest."""
@@ -383,7 +417,8 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
             # If Spark has the credentials itself, Airflow need not pass them, nor have them.
             own = options.get("spark_credentials_ref")
             reference = str(own) if own else self._hand_over(hook, pulsar.credentials())
-            hook.set_arguments(["--request", json.dumps(self._request(options, reference))])
+            self._request_text = json.dumps(self._request(options, reference))
+            hook.set_arguments(["--request", self._request_text])
         return self._load_hook
 
     def _push_ui_url(self, url: str) -> None:
@@ -437,11 +472,13 @@ class PulsarSparkLoadOperator(LineageMethods, SparkSubmitOperator):
             fields = (openlineage.avro_fields if self.value_format == "avro" else openlineage.ddl_fields)(
                 self.value_schema
             )
+        # Where a catalog keeps a table is known to Spark only.
+        path = openlineage.path_name(self.output_path)
         return openlineage.lineage(
             self.pulsar_conn_id,
             result,
             inputs=[openlineage.input_dataset(openlineage.topic_name(url, topic), result, fields)],
-            outputs=[openlineage.output_dataset(openlineage.path_name(self.output_path), result, fields)],
+            outputs=[] if self.table else [openlineage.output_dataset(path, result, fields)],
         )
 
     def on_kill(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark_pulsar.output import Output
     from pyspark_pulsar.planning import Plan
     from pyspark_pulsar.request import LoadRequest
+    from pyspark_pulsar.scan import Scan
     from pyspark_pulsar.tables import Table
 
 DONE, FAILED, REFUSED, LOST = 0, 1, 2, 3
@@ -61,9 +62,10 @@ def application() -> str:
 class Outcome:
     """Result of a load; `exit_code` is for a scheduler, `stage` is the stage of a failure.
 
-    `codec` is that of the tasks: "compiled", or "python", which is slower. `plan` is the result of a dry run: for each
-    topic partition its first message and the end, exclusive, with the number of entries in between (batches of
-    messages, and transaction markers), None without admin.url.
+    `codec` is that of the tasks: "compiled", or "python", which is slower; None if no task had rows. `stages` are the
+    seconds of a finished load by stage, "session" (imports and start of the session) first. `plan` is the result of a
+    dry run: for each topic partition its first message and the end, exclusive, with the number of entries in between
+    (batches of messages, and transaction markers), None without admin.url.
     """
 
     exit_code: int
@@ -76,6 +78,7 @@ class Outcome:
     error: str | None = None
     stage: str | None = None
     codec: str | None = None
+    stages: Mapping[str, float] | None = None
     plan: Sequence[Mapping[str, Any]] | None = None
 
     def to_line(self) -> str:
@@ -166,16 +169,18 @@ def _run(text: str, started: float, dry_run: bool) -> Outcome:
 class Load:
     """Execution of one request in a session. Blocks; used once.
 
-    `stage` is the current stage: plan, read, commit, publish or complete.
+    `stage` is the current stage: plan, read, check, commit, publish or complete.
     """
 
-    stage = "plan"
+    stage = "session"
     _codec: str | None = None
 
     def __init__(self, spark: SparkSession, request: LoadRequest, started: float) -> None:
         self._spark = spark
         self._request = request
-        self._started = started
+        self._started = self._entered = started
+        self._stages: dict[str, float] = {}
+        self._enter("plan")
 
     def run(self) -> Outcome:
         """Plan or replay, read, decode, write, count, move to the output, and complete the manifest."""
@@ -186,10 +191,8 @@ class Load:
         return self._with_credentials(self._dry_run)
 
     def _with_credentials(self, work: Callable[[dict[str, str]], Outcome]) -> Outcome:
-        from pyspark_pulsar import register
         from pyspark_pulsar.credentials import share
 
-        register(self._spark)
         self._spark.conf.set("spark.sql.session.timeZone", self._request.time_zone)
         options = self._request.read_options()
         with ExitStack() as held:
@@ -239,21 +242,19 @@ class Load:
         table = self._table()
         plan = self._plan(document, source)
         output = Output(self._spark, self._request.path, table, self._request.suffix)
-        self.stage = "read"
+        self._enter("read")
         try:
-            delivered = self._write(output, self._frame(plan))
-            # The workers of the tasks are still there.
-            self._codec = codec_of_tasks(self._spark)
+            delivered = self._write(output, self._scan(plan), plan.manifest)
             self._check_rows(plan, source, delivered)
             output.check_rows()
-            self.stage = "commit"
+            self._enter("commit")
             self._commit(plan, output, delivered)
         except BaseException:
             output.discard()
             raise
-        self.stage = "publish"
+        self._enter("publish")
         output.publish(is_committed=self._request.commits is not None)
-        self.stage = "complete"
+        self._enter("complete")
         outcome = self._complete(document, plan, delivered)
         if self._request.subscription is not None:
             advance(ReadOptions.parse(source), self._request.subscription, plan.manifest.ranges, delivered)
@@ -278,13 +279,14 @@ class Load:
         from pyspark_pulsar.planning import make_plan
         from pyspark_pulsar.request import AUTO
         from pyspark_pulsar.retained import hold
+        from pyspark_pulsar.scan import columns_of
 
         if self._request.subscription is not None:
             hold(ReadOptions.parse(source), self._request.subscription)
         plan = make_plan(self._spark, self._request, source, document)
         ranges = plan.manifest.ranges
         if self._request.value_format == AUTO and plan.manifest.columns is None:
-            columns = self._read(plan).schema.jsonValue()
+            columns = columns_of(self._options(plan)).jsonValue()
             plan = replace(plan, manifest=replace(plan.manifest, columns=columns))
         if plan.replayed:
             say(f"replaying the plan of {plan.manifest.written_at}: {len(ranges)} topic partitions")
@@ -294,12 +296,12 @@ class Load:
         say(f"planned {len(ranges)} topic partitions, {filled} with messages ({self._elapsed():.1f} s)")
         return plan
 
-    def _frame(self, plan: Plan) -> DataFrame:
-        """Return the frame to write: the frozen ranges, decoded, with derived and metadata columns."""
+    def _frame(self, frame: DataFrame, plan: Manifest) -> DataFrame:
+        """Return the frame to write: the rows decoded, with derived and metadata columns."""
         from pyspark.sql import functions
 
         request = self._request
-        frame = self._decoded(self._read(plan), plan.manifest)
+        frame = self._decoded(frame, plan)
         if request.value_format in ("json", "avro"):
             kept = [functions.col(f"`{name}`") for name in request.source_columns()[1:]]
             frame = frame.select(functions.col("value.*"), *kept)
@@ -308,14 +310,18 @@ class Load:
         self._check_columns(frame)
         return frame
 
-    def _read(self, plan: Plan) -> DataFrame:
-        """Return the frame of the frozen ranges with the columns of the manifest, if it has some."""
-        reader = self._spark.read.format("pulsar").options(**plan.options, **self._request.column_options())
-        if plan.manifest.columns is not None:
-            from pyspark.sql.types import StructType
+    def _scan(self, plan: Plan) -> Scan:
+        """Return the scan of the frozen ranges with the columns of the manifest, if it has some."""
+        from pyspark.sql.types import StructType
 
-            reader = reader.schema(StructType.fromJson(dict(plan.manifest.columns)))
-        return reader.load()
+        from pyspark_pulsar.scan import columns_of, scan
+
+        options, kept = self._options(plan), plan.manifest.columns
+        columns = columns_of(options) if kept is None else StructType.fromJson(dict(kept))
+        return scan(self._spark, options, columns)
+
+    def _options(self, plan: Plan) -> dict[str, str]:
+        return {**plan.options, **self._request.column_options()}
 
     def _decoded(self, frame: DataFrame, plan: Manifest) -> DataFrame:
         from pyspark_pulsar.decoding import decode_avro, decode_json
@@ -352,12 +358,15 @@ class Load:
                 f"output.partition_by names {', '.join(missing)}; the columns are {', '.join(frame.columns)}"
             )
 
-    def _write(self, output: Output, frame: DataFrame) -> dict[str, Delivered]:
+    def _write(self, output: Output, scan: Scan, plan: Manifest) -> dict[str, Delivered]:
         """Write the rows to the staging folder, count them, and return the delivered rows by topic partition."""
+        frame = self._frame(scan.frame, plan)
         with Progress(self._spark):
-            read = output.write(frame, self._request.partition_by)
-        delivered = output.count()
-        written = sum(part.rows for part in delivered.values())
+            output.write(frame, self._request.partition_by)
+        self._enter("check")
+        delivered, written = scan.delivered(), output.count_rows()
+        self._codec = scan.codec()
+        read = sum(part.rows for part in delivered.values())
         if written != read:
             raise RuntimeError(f"{read} rows were read and {written} written: {self._request.path} stays as it was")
         return delivered
@@ -395,29 +404,27 @@ class Load:
         seconds = round(self._elapsed(), 3)
         done = replace(plan.manifest, delivered=delivered, seconds=seconds, is_done=True)
         document.write(done.to_json())
+        self._enter("done")
         request, rows = self._request, done.rows or 0
-        codec = self._codec
+        codec, stages = self._codec, dict(self._stages)
+        with_codec = f", {codec} codec" if codec is not None else ""
         say(
-            f"wrote {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s, {codec} codec) to "
+            f"wrote {rows:,} rows in {seconds:.1f} s ({rows / max(seconds, 0.001):,.0f} rows/s{with_codec}) to "
             f"{request.path}"
         )
         return Outcome(
-            DONE, rows, len(done.ranges), plan.replayed, request.path, request.manifest, seconds, codec=codec
-        )
+            DONE, rows, len(done.ranges), plan.replayed, request.path, request.manifest, seconds, codec=codec,
+            stages=stages,
+        )  # fmt: skip
+
+    def _enter(self, stage: str) -> None:
+        """End the current stage and begin the next one."""
+        now = time.monotonic()
+        self._stages[self.stage] = round(self._stages.get(self.stage, 0.0) + now - self._entered, 3)
+        self.stage, self._entered = stage, now
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
-
-
-def codec_of_tasks(spark: SparkSession) -> str:
-    """Return the codec of the client in a task, "compiled" or "python"; runs a job of one task."""
-    return str(spark.sparkContext.parallelize([0], 1).map(_own_codec).first())
-
-
-def _own_codec(_: int) -> str:
-    from pulsar_native.diagnostics import codec
-
-    return codec()
 
 
 class Progress:

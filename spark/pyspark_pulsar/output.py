@@ -9,18 +9,19 @@ whether a load was finished.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_pulsar.manifest import Delivered
-from pyspark_pulsar.positions import Position
-from pyspark_pulsar.schema import ddl
-from pyspark_pulsar.tables import IDENTITY, Table
+from pyspark_pulsar.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+# About what a Spark job takes to start and end.
+_FOOTER_SECONDS = 2.0
 
 
 class Output:
@@ -45,33 +46,35 @@ class Output:
         """Staging folder of the rows."""
         return str(self._staging.toString())
 
-    def write(self, frame: DataFrame, partition_by: Sequence[str]) -> int:
-        """Write the frame to the staging folder and return the number of rows read."""
-        from pyspark.sql import Observation, functions
-
-        read = Observation()
-        observed = frame.observe(read, functions.count(functions.lit(1)).alias("rows"))
+    def write(self, frame: DataFrame, partition_by: Sequence[str]) -> None:
+        """Write the frame to the staging folder."""
         self._schema = frame.schema
-        writer = observed.write.mode("overwrite").option("partitionOverwriteMode", "static")
+        writer = frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
         # A table has partitions of its own.
         writer.partitionBy(*(partition_by if self._table is None else ())).parquet(self._staging.toString())
-        return int(read.get["rows"])
 
-    def count(self) -> dict[str, Delivered]:
-        """Return the rows in the staging folder by topic partition."""
-        from pyspark.sql import functions
+    def count_rows(self) -> int:
+        """Return the number of rows in the staging folder, from the footers of the files.
 
-        place = functions.struct(*(functions.col(f"`{name}`") for name in IDENTITY[1:]))
-        frame = self._spark.read.schema(ddl(IDENTITY)).parquet(self._staging.toString())
-        grouped = frame.groupBy("__topic").agg(
-            functions.count(functions.lit(1)).alias("rows"),
-            functions.min(place).alias("first"),
-            functions.max(place).alias("last"),
-        )
-        return {
-            row["__topic"]: Delivered(row["rows"], Position(*row["first"]), Position(*row["last"]))
-            for row in grouped.collect()
-        }
+        Read here as long as that takes less than the start of a Spark job, otherwise by such a job.
+        """
+        context: Any = self._spark.sparkContext
+        jvm, conf = context._jvm, context._jsc.hadoopConfiguration()
+        found, until = 0, time.monotonic() + _FOOTER_SECONDS
+        files = self._files.listFiles(self._staging, True)
+        while files.hasNext():
+            status = files.next()
+            if not str(status.getPath().getName()).endswith(".parquet"):
+                continue
+            if time.monotonic() > until:
+                return self._spark.read.schema("__topic STRING").parquet(self._staging.toString()).count()
+            file = jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromStatus(status, conf)
+            reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(file)
+            try:
+                found += int(reader.getRecordCount())
+            finally:
+                reader.close()
+        return found
 
     def check_rows(self) -> None:
         """Raise `InvalidConfiguration` for rows that the table would have twice after another load of the interval."""

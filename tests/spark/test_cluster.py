@@ -46,6 +46,29 @@ spark.stop()
 """
 
 
+_STREAM = """
+import sys
+from pyspark.sql import SparkSession
+import pyspark_pulsar
+
+url, topic, folder = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+pyspark_pulsar.register(spark)
+frame = (
+    spark.readStream.format("pulsar").option("service.url", url).option("topic", topic)
+    .option("startingOffsets", "earliest").load()
+)
+writer = frame.selectExpr("cast(value as string) v").writeStream.format("parquet")
+writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+writer.start(f"{folder}/rows").awaitTermination()
+copy = frame.select("value").writeStream.format("pulsar").option("service.url", url).option("topic", f"{topic}-copy")
+copy = copy.option("checkpointLocation", f"{folder}/checkpoint-copy").trigger(availableNow=True)
+copy.start().awaitTermination()
+print("rows:", spark.read.parquet(f"{folder}/rows").distinct().count())
+spark.stop()
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """Give a cluster of a master and two workers."""
@@ -94,6 +117,20 @@ def test_cluster_reads_with_the_zip(
     done = cluster.submit("--py-files", str(zipped), str(job), broker.service_url, name)
     assert all("pulsar.zip" in origin for origin in output_of(done, "origins:").strip("[]").split(", "))
     assert output_of(done, "rows:").startswith("100 codec: python")
+
+
+@pytest.mark.proves("S2")
+def test_cluster_streams_with_the_zip(
+    cluster: SparkCluster, zipped: Path, broker: Broker, topic: NewTopic, publish: Publish, tmp_path: Path
+) -> None:
+    name = topic(partitions=2)
+    for partition in range(2):
+        publish(f"{name}-partition-{partition}", [f"{partition}-{number}" for number in range(50)])
+    job = tmp_path / "job.py"
+    job.write_text(_STREAM)
+    env = {"PYTHONPATH": str(zipped)}
+    done = cluster.submit("--py-files", str(zipped), str(job), broker.service_url, name, str(tmp_path), env=env)
+    assert output_of(done, "rows:") == "100"
 
 
 @pytest.mark.proves("S2")

@@ -28,6 +28,7 @@ from pulsar_native.schema import (
     StringSchema,
 )
 from pyspark_pulsar import load
+from pyspark_pulsar.output import Output
 from pyspark_pulsar.request import LoadRequest
 from support.brokers import Broker, NewTopic
 from support.processes import command_lines
@@ -109,6 +110,35 @@ def test_load_names_the_codec_of_its_tasks(
     outcome = loads.run(name)
     assert outcome.codec == codec() and json.loads(outcome.to_line())["pulsar_load"]["codec"] == codec()
     assert f"{codec()} codec) to file://" in capsys.readouterr().out
+
+
+def test_load_tells_the_seconds_of_its_stages(loads: Loads, topic: NewTopic, publish: Publish) -> None:
+    name = topic()
+    publish(name, flights(0, 3))
+    outcome = loads.run(name)
+    assert outcome.stages is not None
+    assert list(outcome.stages) == ["session", "plan", "read", "check", "commit", "publish", "complete"]
+    assert min(outcome.stages.values()) >= 0
+    assert sum(outcome.stages.values()) == pytest.approx(outcome.seconds, abs=0.5)
+
+
+def test_load_rows_lost_on_disk_leave_output_unchanged(
+    loads: Loads, topic: NewTopic, publish: Publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = topic(partitions=2)
+    publish(f"{name}-partition-0", flights(0, 3))
+    publish(f"{name}-partition-1", flights(3, 5))
+    write = Output.write
+
+    def write_and_lose_a_file(output: Output, *given: Any) -> None:
+        write(output, *given)
+        folder = Path(output.staging.removeprefix("file:"))
+        next(folder.rglob("*.parquet")).unlink()
+
+    monkeypatch.setattr(Output, "write", write_and_lose_a_file)
+    with pytest.raises(RuntimeError, match=r"8 rows were read and [0-7] written"):
+        loads.run(name)
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_load_dry_run_prints_plan_and_writes_nothing(

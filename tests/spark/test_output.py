@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pyspark_pulsar.manifest import Delivered
+from pyspark_pulsar import output as module
 from pyspark_pulsar.output import Output
-from pyspark_pulsar.positions import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,14 +19,18 @@ def rows(spark: SparkSession, *places: tuple[str, int, int, int]) -> DataFrame:
     return spark.createDataFrame(list(places), "__topic STRING, __ledgerId LONG, __entryId LONG, __batchIndex INT")
 
 
-def test_output_counts_rows_and_ends_by_topic(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [2.0, -1.0], ids=["footers", "job"])
+def test_output_counts_rows_on_disk(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(module, "_FOOTER_SECONDS", seconds)
     output = Output(spark, f"file://{tmp_path}/table/day=1")
     frame = rows(spark, ("t", 9, 1, -1), ("t", 10, 0, 0), ("t", 10, 0, 11), ("t", 10, 0, 2), ("u", 3, 4, -1))
-    assert output.write(frame, []) == 5
-    assert output.count() == {
-        "t": Delivered(4, Position(9, 1), Position(10, 0, 11)),
-        "u": Delivered(1, Position(3, 4), Position(3, 4)),
-    }
+    output.write(frame.repartition(3), ["__ledgerId"])
+    assert output.count_rows() == 5
+    removed = next(tmp_path.rglob("__ledgerId=3/*.parquet"))
+    removed.unlink()
+    assert output.count_rows() == 4
 
 
 def test_output_is_replaced_when_published(spark: SparkSession, tmp_path: Path) -> None:
@@ -55,6 +58,6 @@ def test_output_failed_write_leaves_place_unchanged(spark: SparkSession, tmp_pat
     with pytest.raises(Exception, match="no"):
         output.write(bad, [])
     assert [row["__ledgerId"] for row in spark.read.parquet(path).collect()] == [1]
-    assert output.write(rows(spark, ("t", 5, 0, -1)), []) == 1
+    output.write(rows(spark, ("t", 5, 0, -1)), [])
     output.publish()
     assert [row["__ledgerId"] for row in spark.read.parquet(path).collect()] == [5]

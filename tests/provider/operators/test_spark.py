@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +23,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 import pulsar_native
-from airflow_provider_pulsar import credentials_file
+from airflow_provider_pulsar import credentials_file, spark_options
 from airflow_provider_pulsar.operators.spark import PulsarSparkLoadOperator
 from broker import Standalone
+from pyspark_pulsar import options, request, tables
 from support.brokers import NewTopic
 from support.tasks import StateStore, TaskInstance, dag_in, rendered_of, states_of, xcom_of
 
@@ -214,6 +217,21 @@ def test_load_wrong_option_fails_without_retry(topic: NewTopic, tmp_path: Path) 
     [
         ({"topic": "", "output_path": "/x"}, "topic"),
         ({"topic": "t", "output_path": "/x", "value_format": "jsn"}, "json"),
+        ({"topic": "t", "output_path": "/x", "value_format": "auto", "value_schema": "a INT"}, "value_schema is for"),
+        ({"topic": "t", "output_path": "/x", "value_mode": "PERMISSIVE"}, "value_mode needs value_format='auto'"),
+        ({"topic": "t", "output_path": "/x", "corrupt_column": "c"}, "corrupt_column needs value_format='auto'"),
+        ({"topic": "t", "output_path": "/x", "value_format": "auto", "value_mode": "FAIL"}, "value_mode='fail'"),
+        ({"topic": "t", "output_path": "/x", "value_format": "auto", "corrupt_column": "c"}, "value_mode='PERMISSIVE'"),
+        ({"topic": "t", "output_path": "/x", "output_format": "orc"}, "output_format='orc' is not known"),
+        ({"topic": "t", "output_path": "/x", "table": "a.b"}, "table needs output_format"),
+        ({"topic": "t", "output_path": "/x", "write_mode": "merge"}, "write_mode needs output_format"),
+        ({"topic": "t", "output_path": "/x", "replace_where": "a = 1"}, "replace_where needs output_format"),
+        ({"topic": "t", "output_path": "/x", "output_format": "iceberg"}, "needs table, such as"),
+        ({"topic": "t", "output_path": "/x", "output_format": "delta", "write_mode": "append"}, "write_mode='append'"),
+        (
+            {"topic": "t", "output_path": "/x", "output_format": "delta", "write_mode": "merge", "replace_where": "a"},
+            "a merge goes by message",
+        ),
         ({"topic": "t", "output_path": "/x", "partition_by": "day"}, "partition_by"),
         ({"topic": "t", "output_path": "/x", "application_args": ["--request", "{}"]}, "application_args"),
     ],
@@ -221,6 +239,18 @@ def test_load_wrong_option_fails_without_retry(topic: NewTopic, tmp_path: Path) 
 def test_load_wrong_arguments_raise_at_parsing(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PulsarSparkLoadOperator(task_id="load", interval="all", **arguments)
+
+
+def test_load_table_of_last_success_raises() -> None:
+    with pytest.raises(ValueError, match="since='last_success' writes Parquet only"):
+        load("t", Path("/x"), since="last_success", interval_start="2026-01-01", output_format="delta")
+
+
+def test_load_choices_equal_the_applications() -> None:
+    assert set(spark_options.VALUE_FORMATS) == set(request.FORMATS)
+    assert spark_options.OUTPUT_FORMATS == tables.FORMATS
+    assert spark_options.WRITE_MODES == (tables.OVERWRITE, tables.MERGE)
+    assert spark_options.VALUE_MODES == (options.FAILFAST, options.DROPMALFORMED, options.PERMISSIVE)
 
 
 def test_load_without_spark_names_the_package(connection: Callable[..., str], tmp_path: Path) -> None:
@@ -422,6 +452,29 @@ def test_load_request_has_the_interval(tmp_path: Path) -> None:
     assert (request["run"], request["commits"]) == ("scheduled__2026-01-01.3", "/nowhere/.d.load.3.commits")
 
 
+@pytest.mark.usefixtures("cluster")
+def test_load_request_has_values_and_table(tmp_path: Path) -> None:
+    spark = Submitted(tmp_path)
+    bounds = {"interval": None, "interval_start": "2026-01-01", "interval_end": "2026-01-02"}
+    value = {"value_format": "AUTO", "value_mode": "permissive", "corrupt_column": "_bad"}
+    table = {"output_format": "iceberg", "table": "lake.db.t", "write_mode": "overwrite", "replace_where": "hour = 1"}
+    source = {"admin.url": "http://127.0.0.1:1"}
+    with pytest.raises(AirflowException):
+        spark.operator(**bounds, **value, **table, value_schema=None, source_options=source).execute(context())
+    assert spark.request["value"] == {"format": "auto", "mode": "permissive", "corrupt_column": "_bad"}
+    assert spark.request["output"] == {
+        "path": "/nowhere/out",
+        "partition_by": [],
+        "format": "iceberg",
+        "table": "lake.db.t",
+        "mode": "overwrite",
+        "replace_where": "hour = 1",
+    }
+    parsed = request.LoadRequest.parse(json.dumps(spark.request))
+    assert parsed.table == tables.TableOptions("iceberg", "lake.db.t", "overwrite", "hour = 1")
+    assert parsed.value_options == {"mode": "permissive", "columnNameOfCorruptRecord": "_bad"}
+
+
 # ---- secrets in options ----------------------------------------------------------------------------------------------
 
 
@@ -571,6 +624,32 @@ def test_load_cluster_mode_reads_the_manifest(tmp_path: Path) -> None:
     assert (found["rows"], found["partitions"], found["manifest"]) == (7, 2, str(manifest))
     trusted = Submitted(tmp_path / "trusted", "exit 0").operator(durable=False, verify_manifest=False)
     assert trusted.execute(context())["status"] == "done"
+
+
+_DRIVER_OF_A_TABLE = """
+import json, sys
+from pathlib import Path
+from pyspark_pulsar.request import LoadRequest
+
+request = LoadRequest.parse(next(line for line in Path(sys.argv[1]).read_text().splitlines() if line[0] == "{"))
+done = {"status": "done", "rows": 7, "seconds": 1.5, "partitions": [{}], "attempt": request.attempt}
+Path(request.manifest).write_text(json.dumps(done))
+"""
+
+
+@pytest.mark.usefixtures("yarn")
+def test_load_cluster_mode_reads_a_tables_manifest(tmp_path: Path) -> None:
+    # The name of the manifest has a digest of the request.
+    (driver := tmp_path / "driver.py").write_text(_DRIVER_OF_A_TABLE)
+    spark = Submitted(tmp_path, f"{sys.executable} {driver} {tmp_path}/seen")
+    bounds = {"interval": None, "interval_start": "2026-01-01", "interval_end": "2026-01-02"}
+    metadata = ["__publishTime"]
+    operator = spark.operator(
+        output_path=str(tmp_path / "out"), durable=False, output_format="delta", metadata=metadata, **bounds
+    )
+    found = operator.execute(context())
+    assert found["rows"] == 7
+    assert re.fullmatch(r"\.out-[0-9a-f]{16}\.manifest\.json", Path(found["manifest"]).name)
 
 
 @pytest.mark.usefixtures("yarn")

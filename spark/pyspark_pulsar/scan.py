@@ -1,0 +1,156 @@
+"""Scan of a load: splits planned in the driver's process, read by `mapInArrow`'s operator, and counted by the tasks.
+
+`spark.read.format("pulsar")` starts three Python processes in the driver (search for data sources, schema, plan), each
+with imports and connections of its own: more than a small load reads. Rules: the same options, reader and splits as
+that read has, so that the rows are the same. The counts of a task reach the driver once, with its success. Splits are
+pickled one by one, since every task gets all of them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.accumulators import AccumulatorParam
+
+from pyspark_pulsar.manifest import Delivered
+from pyspark_pulsar.positions import Position
+from pyspark_pulsar.tables import IDENTITY
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+
+class Counted(NamedTuple):
+    """Rows read by one task for one split, and the task's codec."""
+
+    topic: str
+    delivered: Delivered
+    codec: str
+
+
+class _Counts(AccumulatorParam[dict[int, Counted]]):
+    """Accumulator of the counts by number of the split."""
+
+    def zero(self, value: dict[int, Counted]) -> dict[int, Counted]:
+        return {}
+
+    def addInPlace(self, value1: dict[int, Counted], value2: dict[int, Counted]) -> dict[int, Counted]:
+        value1.update(value2)
+        return value1
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Frame of a scan, and what its tasks have counted when an action on it has ended."""
+
+    frame: DataFrame
+    counts: Accumulator[dict[int, Counted]]
+
+    def delivered(self) -> dict[str, Delivered]:
+        """Return number, first and last row by topic partition."""
+        found: dict[str, Delivered] = {}
+        for each in self.counts.value.values():
+            known, own = found.get(each.topic), each.delivered
+            found[each.topic] = (
+                own
+                if known is None
+                else Delivered(known.rows + own.rows, min(known.first, own.first), max(known.last, own.last))
+            )
+        return found
+
+    def codec(self) -> str | None:
+        """Return the codec of the tasks, "python" if any had that, None if there was no task with rows."""
+        found = {each.codec for each in self.counts.value.values()}
+        return max(found, default=None)
+
+
+def columns_of(options: Mapping[str, str]) -> StructType:
+    """Return the columns of a read with these options. Blocks if values are decoded by the topic's schema."""
+    from pyspark_pulsar.schema import struct_of
+    from pyspark_pulsar.source import DefaultSource
+
+    found = DefaultSource(dict(options)).schema()
+    return struct_of(found) if isinstance(found, str) else found
+
+
+def scan(spark: SparkSession, options: Mapping[str, str], columns: StructType) -> Scan:
+    """Return the scan of a batch read; the columns must have those that identify a message. Plans it, which blocks.
+
+    Raises what `spark.read.format("pulsar")` and its planner raise.
+    """
+    from pyspark_pulsar.source import DefaultSource
+
+    reader = DefaultSource(dict(options)).reader(columns)
+    splits = [pickle.dumps(split) for split in reader.partitions()]
+    counts = spark.sparkContext.accumulator({}, _Counts())
+    # One row, the number of its split, in each partition.
+    numbers = spark.range(0, len(splits), 1, max(1, len(splits)))
+    return Scan(_map_in_arrow(numbers, _reading(reader, splits, counts), columns), counts)
+
+
+_Map = Callable[["Iterator[pyarrow.RecordBatch]"], "Iterator[pyarrow.RecordBatch]"]
+
+
+def _map_in_arrow(frame: DataFrame, function: _Map, columns: StructType) -> DataFrame:
+    """Return the result of `frame.mapInArrow`, which would import pandas, although nothing here needs it."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    udf = UserDefinedFunction(function, columns, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    given: Any = udf(*(frame[name] for name in frame.columns))
+    plan: Any = frame
+    return DataFrame(plan._jdf.mapInArrow(given._jc, False, None), frame.sparkSession)
+
+
+def _reading(reader: DataSourceReader, splits: list[bytes], counts: Accumulator[dict[int, Counted]]) -> _Map:
+    def read(numbers: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                tally = _Tally()
+                for rows in reader.read(pickle.loads(splits[number])):
+                    tally.add(rows)
+                    yield rows
+                counts.add(tally.counted(number))
+
+    return read
+
+
+class _Tally:
+    """Number, first and last row of one split, whose rows are in the order of the topic."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._topic = ""
+        self._first: Position | None = None
+        self._last: Any = None
+
+    def add(self, batch: pyarrow.RecordBatch) -> None:
+        """Count a record batch."""
+        if not batch.num_rows:
+            return
+        if self._first is None:
+            self._topic, self._first = _place(batch, 0)
+        self._rows += batch.num_rows
+        self._last = batch.slice(batch.num_rows - 1)
+
+    def counted(self, number: int) -> dict[int, Counted]:
+        """Return the counts for the accumulator."""
+        from pulsar_native.diagnostics import codec
+
+        if self._first is None:
+            return {}
+        delivered = Delivered(self._rows, self._first, _place(self._last, 0)[1])
+        return {number: Counted(self._topic, delivered, codec())}
+
+
+def _place(batch: pyarrow.RecordBatch, row: int) -> tuple[str, Position]:
+    topic, *place = (batch.column(name)[row].as_py() for name in IDENTITY)
+    return topic, Position(*place)

@@ -1,0 +1,105 @@
+"""Search for credentials in everything that a Spark job leaves or shows: nothing is found, whatever the form.
+
+The same search must find the topic's name in each place (in plans, which have no options, the source's name), so that
+a place that was not looked at fails the test.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import pulsar_native
+from broker import Standalone
+from support.processes import command_lines
+from support.publishing import publish_groups
+
+pytestmark = pytest.mark.timeout(400)
+
+DRIVER = Path(__file__).parent.parent / "support" / "secret_driver.py"
+ROWS = 40
+
+
+def forms(secret: str) -> set[bytes]:
+    """Return the bytes a text may be in files: plain, quoted for a URL, in base64 and base64url, UTF-16, hex."""
+    raw = secret.encode()
+    # In base64 the bytes before decide how the text is cut; without its ends the middle is the same.
+    encoded = {base64.b64encode(raw[start:])[:-4] for start in range(3)}
+    encoded |= {base64.urlsafe_b64encode(raw[start:])[:-4] for start in range(3)}
+    return {raw, quote(secret, safe="").encode(), raw.hex().encode(), secret.encode("utf-16-le"), *encoded}
+
+
+def files(folder: Path) -> bytes:
+    """Return the contents of all files below a folder, with their names."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return b"\n".join(str(path).encode() + b"\n" + path.read_bytes() for path in found)
+
+
+def run(arguments: list[str], credentials: str, folder: Path) -> dict[str, bytes]:
+    """Run the job by spark-submit and return what it left and showed, by place."""
+    for name in ("events", "left"):
+        (folder / name).mkdir()
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{folder}/events",
+        "spark.sql.warehouse.dir": str(folder / "left" / "warehouse"),
+        # Plans and the generated code, which Spark logs at this level only.
+        "spark.sql.planChangeLog.level": "WARN",
+    }
+    settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    environment = Path(sys.executable).parent
+    command = [str(environment / "spark-submit"), "--master", "local[2]", *settings, str(DRIVER), *arguments]
+    env = {**os.environ, "PATH": f"{environment}:{os.environ['PATH']}", "PULSAR_CREDENTIALS": credentials}
+    seen: set[str] = set()
+    with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
+        process = subprocess.Popen(command, env=env, cwd=folder / "left", stdout=stdout, stderr=stderr)
+        deadline = time.monotonic() + 240
+        while process.poll() is None:
+            seen |= command_lines()
+            if time.monotonic() > deadline:
+                process.kill()
+            time.sleep(0.1)
+    out, err = (folder / "stdout").read_bytes(), (folder / "stderr").read_bytes()
+    assert process.returncode == 0, (out[-2000:] + err[-4000:]).decode(errors="replace")
+    assert f"ROWS {ROWS}".encode() in out
+    return {
+        "plans": out,
+        "driver's log": err,
+        "event log": files(folder / "events"),
+        "process list": "\n".join(seen).encode(),
+        "checkpoint of a read": files(folder / "left" / "checkpoint-read"),
+        "checkpoint of a write": files(folder / "left" / "checkpoint-write"),
+        "everything else": files(folder / "left"),
+    }
+
+
+@pytest.mark.proves("D10")
+@pytest.mark.usefixtures("spark_environment")
+def test_job_leaves_no_credentials_anywhere(secure_broker: Standalone, tmp_path: Path) -> None:
+    token = secure_broker.token()
+    name = f"persistent://public/default/searched-{time.time_ns()}"
+    with pulsar_native.Client(secure_broker.service_url, pulsar_native.AuthenticationToken(token)) as client:
+        publish_groups(client, name, [f"row {number}" for number in range(ROWS)])
+    credentials = json.dumps({"method": "token", "token": token})
+    arguments = [
+        secure_broker.service_url, name, f"{name}-copy", str(tmp_path / "left"), "env:PULSAR_CREDENTIALS",
+        "subscriptionPrefix=searched",
+    ]  # fmt: skip
+    places = run(arguments, credentials, tmp_path)
+    known = {place: b"BatchScan pulsar" if place == "plans" else name.encode() for place in places}
+    assert [place for place, found in places.items() if known[place] not in found] == []
+    wanted = {form for part in token.split(".")[1:] for form in forms(part)}
+    hits = [place for place, found in places.items() if any(form in found for form in wanted)]
+    assert hits == []
