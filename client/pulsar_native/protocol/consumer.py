@@ -278,6 +278,8 @@ class ConsumerCore:
         self._open_cut()
         self._all_messages.extendleft(reversed(messages))
         self.permits.to_return -= len(messages)
+        if messages:
+            self._position.put_back(messages[0])
 
     # --- decoding ---------------------------------------------------------------------------------------------------
 
