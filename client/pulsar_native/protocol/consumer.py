@@ -86,6 +86,7 @@ class ConsumerCore:
         scaled_within: ReceiverMemory | None = None,
         redelivers_entries: bool = False,
         rewinds: bool = False,
+        arriving: Arriving | None = None,
     ) -> None:
         self._consumer_id = consumer_id
         self._position = position
@@ -118,8 +119,8 @@ class ConsumerCore:
         self.newest: pb.MessageIdData | None = None
         self.is_held = False
         self._handed_back: set[EntryKey] = set()
-        # Shows arriving messages to interceptors.
-        self._arriving: Arriving | None = None
+        # Shows messages to interceptors, from `open_arrived` or dequeuing.
+        self._arriving = arriving
         self._awaits_key = False
 
     def _grant(self, number: int) -> None:
@@ -312,10 +313,6 @@ class ConsumerCore:
         if self._decoded is not None:
             messages = self._decoded.messages()
             self._messages.extend(messages if self._arriving is None else self._arriving(messages))
-
-    def show_arrivals(self, arriving: Arriving) -> None:
-        """Pass all messages to `arriving`, from `open_arrived` or dequeuing. Set before the first delivery."""
-        self._arriving = arriving
 
     def open_arrived(self) -> None:
         """Decode all deliveries now, rather than when they are dequeued, so that interceptors see them."""

@@ -338,14 +338,13 @@ def test_delivery_waits_in_order_for_private_key() -> None:
 
 
 def test_arrivals_shown_in_order_and_prefetch_off() -> None:
-    core, _ = attached()
     shown: list[int] = []
 
     def arriving(messages: list[Message]) -> list[Message]:
         shown.extend(int(each.data()) for each in messages)
         return messages
 
-    core.show_arrivals(arriving)
+    core, _ = attached(arriving=arriving)
     core.enable_prefetch()
     core.append(command(0), batch(0, 2))
     core.append(command(1), batch(2, 2))

@@ -72,19 +72,23 @@ class PartitionConsumer(Handler):
         schema: Any,
         wire_schema: pb.Schema | None,
         on_arrival: Callable[[PartitionConsumer], None],
+        on_active_change: Callable[[bool, int], None] | None = None,
+        on_redelivery: Callable[[str, list[EntryKey]], None] | None = None,
+        arriving: Arriving | None = None,
         create_topic: bool = True,
     ) -> None:
         super().__init__(client, topic)
         self.config = config
         self.consumer_id = client.next_consumer_id()
         self.name = name
-        self.lock: contextlib.AbstractContextManager[bool] = threading.Lock()
+        # An interceptor may acknowledge the message from its callback.
+        self.lock: contextlib.AbstractContextManager[bool] = threading.Lock() if arriving is None else threading.RLock()
         self.reached_end = False
         # True for the active consumer of a Failover subscription, as reported by the broker on this connection.
         self.is_active: bool | None = None
-        self.on_activity: Callable[[bool, int], None] | None = None
+        self._on_active_change = on_active_change
         # Called with the entries to be redelivered, and why, when there are interceptors.
-        self.on_redelivery: Callable[[str, list[EntryKey]], None] | None = None
+        self.on_redelivery = on_redelivery
         # True while it is in the ring of its `MultiTopicsConsumer`, and while a seek is in progress.
         self.queued = self.is_seeking = False
         self._create_topic = create_topic
@@ -125,6 +129,7 @@ class PartitionConsumer(Handler):
             # On these subscriptions a request to redeliver everything moves the cursor, but only when no read is in
             # progress.
             rewinds=not by_entry and topic.is_persistent,
+            arriving=arriving,
         )
         self._redeliver_all = RedeliverAll(self, self.core)
         self._unacked = self.acks.unacked
@@ -249,8 +254,8 @@ class PartitionConsumer(Handler):
     def on_active_change(self, is_active: bool) -> None:
         """Record whether this consumer of a Failover subscription is the active one."""
         changed, self.is_active = is_active is not self.is_active, is_active
-        if changed and self.on_activity is not None:
-            self.on_activity(is_active, self.topic.partition)
+        if changed and self._on_active_change is not None:
+            self._on_active_change(is_active, self.topic.partition)
 
     def on_end_of_topic(self) -> None:
         """Record that the topic is terminated and everything acknowledged."""
@@ -344,14 +349,6 @@ class PartitionConsumer(Handler):
         with self.lock:
             self.core.permits.on_receive_wait(self.core.is_empty())
             self.write_outgoing()
-
-    def show_arrivals(self, arriving: Arriving) -> None:
-        """Pass all messages to `arriving` on arrival, from `open_arrived` or dequeuing. Set before the first
-        delivery.
-        """
-        self.core.show_arrivals(arriving)
-        # An interceptor may acknowledge the message from its callback.
-        self.lock = threading.RLock()
 
     def open_arrived(self) -> None:
         """Decode all deliveries now, rather than when they are dequeued, so that interceptors see them. Thread-safe."""

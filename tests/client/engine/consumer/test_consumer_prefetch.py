@@ -198,7 +198,7 @@ async def test_prefetch_disabled_with_several_partitions(
     assert await application.taken(5) == list(range(5)) and application.prefetch
     consumer = application.consumer
     other = next(iter(consumer.topics)).with_partition(0)
-    await consumer.add_topic(other, 0)
+    await consumer.subscriptions.add_topic(other, 0)
     assert not application.prefetch
     fake.peers[-1].send(delivery(1, batch(100, 30), 0))
     await until(lambda: consumer.children[1].may_have_more())
